@@ -1,0 +1,373 @@
+"""The nouns that pass from one stage of the pipeline to the next, and the contracts of its plugins.
+
+Nothing here imports from the package, so every other file may import from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+if TYPE_CHECKING:
+    import altair
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
+Status: TypeAlias = Literal["graded", "unparsed", "truncated", "failed"]
+Records: TypeAlias = list[dict[str, Any]]
+Tables: TypeAlias = dict[str, Records]  # what statistics hand to a figure: named tables of plain values
+
+
+class UserError(Exception):
+    """A mistake that the user can put right: what is wrong, where, and what to do about it."""
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.hint = what, where, hint
+
+    def __str__(self) -> str:
+        first = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{first}\nhint: {self.hint}" if self.hint else first
+
+
+class Variable(str):
+    """The name of an environment variable that holds a secret: `$NAME`. The secret itself is refused."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: Any) -> Self:
+        if not (isinstance(text, str) and text[:1] == "$" and text[1:].isidentifier()):
+            # The text isn't repeated: it may be a secret, and error messages end up in logs.
+            raise UserError("a key is never written into a study", hint='key = "$NAME", and export NAME=… in the shell')
+        return super().__new__(cls, text)
+
+    def read(self) -> str:
+        if not (value := os.environ.get(self[1:])):
+            raise UserError(f"the environment variable {self[1:]} is not set", hint=f"export {self[1:]}=…")
+        return value
+
+
+class ModelFailure(Exception):
+    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One instance. Equal content has an equal id, whatever study it stands in."""
+
+    id: str
+    size: int
+    turns: tuple[str, ...]  # one user message a turn
+    gold: Any = None  # JSON: what the grader needs to know
+    system: str = ""
+    history: tuple[Message, ...] = ()  # given before the first turn, not asked of the model
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what an analyst may want to know
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a completion cost, and how far to trust the count."""
+
+    prompt_tokens: int = 0
+    thinking_tokens: int = 0
+    answer_tokens: int = 0
+    seconds: float = 0.0
+    counted_by: CountedBy = "server"
+
+    def __add__(self, other: Bill) -> Bill:
+        # A sum is only as good as its weakest part.
+        weakest = max(self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index)
+        return Bill(
+            self.prompt_tokens + other.prompt_tokens,
+            self.thinking_tokens + other.thinking_tokens,
+            self.answer_tokens + other.answer_tokens,
+            self.seconds + other.seconds,
+            weakest,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model said in one turn."""
+
+    thinking: str
+    answer: str
+    stop: Literal["end", "length"]
+    bill: Bill
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a model is asked: the messages, and the problem behind them for models that render their own prompt."""
+
+    task: Task
+    problem: Problem
+    messages: tuple[Message, ...]
+    seed: int
+    sample: int = 0
+    turn: int = 0
+    budget: int | None = None  # a method may allow fewer completion tokens than the model's own `budget`
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A task's judgement of an answer."""
+
+    correct: bool
+    said: Any = None  # the answer as understood; None when nothing could be understood
+    why: str = ""  # why it is wrong, as a short phrase that can be counted
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at one problem."""
+
+    problem: Problem
+    sample: int
+    status: Status
+    correct: bool
+    why: str
+    completions: tuple[Completion, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bill(self) -> Bill:
+        first, *rest = self.completions or (Completion("", "", "end", Bill()),)
+        return sum((c.bill for c in rest), first.bill)
+
+
+class Outcome(NamedTuple):
+    """What statistics see of an attempt: no text."""
+
+    task: str
+    model: str
+    size: int
+    problem: str
+    sample: int
+    status: Status
+    correct: bool
+    why: str
+    prompt_tokens: int
+    thinking_tokens: int
+    answer_tokens: int
+    seconds: float
+    counted_by: CountedBy
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its interval and what it rests on. An open end is infinite; an unknown value is nan."""
+
+    value: float
+    low: float
+    high: float
+    attempts: int
+    problems: int
+
+
+def digest(*parts: Any) -> bytes:
+    """16 bytes that depend on every part, the same on every machine."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def seed_from(*parts: Any) -> int:
+    """A 63-bit seed hashed from its parts, so that neighbouring indices share nothing."""
+    return int.from_bytes(digest(*parts)[:8], "big") >> 1
+
+
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Each line of a user's file that says something, with its place for an error message."""
+    try:
+        content = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"can't read {path}: {error}", hint="the path is relative to the study's folder") from None
+    found = [(f"{path}:{n}", line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    if not found:
+        raise UserError(f"{path} is empty")
+    yield from found
+
+
+def plumbing(default: Any) -> Any:
+    """A plugin's setting that can't change an answer, and so is no part of an attempt's key."""
+    return field(default=default, metadata={"plumbing": True}, kw_only=True)
+
+
+class Plugin:
+    """A file in one of the plugin folders, named as the file is. Its dataclass fields are its keys in a study."""
+
+    example: ClassVar[dict[str, Any]] = {}  # settings to try it with, where it can't do without any
+
+    @classmethod
+    def plugin_name(cls) -> str:
+        return cls.__module__.rsplit(".", 1)[-1]
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this plugin's results its own: its name and each setting that isn't the default.
+
+        Defaults are left out, so that a new setting with a default doesn't orphan stored attempts.
+        """
+        changed = {}
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+            value = getattr(self, f.name)
+            if not f.metadata.get("plumbing") and value != default:
+                # A file is known by what it says, not by where it lies.
+                changed[f.name] = digest(value.read_text("utf-8")).hex() if isinstance(value, Path) else value
+        return {"name": self.plugin_name(), **changed}
+
+
+class Task(Plugin, ABC):
+    """Makes problems of a size and grades answers to them."""
+
+    version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
+    default_sizes: ClassVar[tuple[int, ...]] = ()  # asked when a study names none
+
+    @abstractmethod
+    def problem(self, size: int, seed: int) -> Problem:
+        """One problem; the same size and seed always give the same one."""
+
+    @abstractmethod
+    def solve(self, problem: Problem) -> str:
+        """A right answer, written as a model should write it."""
+
+    @abstractmethod
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        """Judge the text of an answer, whatever it holds, without raising."""
+
+    def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
+        """Judge a whole conversation; unless a task says otherwise, its last answer counts."""
+        return self.grade(problem, answers[-1])
+
+    def fixed(self) -> Sequence[Problem] | None:
+        """Every problem, for a task that holds a fixed set; None for one that makes its own."""
+        return None
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes asked when a study names none."""
+        fixed = self.fixed()
+        return self.default_sizes if fixed is None else tuple(sorted({p.size for p in fixed}))
+
+    def check_size(self, size: int) -> None:
+        """Raise `UserError` for a size that can't be made."""
+        if self.fixed() is not None and size not in self.sizes():
+            raise UserError(f"there is no problem of size {size}", hint=f"there are {list(self.sizes())}")
+
+    def problems(self, size: int, seed: int) -> Iterator[Problem]:
+        """Distinct problems of one size, in an order that never changes; endless unless the set is fixed or used up."""
+        if (fixed := self.fixed()) is not None:
+            yield from (p for p in fixed if p.size == size)
+            return
+        seen: set[bytes] = set()
+        key = (self.identity(), self.version, size, seed)
+        index = repeats = 0
+        while repeats < 1000:
+            problem = self.problem(size, seed_from(*key, index))
+            index += 1
+            mark = digest(problem.id)[:8]
+            repeats = repeats + 1 if mark in seen else 0
+            if not repeats:
+                seen.add(mark)
+                yield problem
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Money for a million tokens."""
+
+    input: float
+    output: float
+
+    def cost(self, bill: Bill) -> float:
+        completion = bill.thinking_tokens + bill.answer_tokens
+        return (bill.prompt_tokens * self.input + completion * self.output) / 1e6
+
+
+@dataclass
+class Model(Plugin, ABC):
+    """Answers requests. It may hold connections or weights between `async with` and its end."""
+
+    label: str = plumbing("")  # its name in legends
+    in_flight: int = plumbing(1)  # requests that it likes to work on at once
+    prices: Prices | None = plumbing(None)
+
+    @abstractmethod
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request, or raise `ModelFailure`."""
+
+    def title(self) -> str:
+        """The name in legends, where a study gives no `label`."""
+        return self.plugin_name()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class Wrapped(Model):
+    """A model around another, which it opens, closes and asks: what a method that changes the asking returns."""
+
+    def __init__(self, inner: Model) -> None:
+        super().__init__(label=inner.label, in_flight=inner.in_flight, prices=inner.prices)
+        self.inner = inner
+
+    def title(self) -> str:
+        return self.inner.title()
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.inner.__aexit__(kind, error, trace)
+
+
+class Method(Plugin, ABC):
+    """Makes a model cheaper: a function from model to model."""
+
+    @abstractmethod
+    def apply(self, model: Model) -> Model: ...
+
+    def title(self) -> str:
+        return self.plugin_name()
+
+
+class Figure(Plugin, ABC):
+    """Turns outcomes into tables of estimates, and those tables, and nothing else, into a picture."""
+
+    @abstractmethod
+    def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
+        """Every number that the figure, its table and the report show."""
+
+    @abstractmethod
+    def draw(self, tables: Tables) -> altair.TopLevelMixin: ...
+
+    def findings(self, tables: Tables) -> list[str]:
+        """What the figure shows, in sentences."""
+        return []

@@ -1,0 +1,1 @@
+"""Pictures of estimates: one a file."""

@@ -1,0 +1,1 @@
+"""Functions from model to cheaper model: one a file."""

@@ -1,0 +1,1 @@
+"""Whatever answers a request: one kind of model a file."""

@@ -1,0 +1,70 @@
+"""A model that knows the answer, up to a size: the fake that ships, for tests and dry runs.
+
+Its accuracy falls along a logistic curve through `gives_out`, less a share of slips; its thinking grows with size up to
+`peak` and shrinks after, as Estermann & Wattenhofer 2025 report of o3-mini. Its tokens are drawn, not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from dataclasses import dataclass
+
+from ponder.core import Bill, Completion, Model, Request, UserError
+
+
+@dataclass
+class Oracle(Model):
+    gives_out: float = math.inf  # the size at which half of the answers are right
+    steepness: float = 8.0  # of the fall, in log size
+    error: float = 0.0  # share of slips at any size
+    tokens_at_zero: float = 200.0
+    tokens_per_size: float = 60.0
+    spread: float = 0.25  # of the log of the tokens
+    peak: float = math.inf  # the size from which it thinks less
+    budget: int = 1_000_000
+    seconds: float = 0.0  # before it answers
+
+    def __post_init__(self) -> None:
+        self.in_flight = max(self.in_flight, 64)
+        if not 0 <= self.error <= 1:
+            raise UserError(f"error is a share from 0 to 1, not {self.error}")
+
+    def chance(self, size: int) -> float:
+        """How likely an answer at this size is right."""
+        if math.isinf(self.gives_out) or size == 0:
+            return 1 - self.error
+        fall = min(500.0, self.steepness * math.log(size / self.gives_out))
+        return (1 - self.error) / (1 + math.exp(fall))
+
+    def mean_tokens(self, size: int) -> float:
+        return self.tokens_at_zero + self.tokens_per_size * (size if size <= self.peak else self.peak**2 / size)
+
+    async def complete(self, request: Request) -> Completion:
+        rng = random.Random(request.seed)
+        size = request.problem.size
+        thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
+        right = rng.random() < self.chance(size)
+        answer = request.task.solve(request.problem) if right else mistake(request, rng)
+        await asyncio.sleep(self.seconds)
+        prompt_tokens = sum(len(m.content) for m in request.messages) // 4
+        answer_tokens = 1 + len(answer) // 4
+        budget = min(self.budget, request.budget or self.budget)
+        thought = min(thinking, budget)
+        bill = Bill(prompt_tokens, thought, min(answer_tokens, budget - thought), self.seconds, "estimate")
+        note = f"[{thought:,} tokens of thinking, drawn at random by the oracle]"
+        if thinking + answer_tokens > budget:
+            return Completion(note, "", "length", bill)
+        return Completion(note, answer, "end", bill)
+
+
+def mistake(request: Request, rng: random.Random) -> str:
+    """A wrong answer in the right form: the solution with one digit changed."""
+    solution = request.task.solve(request.problem)
+    digits = [i for i, c in enumerate(solution) if c.isdigit()]
+    for at in rng.sample(digits, min(20, len(digits))):
+        wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1:]}"
+        if not request.task.grade(request.problem, wrong).correct:
+            return wrong
+    return "I give up."

@@ -1,0 +1,109 @@
+"""Plugins by name: a file in a folder is a plugin, and the file's name is the plugin's name.
+
+Listing reads the first line of each docstring without importing the file, so that listing never loads torch. Outside
+packages add plugins with an entry point in the group `ponder.tasks` (or models, methods, figures); a study may also
+name a file of its own, `name = "./mine.py"`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ponder.core import Figure, Method, Model, Plugin, Task, UserError
+
+CONTRACTS: dict[str, type[Plugin]] = {"tasks": Task, "models": Model, "methods": Method, "figures": Figure}
+HERE = Path(__file__).parent
+
+
+def kind_of(word: str) -> str:
+    """The folder for a word such as `task` or `tasks`."""
+    kind = word if word in CONTRACTS else f"{word}s"
+    if kind not in CONTRACTS:
+        raise UserError(f"`{word}` is no kind of plugin", hint=nearest(word, CONTRACTS))
+    return kind
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint for a word that isn't among the known ones."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
+
+
+def files(kind: str) -> dict[str, Path]:
+    """The built-in plugins of a kind: one file each, or a folder where the idea needs several."""
+    found = {p.stem: p for p in (HERE / kind).glob("*.py") if p.stem != "__init__"}
+    found |= {p.parent.name: p for p in (HERE / kind).glob("*/__init__.py")}
+    return dict(sorted(found.items()))
+
+
+def summary(path: Path) -> str:
+    """The first line of a file's docstring."""
+    doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return doc.partition("\n")[0]
+
+
+def names(kind: str) -> dict[str, str]:
+    """Every plugin of a kind with its summary; nothing is imported."""
+    listed = {name: summary(path) for name, path in files(kind).items()}
+    for point in entry_points(group=f"ponder.{kind}"):
+        listed.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+    return listed
+
+
+def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
+    """The class that a plugin file defines. `name` is a plugin's name or the path of a file, relative to `folder`."""
+    try:
+        module = _module(kind, name, folder or Path())
+    except ModuleNotFoundError as missing:
+        raise UserError(f"{kind[:-1]} `{name}` needs a package that isn't installed: {missing.name}",
+                        hint=f"pip install {missing.name}") from missing
+    found = [
+        c for c in vars(module).values()
+        if inspect.isclass(c) and issubclass(c, CONTRACTS[kind]) and c.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise UserError(f"{kind[:-1]} `{name}` must define one subclass of {CONTRACTS[kind].__name__}, not {len(found)}",
+                        hint=f"ponder new {kind[:-1]} NAME writes a file to start from")
+    return found[0]
+
+
+def _module(kind: str, name: str, folder: Path) -> ModuleType:
+    if name.endswith(".py"):
+        return _from_path((folder / name).resolve())
+    if name in files(kind):
+        return importlib.import_module(f"ponder.{kind}.{name}")
+    for point in entry_points(group=f"ponder.{kind}"):
+        if point.name == name:
+            return importlib.import_module(point.module)
+    raise UserError(f"{kind[:-1]} `{name}` is unknown", hint=nearest(name, names(kind)))
+
+
+def _from_path(path: Path) -> ModuleType:
+    """Import a file as the top-level module that its name says, once a process."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no file {path}", hint="the path is relative to the study's folder")
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise UserError(f"{path.name} has the name of a module that is already loaded", hint="rename the file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module

@@ -1,0 +1,260 @@
+"""Cells to attempts: the one loop, the same for every model.
+
+It asks as many attempts at once as the model likes to have in flight, grades each as it arrives, and hands them to the
+store in batches. Only what the store doesn't hold yet is asked, so a run resumes where the last one stopped. Memory
+doesn't grow with the number of attempts: problems are made as they are asked, and texts leave with each batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import NamedTuple, Self
+
+from ponder.core import (
+    Attempt,
+    Completion,
+    Message,
+    Model,
+    ModelFailure,
+    Problem,
+    Request,
+    Status,
+    Task,
+    UserError,
+)
+from ponder.store import Done, Store
+from ponder.study import Cell, Study
+
+FLUSH_SECONDS = 0.25
+FLUSH_ATTEMPTS = 512
+CHUNK = 64  # jobs made at once
+FAILURES_IN_A_ROW = 25  # beyond those in flight: the endpoint is down, not busy
+
+
+class Job(NamedTuple):
+    """An attempt to make."""
+
+    cell: Cell
+    position: int
+    problem: Problem
+    sample: int
+
+
+@dataclass
+class Tally:
+    """What a run has done so far, and what it may still spend."""
+
+    planned: int = 0
+    stored_before: int = 0
+    right: int = 0
+    wrong: int = 0
+    unparsed: int = 0
+    truncated: int = 0
+    failed: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    capped: bool = False
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    started: float = field(default_factory=monotonic)
+    failures_in_a_row: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.right + self.wrong + self.unparsed + self.truncated + self.failed
+
+    def count(self, attempt: Attempt, model: Model) -> None:
+        kind = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
+        setattr(self, kind, getattr(self, kind) + 1)
+        bill = attempt.bill
+        self.tokens += bill.tokens
+        self.cost += model.prices.cost(bill) if model.prices else 0.0
+        self.failures_in_a_row = self.failures_in_a_row + 1 if attempt.status == "failed" else 0
+
+    def may_start(self, in_flight: int) -> bool:
+        """Whether one more attempt fits under the cap, if those in flight cost what the others did."""
+        share = (self.done + in_flight + 1) / max(1, self.done)
+        over_tokens = self.max_tokens is not None and self.tokens * share > self.max_tokens
+        over_cost = self.max_cost is not None and self.cost * share > self.max_cost
+        # Before the first answer nothing is known of the price: start with a handful, not with all.
+        blind = self.done == 0 and in_flight >= 4 and (self.max_tokens is not None or self.max_cost is not None)
+        self.capped = self.done > 0 and (over_tokens or over_cost)
+        return not (self.capped or blind)
+
+
+def pending(cell: Cell, store: Store) -> Iterator[Job]:
+    """The attempts of a cell that the store doesn't hold."""
+    done = store.done(cell)
+    if cell.problems is not None and len(done) >= cell.problems * cell.samples:
+        wanted = itertools.product(range(cell.problems), range(cell.samples))
+        if done.issuperset(wanted):
+            return  # without making a single problem: a large puzzle takes a second
+    for position, problem in enumerate(cell.asked()):
+        for sample in range(cell.samples):
+            if (position, sample) not in done:
+                yield Job(cell, position, problem, sample)
+
+
+async def run(study: Study, store: Store, tally: Tally) -> None:
+    """Make every attempt of the study that the store doesn't hold, within the study's cap."""
+    tally.max_tokens, tally.max_cost = study.max_tokens, study.max_cost
+    store.record_study(study)
+    for _, cells in itertools.groupby(study.cells, key=lambda cell: cell.model_label):
+        await _run_model(list(cells), store, tally)
+
+
+async def _run_model(cells: Sequence[Cell], store: Store, tally: Tally) -> None:
+    jobs = (job for cell in cells for job in pending(cell, store))
+    first = next(jobs, None)
+    if first is None:
+        return  # nothing to ask: don't load weights or open connections
+    feed = _Feed(itertools.chain([first], jobs), tally)
+    try:
+        async with (
+            cells[0].method_model() as model,
+            _Writer(store) as writer,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(model.in_flight):
+                group.create_task(_work(model, feed, writer, tally))
+    except BaseExceptionGroup as errors:
+        raise _leaf(errors) from None
+
+
+async def _work(model: Model, feed: _Feed, writer: _Writer, tally: Tally) -> None:
+    while job := await feed.next():
+        attempt = await ask(model, job)
+        feed.answered()
+        tally.count(attempt, model)
+        await writer.put(Done(job.cell, job.position, attempt))
+        if tally.failures_in_a_row >= FAILURES_IN_A_ROW + model.in_flight:
+            what = f"the last {tally.failures_in_a_row} attempts failed: {attempt.why}"
+            raise UserError(what, where=job.cell.model_label, hint="put the model right and run again: it resumes")
+
+
+class _Feed:
+    """Hands out jobs, made in a thread so that a slow puzzle holds up no answer, for as long as the cap allows."""
+
+    def __init__(self, jobs: Iterator[Job], tally: Tally) -> None:
+        self._jobs, self._tally = jobs, tally
+        self._ready: list[Job] = []
+        self._lock = asyncio.Lock()
+        self._in_flight = 0
+        self._answered = asyncio.Event()
+
+    async def next(self) -> Job | None:
+        async with self._lock:
+            while not self._tally.may_start(self._in_flight):
+                if self._tally.capped:
+                    return None
+                self._answered.clear()
+                await self._answered.wait()
+            if not self._ready:
+                self._ready = await asyncio.to_thread(lambda: list(itertools.islice(self._jobs, CHUNK))[::-1])
+            if not self._ready:
+                return None
+            self._in_flight += 1
+            return self._ready.pop()
+
+    def answered(self) -> None:
+        self._in_flight -= 1
+        self._answered.set()
+
+
+class _Writer:
+    """Gathers finished attempts and stores them a batch at a time, in a thread, and the rest however the run ends."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._batch: list[Done] = []
+
+    async def __aenter__(self) -> Self:
+        self._clock = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._clock.cancel()
+        if self._batch:
+            self._store.add(self._batch)
+
+    async def put(self, done: Done) -> None:
+        self._batch.append(done)
+        if self._clock.done():
+            self._clock.result()  # raises what stopped it: a full disk
+        if len(self._batch) >= FLUSH_ATTEMPTS:
+            await self._flush()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        if batch:
+            await asyncio.to_thread(self._store.add, batch)
+
+
+async def ask(model: Model, job: Job) -> Attempt:
+    """One attempt: every turn asked, the whole graded."""
+    problem, said = job.problem, list[Completion]()
+    messages = [Message("system", problem.system)] if problem.system else []
+    messages += problem.history
+    try:
+        for turn, text in enumerate(problem.turns):
+            messages.append(Message("user", text))
+            seed = job.cell.attempt_seed(problem, job.sample, turn)
+            request = Request(job.cell.task, problem, tuple(messages), seed, job.sample, turn)
+            said.append(_clean(await model.complete(request)))
+            messages.append(Message("assistant", said[-1].answer))
+    except UserError:
+        raise
+    except Exception as error:  # a crash is no answer either
+        why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
+        return Attempt(problem, job.sample, "failed", False, why[:500], ())
+    return graded(job.cell.task, Attempt(problem, job.sample, "graded", False, "", tuple(said)))
+
+
+def graded(task: Task, attempt: Attempt) -> Attempt:
+    """The attempt with the grade that its text deserves. A truncated attempt is wrong: it was paid for in vain."""
+    grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
+    truncated = any(c.stop == "length" for c in attempt.completions)
+    status: Status = "truncated" if truncated else "unparsed" if grade.said is None else "graded"
+    correct = grade.correct and status == "graded"
+    return replace(attempt, status=status, correct=correct, why=grade.why, details=grade.details)
+
+
+def grade_again(study: Study, store: Store) -> int:
+    """Grade the stored text of a study with today's graders; returns how many grades changed."""
+    changed = 0
+    for cell in study.cells:
+        changes = []
+        for done in store.attempts(cell):
+            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt:
+                changes.append(done._replace(attempt=new))
+        store.regrade(changes)
+        changed += len(changes)
+    return changed
+
+
+def _clean(completion: Completion) -> Completion:
+    """The completion with text that can be stored and shown: half a surrogate pair can't be."""
+    try:
+        completion.thinking.encode()
+        completion.answer.encode()
+    except UnicodeEncodeError:
+        thinking, answer = (t.encode("utf-8", "replace").decode() for t in (completion.thinking, completion.answer))
+        return replace(completion, thinking=thinking, answer=answer)
+    return completion
+
+
+def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first real error of a task group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,225 @@
+"""Attempts in SQLite: the only file that says SQL.
+
+Write-ahead logging lets a report read while a run writes. One run writes at a time; the lock is a second, tiny SQLite
+file, because the kernel frees it however the run ends. Commits are batched by the caller and synchronous: what has been
+committed survives `kill -9` and a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.study import Cell, Study
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE study (name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE cell (id INTEGER PRIMARY KEY, key BLOB UNIQUE, spec TEXT);
+CREATE TABLE problem (
+    id INTEGER PRIMARY KEY, source BLOB, position INTEGER, name TEXT, body BLOB, UNIQUE (source, position));
+CREATE TABLE attempt (
+    id INTEGER PRIMARY KEY, cell INTEGER, problem INTEGER, sample INTEGER,
+    status TEXT, correct INTEGER, why TEXT, details TEXT,
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
+    UNIQUE (cell, problem, sample));
+CREATE TABLE turn (
+    attempt INTEGER, position INTEGER, thinking TEXT, answer TEXT, stop TEXT,
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
+    PRIMARY KEY (attempt, position));
+"""
+
+REPLACE_ATTEMPT = f"INSERT OR REPLACE INTO attempt VALUES (NULL{', ?' * 12}) RETURNING id"
+REPLACE_TURN = f"INSERT OR REPLACE INTO turn VALUES (?{', ?' * 9})"
+
+
+class Done(NamedTuple):
+    """A finished attempt on its way into the store."""
+
+    cell: Cell
+    position: int  # of the problem among those of its source
+    attempt: Attempt
+
+
+class Store:
+    """A store file, opened to read, or with `lock=True` to write as the only writer."""
+
+    def __init__(self, path: Path, *, lock: bool = False) -> None:
+        self.path = path
+        self._lock: sqlite3.Connection | None = None
+        self._cells: dict[bytes, int] = {}
+        self._one_at_a_time = threading.Lock()
+        if not lock and not path.is_file():
+            raise UserError(f"there is no store {path}", hint="ponder run STUDY makes one; --store names another")
+        with self._errors():
+            if lock:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._lock = self._acquire()
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+            self._prepare(write=lock)
+
+    def _acquire(self) -> sqlite3.Connection:
+        lock = sqlite3.connect(f"{self.path}.lock", isolation_level=None, check_same_thread=False, timeout=0)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            hint = "wait for that run, or give this one a store of its own with --store"
+            raise UserError(f"another run is writing to {self.path}", hint=hint) from None
+        return lock
+
+    def _prepare(self, *, write: bool) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            what = f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
+            raise UserError(what, hint="pip install -U ponder")
+        if not write:
+            self._db.execute("PRAGMA query_only = ON")
+            return
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._db.close()
+        if self._lock:
+            self._lock.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's complaints, as something that the user can act on."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "full" in str(error) or "disk I/O" in str(error):
+                hint = "free some space and run again: everything stored so far is kept"
+                raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
+            if "unable to open" in str(error) or "readonly" in str(error):
+                raise UserError(f"can't open the store {self.path}", hint="check the path and its permissions") from None
+            raise
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{self.path} is not a store: {error}", hint="name another file with --store") from None
+        except OSError as error:
+            raise UserError(f"can't make the store {self.path}: {error.strerror}", hint="--store names another") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, durable, one thread at a time."""
+        with self._one_at_a_time, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                # SQLite has already rolled back when the disk was full.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def record_study(self, study: Study) -> None:
+        with self._errors():
+            row = (study.name, json.dumps(study.resolved(), default=str))
+            self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row)
+
+    def add(self, batch: Sequence[Done]) -> None:
+        """Store finished attempts in one durable transaction. A failed attempt gives way to any later one."""
+        with self._transaction():
+            for done in batch:
+                self._add(done)
+
+    def _add(self, done: Done) -> None:
+        cell, problem, attempt = self._cell_id(done.cell), done.attempt.problem, done.attempt
+        source = (done.cell.source, done.position)
+        row = self._db.execute("SELECT id FROM problem WHERE source = ? AND position = ?", source).fetchone()
+        if row is None:
+            body = zlib.compress(msgspec.json.encode(problem), 1)
+            sql = "INSERT INTO problem (source, position, name, body) VALUES (?, ?, ?, ?) RETURNING id"
+            row = self._db.execute(sql, (*source, problem.id, body)).fetchone()
+        key = (cell, row[0], attempt.sample)
+        details = json.dumps(attempt.details) if attempt.details else None
+        graded = (attempt.status, attempt.correct, attempt.why, details)
+        (row_id,) = self._db.execute(REPLACE_ATTEMPT, (*key, *graded, *_bill(attempt.bill))).fetchone()
+        for position, turn in enumerate(attempt.completions):
+            said = (row_id, position, turn.thinking, turn.answer, turn.stop)
+            self._db.execute(REPLACE_TURN, (*said, *_bill(turn.bill)))
+
+    def _cell_id(self, cell: Cell) -> int:
+        if cell.key not in self._cells:
+            spec = json.dumps(cell.spec(), default=str)
+            self._db.execute("INSERT OR IGNORE INTO cell (key, spec) VALUES (?, ?)", (cell.key, spec))
+            self._cells[cell.key] = self._find(cell) or 0
+        return self._cells[cell.key]
+
+    def _find(self, cell: Cell) -> int | None:
+        row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        return int(row[0]) if row else None
+
+    def done(self, cell: Cell) -> set[tuple[int, int]]:
+        """Position and sample of each attempt of a cell that needn't be made again."""
+        sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND status != 'failed'"""
+        with self._one_at_a_time:
+            return set(self._db.execute(sql, (self._find(cell),)))
+
+    def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
+        """What statistics need of the attempts that a study asks for, without their text."""
+        sql = """SELECT name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds,
+                 counted_by, details FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample"""
+        for cell in cells:
+            for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                name, sample, status, correct, *rest, details = row
+                first = (cell.task_label, cell.model_label, cell.size, name, sample, status, bool(correct))
+                yield Outcome(*first, *rest, json.loads(details) if details else {})
+
+    def attempts(self, cell: Cell) -> Iterator[Done]:
+        """The attempts of a cell, whole."""
+        sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample"""
+        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+            row_id, position, body, sample, status, correct, why, details = row
+            problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+            turns = tuple(self._turns(row_id))
+            graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+            yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def _turns(self, attempt: int) -> Iterator[Completion]:
+        sql = "SELECT * FROM turn WHERE attempt = ? ORDER BY position"
+        for _, _, thinking, answer, stop, *bill in self._db.execute(sql, (attempt,)):
+            yield Completion(thinking, answer, stop, Bill(*bill))
+
+    def regrade(self, changes: Iterable[Done]) -> None:
+        """Replace the grades of stored attempts; texts and bills stay as they are."""
+        sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
+                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)"""
+        with self._transaction():
+            for cell, position, attempt in changes:
+                details = json.dumps(attempt.details) if attempt.details else None
+                grade = (attempt.status, attempt.correct, attempt.why, details)
+                where = (attempt.sample, self._cell_id(cell), cell.source, position)
+                self._db.execute(sql, grade + where)
+
+
+def _bill(bill: Bill) -> tuple[Any, ...]:
+    # Milliseconds are as fine as a shared network allows, and shorter on disk.
+    return (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens, round(bill.seconds, 3), bill.counted_by)
+
+
+def _limit(cell: Cell) -> int:
+    return cell.problems if cell.problems is not None else 2**62

@@ -1,0 +1,276 @@
+"""A study: tasks × models × methods, and the figures to draw from them; read from TOML and checked key by key.
+
+A list is a sweep, except where a plugin's setting is itself a list. Every mistake is named with its place in the file
+and the nearest thing that would have been right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ponder import plugins
+from ponder.core import Figure, Method, Model, Problem, Task, UserError, Variable, digest, seed_from
+
+Table: TypeAlias = Mapping[str, Any]
+BUILT_IN = Path(__file__).parent / "studies"
+DEFAULT_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one model, under its methods, is asked of one task at one size."""
+
+    task: Task
+    task_label: str
+    size: int
+    model: Model
+    methods: tuple[Method, ...]
+    model_label: str
+    problems: int | None  # None: all that the task has
+    samples: int
+    seed: int
+
+    @cached_property
+    def source(self) -> bytes:
+        """Names the problems: cells of one source share them."""
+        return digest(self.task.identity(), self.task.version, self.size, self.seed)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Names the attempts, together with a problem's position and a sample's index."""
+        return digest(self.source.hex(), self.model.identity(), [m.identity() for m in self.methods])
+
+    def spec(self) -> dict[str, Any]:
+        """The cell in words, as the store keeps it."""
+        task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
+        return {"task": task, "model": self.model.identity(), "methods": [m.identity() for m in self.methods]}
+
+    def asked(self) -> Iterator[Problem]:
+        return itertools.islice(self.task.problems(self.size, self.seed), self.problems)
+
+    def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
+        return seed_from(self.key.hex(), problem.id, sample, turn)
+
+    def method_model(self) -> Model:
+        """The model with its methods applied, in the order in which the study names them."""
+        model = self.model
+        for method in self.methods:
+            model = method.apply(model)
+        return model
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file's content. Tables keep the shape they have in TOML, so that Python and TOML say the same."""
+
+    task: Sequence[Table]
+    model: Sequence[Table]
+    figure: Sequence[Table] = ()
+    title: str = ""
+    question: str = ""
+    samples: int = 1
+    problems: int | None = None
+    seed: int = 0
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    name: str = "study"
+    where: str = "study"
+    folder: Path = Path()
+
+    @classmethod
+    def load(cls, name: str, settings: Sequence[str] = ()) -> Study:
+        """Read a built-in study by its name, or a study file by its path."""
+        path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
+        if path.suffix != ".toml" or not path.is_file():
+            raise UserError(f"there is no study `{name}`", hint=plugins.nearest(name, built_in()) + " (or give a path ending in .toml)")
+        where = path.name if path.parent == BUILT_IN else str(path)
+        try:
+            content = tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"this is not TOML: {error}", where=where, hint="see docs/study.md for an example") from None
+        for setting in settings:
+            assign(content, setting)
+        return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
+
+    @classmethod
+    def from_table(cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None) -> Study:
+        known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
+        hints = get_type_hints(cls)
+        for key, value in content.items():
+            if key not in known:
+                raise UserError(f"a study has no key `{key}`", where=f"{where}: {key}", hint=plugins.nearest(key, known))
+            convert(value, hints[key], f"{where}: {key}", Path())
+        for key in ("task", "model"):
+            if not content.get(key):
+                raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
+        study = cls(**content, name=name, where=where, folder=folder or Path())
+        for key in ("samples", "problems", "max_tokens", "max_cost"):
+            if (number := getattr(study, key)) is not None and number <= 0:
+                raise UserError(f"{key} must be at least 1, not {number}", where=f"{where}: {key}")
+        return study
+
+    def resolved(self) -> dict[str, Any]:
+        """The study as it is after defaults and `--set`, for the record."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Everything to run, one model after the other."""
+        tasks = list(self._tasks())
+        cells = []
+        labels: dict[str, Any] = {}
+        for model, methods, label in self._models():
+            identity = (model.identity(), [m.identity() for m in methods])
+            if label in labels:
+                raise UserError(f"two models would share the name `{label}`", where=f"{self.where}: model", hint="give each [[model]] a `label`")
+            labels[label] = identity
+            for task, size, task_label in tasks:
+                problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+                cells.append(Cell(task, task_label, size, model, methods, label, problems, self.samples, self.seed))
+        return tuple(cells)
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures that the study asks for."""
+        return tuple(
+            self._build("figures", variant, f"{self.where}: figure[{i}]")
+            for i, table in enumerate(self.figure)
+            for variant, _ in self._sweep("figures", table, f"{self.where}: figure[{i}]")
+        )
+
+    def _tasks(self) -> Iterator[tuple[Task, int, str]]:
+        for i, table in enumerate(self.task):
+            where = f"{self.where}: task[{i}]"
+            settings = {k: v for k, v in table.items() if k != "size"}
+            for variant, swept in self._sweep("tasks", settings, where):
+                task = self._build("tasks", variant, where)
+                sizes = table.get("size", task.sizes())
+                for size in dict.fromkeys(sizes if isinstance(sizes, list | tuple) else [sizes]):
+                    try:
+                        task.check_size(convert(size, int, f"{where}.size", self.folder))
+                    except UserError as error:
+                        raise UserError(error.what, where=error.where or f"{where}.size", hint=error.hint) from None
+                    yield task, size, _label(task.plugin_name(), swept)
+
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], str]]:
+        for i, table in enumerate(self.model):
+            where = f"{self.where}: model[{i}]"
+            settings = {k: v for k, v in table.items() if k != "method"}
+            chain = table.get("method", [])
+            chain = chain if isinstance(chain, list | tuple) else [chain]
+            chains = list(itertools.product(*(self._sweep("methods", m, f"{where}.method[{j}]") for j, m in enumerate(chain))))
+            for variant, swept in self._sweep("models", settings, where):
+                model: Model = self._build("models", variant, where)
+                for links in chains:
+                    methods = tuple(self._build("methods", m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
+                    label = _label(model.label or model.title(), swept)
+                    for method, (_, swept_method) in zip(methods, links, strict=True):
+                        label += " + " + _label(method.title(), swept_method)
+                    yield model, methods, label
+
+    def _sweep(self, kind: str, table: Table, where: str) -> Iterator[tuple[Table, Table]]:
+        """Each variant of a table whose lists are sweeps, with the keys that were swept."""
+        if not isinstance(table, Mapping):
+            raise UserError(f"expected a table, got {table!r}", where=where, hint=f'{{ name = "…" }}: ponder list {kind}')
+        if not isinstance(table.get("name"), str):
+            raise UserError(f"a {kind[:-1]} needs a name", where=where, hint=f"ponder list {kind}")
+        hints = get_type_hints(self._load(kind, table["name"], where))
+        swept = [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
+        for values in itertools.product(*(table[k] for k in swept)):
+            chosen = dict(zip(swept, values, strict=True))
+            yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
+
+    def _load(self, kind: str, name: str, where: str) -> type[Any]:
+        try:
+            return plugins.load(kind, name, self.folder)
+        except UserError as error:
+            raise UserError(error.what, where=error.where or f"{where}.name", hint=error.hint) from error
+
+    def _build(self, kind: str, table: Table, where: str) -> Any:
+        """A plugin with its settings from a table."""
+        name = table["name"]
+        plugin = self._load(kind, name, where)
+        hints = get_type_hints(plugin)
+        known = {f.name: f for f in dataclasses.fields(plugin) if f.init}
+        settings = {}
+        for key, value in table.items():
+            if key == "name":
+                continue
+            if key not in known:
+                extra = {"tasks": ["size"], "models": ["method"]}.get(kind, [])
+                raise UserError(f"{kind[:-1]} `{name}` has no key `{key}`", where=f"{where}.{key}", hint=plugins.nearest(key, [*known, *extra]))
+            settings[key] = convert(value, hints[key], f"{where}.{key}", self.folder)
+        for key, setting in known.items():
+            if key not in settings and setting.default is setting.default_factory is dataclasses.MISSING:
+                raise UserError(f"{kind[:-1]} `{name}` needs the key `{key}`", where=where, hint=f"ponder show {name}")
+        try:
+            return plugin(**settings)
+        except UserError as error:
+            raise UserError(error.what, where=error.where or where, hint=error.hint) from None
+
+
+def built_in() -> dict[str, str]:
+    """The built-in studies with their titles."""
+    return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
+
+
+def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
+    """A TOML value as the type that a setting declares; paths are relative to the study's folder."""
+
+    def special(wanted: type, given: Any) -> Any:
+        if wanted is Path:
+            return folder / given
+        if wanted is Variable:
+            return Variable(given)
+        raise TypeError(f"no setting can be a {wanted.__name__}")
+
+    try:
+        return msgspec.convert(value, kind, dec_hook=special)
+    except msgspec.ValidationError as error:
+        cause = error.__cause__
+        if isinstance(cause, UserError):
+            raise UserError(cause.what, where=where, hint=cause.hint) from None
+        choices = [c for c in get_args(kind) if isinstance(c, str)]
+        hint = plugins.nearest(str(value), choices) if choices else ""
+        raise UserError(f"{error}".replace(" - at `$`", ""), where=where, hint=hint) from None
+
+
+def assign(content: dict[str, Any], setting: str) -> None:
+    """Carry out one `--set key=value`, such as `model.id=qwq`, `model[1].budget=4096` or `task.size=[16, 25]`."""
+    path, equals, text = setting.partition("=")
+    if not equals or not re.fullmatch(r"\w+(\[\d+\])?(\.\w+)?", path.strip()):
+        raise UserError(f"`{setting}` sets nothing", where="--set", hint="--set model.id=qwq, or --set problems=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a bare word needs no quotes on a command line
+    table, _, key = path.strip().partition(".")
+    if not key:
+        content[table] = value
+        return
+    table, _, index = table.rstrip("]").partition("[")
+    rows = content.get(table)
+    if not isinstance(rows, list):
+        raise UserError(f"the study has no [[{table}]]", where=f"--set {path}", hint=plugins.nearest(table, content))
+    if index and int(index) >= len(rows):
+        raise UserError(f"the study has {len(rows)} [[{table}]], counted from 0", where=f"--set {path}")
+    for row in [rows[int(index)]] if index else rows:
+        row[key] = value
+
+
+def _takes_list(hint: Any) -> bool:
+    return any(get_origin(h) in (list, tuple) for h in (hint, *get_args(hint)))
+
+
+def _label(name: str, swept: Table) -> str:
+    return name + "".join(f" {k}={v}" for k, v in swept.items())

@@ -1,0 +1,42 @@
+"""Sums of k numbers, such as 31 - 7 + 54: the smallest whole example of a task."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ponder import answers
+from ponder.core import Grade, Problem, Task, UserError
+
+
+@dataclass(frozen=True)
+class ChainSum(Task):
+    digits: int = 2  # of each number
+
+    default_sizes = (2, 4, 8, 16, 32)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.digits <= 100:
+            raise UserError(f"digits must be from 1 to 100, not {self.digits}")
+
+    def check_size(self, size: int) -> None:
+        if size < 2:
+            raise UserError(f"chain_sum adds at least 2 numbers, not {size}", hint="size = [2, 4, 8]")
+
+    def problem(self, size: int, seed: int) -> Problem:
+        rng = random.Random(seed)
+        low, high = 10 ** (self.digits - 1), 10**self.digits - 1
+        numbers = [rng.choice((1, -1)) * rng.randint(low, high) for _ in range(size)]
+        numbers[0] = abs(numbers[0])
+        chain = str(numbers[0]) + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in numbers[1:])
+        question = f"What is {chain}? End with the number alone in <answer></answer> tags."
+        return Problem(id=chain, size=size, turns=(question,), gold=sum(numbers))
+
+    def solve(self, problem: Problem) -> str:
+        return f"<answer>{problem.gold}</answer>"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        said = answers.number(answers.final(answer) or "")
+        if said is None:
+            return Grade(correct=False, why="no number")
+        return Grade(correct=said == problem.gold, said=str(said), why="" if said == problem.gold else "wrong sum")

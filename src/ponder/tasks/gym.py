@@ -1,0 +1,91 @@
+"""Any reasoning-gym dataset by name, with its curriculum level as the size.
+
+After Stojanovski et al. 2025. It seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of
+their items; here every item has a dataset of its own, with a hashed seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from reasoning_gym.coaching.base_curriculum import BaseCurriculum
+from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
+
+from ponder import answers
+from ponder.core import Grade, Problem, Task, UserError, digest
+from ponder.plugins import nearest
+
+SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer> tags."
+
+
+@dataclass(frozen=True)
+class Gym(Task):
+    dataset: str
+    vary: str = ""  # the one curriculum attribute that follows the size; all of them if empty
+    options: dict[str, Any] = field(default_factory=dict)  # the dataset's own settings
+
+    example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
+
+    def __post_init__(self) -> None:
+        if self.dataset not in DATASETS:
+            raise UserError(f"reasoning-gym has no dataset `{self.dataset}`", hint=nearest(self.dataset, DATASETS))
+        if self.vary and self.vary not in self._curriculum().attributes:
+            hint = nearest(self.vary, self._curriculum().attributes)
+            raise UserError(f"{self.dataset} has no curriculum attribute `{self.vary}`", hint=hint)
+
+    def _curriculum(self) -> BaseCurriculum:
+        if self.dataset not in CURRICULA:
+            hint = "take a dataset that has one, or give its settings as `options` with size = 0"
+            raise UserError(f"{self.dataset} has no curriculum, so no size", hint=hint)
+        return CURRICULA[self.dataset]()
+
+    def _levels(self) -> int:
+        if self.dataset not in CURRICULA:
+            return 1
+        attributes = self._curriculum().attributes
+        return max(len(a.levels) for name, a in attributes.items() if self.vary in ("", name))
+
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(range(self._levels()))
+
+    def check_size(self, size: int) -> None:
+        if not 0 <= size < self._levels():
+            hint = f"its levels are 0 to {self._levels() - 1}"
+            raise UserError(f"{self.dataset} has no level {size}", hint=hint)
+
+    def _settings(self, size: int) -> dict[str, Any]:
+        if self.dataset not in CURRICULA:
+            return self.options
+        curriculum = self._curriculum()
+        if self.vary:
+            curriculum.set_attr_level(self.vary, size)
+        else:
+            curriculum.set_global_level(size)
+        settings = vars(curriculum.generate_configuration())
+        return {k: v for k, v in settings.items() if k not in ("seed", "size")} | self.options
+
+    def _dataset(self, size: int, seed: int) -> Any:
+        return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
+
+    def problem(self, size: int, seed: int) -> Problem:
+        seed %= 2**31  # some of its datasets hand the seed to NumPy, which takes 32 bits
+        item = self._dataset(size, seed)[0]
+        return Problem(
+            id=digest(self.dataset, item["question"]).hex(),
+            size=size,
+            turns=(item["question"],),
+            gold={"answer": item["answer"], "seed": seed},
+            system=SYSTEM,
+        )
+
+    def solve(self, problem: Problem) -> str:
+        return f"<answer>{problem.gold['answer']}</answer>"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        said = answers.final(answer)
+        if said is None:
+            return Grade(correct=False, why="no answer")
+        dataset = self._dataset(problem.size, problem.gold["seed"])
+        score = float(dataset.score_answer(said, dataset[0]))
+        return Grade(correct=score >= 1, said=said, why="" if score >= 1 else "wrong answer", details={"score": score})

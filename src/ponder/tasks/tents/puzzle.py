@@ -1,0 +1,157 @@
+"""A Tents puzzle: read and written as Simon Tatham's game id, checked by the rules, solved.
+
+The rules are those of Tatham's `tents.c`: as many tents as trees, no two tents touching even at a corner, the number
+of tents given for each row and column, and some way to pair each tent with a tree of its own that shares an edge
+with it. A tent may share an edge with other trees too.
+
+Departs from Tatham's: the marks `!` and `-`, with which an id can carry a half-solved grid, are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from .board import Board, bits, board, matching
+from .deduction import Difficulty, State, deduced
+from .search import solutions
+
+EMPTY, TREE, TENT, GRASS = range(4)
+Grid: TypeAlias = list[list[int]]
+
+_ID = re.compile(r"([0-9]{1,4})(?:x([0-9]{1,4}))?(?:d[et])?:([^,]*)((?:,[0-9]{1,4})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """A grid with trees (a bit mask, see `board`) and the number of tents in each column and row."""
+
+    width: int
+    height: int
+    trees: int
+    columns: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.height < 1:
+            raise ValueError("the grid has no cells")
+        if (len(self.columns), len(self.rows)) != (self.width, self.height):
+            raise ValueError(
+                f"{self.width + self.height} sums expected, {len(self.columns) + len(self.rows)} found"
+            )
+        if self.trees < 0 or self.trees & ~self.board.cells:
+            raise ValueError("a tree stands outside the grid")
+        for sums, most in (self.columns, self.height), (self.rows, self.width):
+            if not all(0 <= tents <= most for tents in sums):
+                raise ValueError(f"a sum is not between 0 and {most}")
+
+    @property
+    def board(self) -> Board:
+        return board(self.width, self.height)
+
+    @classmethod
+    def from_id(cls, text: str) -> Puzzle:
+        """Read a game id such as `4x4:_cia,1,1,0,1,1,0,1,1`."""
+        found = _ID.fullmatch(text.strip())
+        if not found:
+            raise ValueError("not of the form `WIDTHxHEIGHT:TREES,SUMS`")
+        width, height = int(found[1]), int(found[2] or found[1])
+        sums = tuple(int(tents) for tents in found[4].split(",")[1:])
+        trees = sum(
+            1 << place // width * (width + 1) + place % width for place in _read(found[3], width * height)
+        )
+        if len(sums) != width + height:
+            raise ValueError(f"{width + height} sums expected, {len(sums)} found")
+        return cls(width, height, trees, sums[:width], sums[width:])
+
+    @property
+    def id(self) -> str:
+        gaps, gap = [], 0
+        for row in self.grid():
+            for cell in row:
+                if cell == TREE:
+                    gaps.append(gap)
+                gap = 0 if cell == TREE else gap + 1
+        trees = "".join(_letters(gap) for gap in [*gaps, gap])
+        return f"{self.width}x{self.height}:{trees}," + ",".join(map(str, self.columns + self.rows))
+
+    def grid(self) -> Grid:
+        """The puzzle as it is set: 0 empty, 1 tree."""
+        return self._drawn(0, EMPTY)
+
+    def solve(self, difficulty: Difficulty = "tricky") -> Grid | None:
+        """The solution by deduction alone; None where the deductions get stuck or contradict each other."""
+        tents = deduced(self._state(), difficulty)
+        return None if tents is None else self._drawn(tents, GRASS)
+
+    def solutions(self, limit: int = 2) -> list[Grid]:
+        """Up to `limit` different solutions, by deduction and search."""
+        return [self._drawn(tents, GRASS) for tents in solutions(self._state(), limit)]
+
+    def check(self, grid: Any) -> str | None:
+        """None where `grid` is a solution, else the first rule that it breaks."""
+        if not _shaped(grid, self.height) or not all(_shaped(row, self.width) for row in grid):
+            return "wrong shape"
+        if any(type(cell) is not int or not EMPTY <= cell <= GRASS for row in grid for cell in row):
+            return "unknown cell"
+        trees, tents = (self._cells(grid, code) for code in (TREE, TENT))
+        if trees != self.trees:
+            return "trees altered"
+        if tents & self.board.around(tents):
+            return "tents touch"
+        if any((tents & row).bit_count() != sum_ for row, sum_ in zip(self.board.rows, self.rows, strict=True)):
+            return "row sum"
+        if any(
+            (tents & column).bit_count() != sum_
+            for column, sum_ in zip(self.board.columns, self.columns, strict=True)
+        ):
+            return "column sum"
+        if tents.bit_count() != trees.bit_count() or matching(self.board, tents, trees) is None:
+            return "tents and trees unmatched"
+        return None
+
+    def _state(self) -> State:
+        return State(self.board, self.trees, self.columns, self.rows)
+
+    def _drawn(self, tents: int, other: int) -> Grid:
+        grid = [[other] * self.width for _ in range(self.height)]
+        for cells, code in (self.trees, TREE), (tents, TENT):
+            for bit in bits(cells):
+                row, column = divmod(bit.bit_length() - 1, self.board.stride)
+                grid[row][column] = code
+        return grid
+
+    def _cells(self, grid: Grid, code: int) -> int:
+        return sum(
+            self.board.bit(y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == code
+        )
+
+
+def _shaped(line: Any, length: int) -> bool:
+    return isinstance(line, list | tuple) and len(line) == length
+
+
+def _letters(gap: int) -> str:
+    """A tree after `gap` empty cells; `z` is 25 of them and no tree."""
+    many, few = divmod(gap - 1, 25) if gap else (0, -1)
+    return "z" * many + ("_abcdefghijklmnopqrstuvwxy"[few + 1])
+
+
+def _read(letters: str, cells: int) -> list[int]:
+    """The places of the trees in reading order; the letters end with one more tree just after the last cell."""
+    places, place = [-1], 0
+    for letter in letters:
+        if letter in "!-":
+            raise ValueError("ids with tents or grass already marked are not read")
+        if letter != "_" and not "a" <= letter <= "z":
+            raise ValueError(f"unknown letter `{letter}` among the trees")
+        place += 0 if letter == "_" else min(ord(letter) - 96, 25)
+        if letter != "z":
+            places.append(place)
+            place += 1
+        if place > cells + 1:
+            raise ValueError("the trees run past the end of the grid")
+    if places[-1] != cells:
+        raise ValueError("the trees stop before the end of the grid")
+    return places[1:-1]
