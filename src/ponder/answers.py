@@ -31,7 +31,7 @@ def split_thinking(text: str) -> tuple[str, str]:
 def last_json_grid(text: str) -> list[Any] | None:
     """The last JSON array of arrays in the text, whatever stands around it."""
     # Twenty tries bound the cost of a 10 MB reply that is nothing but brackets.
-    for start in [m.start() for m in re.finditer(r"\[\s{0,99}\[", text)][: -21 : -1]:
+    for start in [m.start() for m in re.finditer(r"\[\s{0,99}\[", text)][:-21:-1]:
         try:
             grid, _ = json.JSONDecoder().raw_decode(text, start)
         except (ValueError, RecursionError):
@@ -50,7 +50,10 @@ def final(text: str) -> str | None:
     last = next((line for line in reversed(lines) if line), None)
     if last is None:
         return None
-    return re.sub(r"^.*?\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", "", last, flags=re.IGNORECASE).strip(" *`$.") or last
+    return (
+        re.sub(r"^.*?\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", "", last, flags=re.IGNORECASE).strip(" *`$.")
+        or last
+    )
 
 
 def _last_boxed(text: str) -> str | None:

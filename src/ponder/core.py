@@ -12,6 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -196,6 +197,22 @@ def seed_from(*parts: Any) -> int:
     return int.from_bytes(digest(*parts)[:8], "big") >> 1
 
 
+def fingerprint(path: Path) -> str:
+    """What a user's file says, in 32 letters."""
+    try:
+        state = path.stat()
+        return _fingerprint(path, state.st_mtime_ns, state.st_size)
+    except OSError as error:
+        hint = "the path is relative to the study's folder"
+        raise UserError(f"can't read {path}: {error.strerror}", hint=hint) from None
+
+
+@lru_cache
+def _fingerprint(path: Path, *state: int) -> str:  # noqa: ARG001 a changed file is read again
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line of a user's file that says something, with its place for an error message."""
     try:
@@ -208,9 +225,8 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def plumbing(default: Any) -> Any:
-    """A plugin's setting that can't change an answer, and so is no part of an attempt's key."""
-    return field(default=default, metadata={"plumbing": True}, kw_only=True)
+# Marks a plugin's setting that can't change an answer, and so is no part of an attempt's key.
+PLUMBING = {"plumbing": True}
 
 
 class Plugin:
@@ -233,7 +249,7 @@ class Plugin:
             value = getattr(self, f.name)
             if not f.metadata.get("plumbing") and value != default:
                 # A file is known by what it says, not by where it lies.
-                changed[f.name] = digest(value.read_text("utf-8")).hex() if isinstance(value, Path) else value
+                changed[f.name] = fingerprint(value) if isinstance(value, Path) else value
         return {"name": self.plugin_name(), **changed}
 
 
@@ -307,9 +323,9 @@ class Prices:
 class Model(Plugin, ABC):
     """Answers requests. It may hold connections or weights between `async with` and its end."""
 
-    label: str = plumbing("")  # its name in legends
-    in_flight: int = plumbing(1)  # requests that it likes to work on at once
-    prices: Prices | None = plumbing(None)
+    label: str = field(default="", kw_only=True, metadata=PLUMBING)  # its name in legends
+    in_flight: int = field(default=1, kw_only=True, metadata=PLUMBING)  # requests that it likes to work on at once
+    prices: Prices | None = field(default=None, kw_only=True, metadata=PLUMBING)
 
     @abstractmethod
     async def complete(self, request: Request) -> Completion:
@@ -368,6 +384,6 @@ class Figure(Plugin, ABC):
     @abstractmethod
     def draw(self, tables: Tables) -> altair.TopLevelMixin: ...
 
-    def findings(self, tables: Tables) -> list[str]:
+    def findings(self, tables: Tables) -> list[str]:  # noqa: ARG002 for those who override it
         """What the figure shows, in sentences."""
         return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from ponder.core import Bill, Outcome
+from ponder.core import Bill
 from ponder.store import Store
 from ponder.study import Cell, Study
 
@@ -45,13 +45,15 @@ def _groups(study: Study) -> Iterable[list[Cell]]:
 
 
 def _line(cells: list[Cell], store: Store | None) -> Line:
-    asked = {cell: cell.samples * _problems(cell) for cell in cells}
-    paid = [o for o in store.outcomes(cells) if o.status != "failed"] if store else []
-    left = sum(asked.values()) - len(paid)
+    asked = sum(cell.samples * _problems(cell) for cell in cells)
+    stored, paid = store.spent(cells) if store else (0, Bill())
+    left = asked - stored
     model = cells[0].model
     budget = getattr(model, "budget", None)
-    if paid:
-        bill, basis = _mean(paid), "stored attempts"
+    bill: Bill | None
+    if stored:
+        mean = (round(n / stored) for n in (paid.prompt_tokens, paid.thinking_tokens, paid.answer_tokens))
+        bill, basis = Bill(next(mean), next(mean), next(mean)), "stored attempts"
     elif budget:
         prompts = [next(cell.asked()) for cell in (cells[0], cells[-1])]
         prompt_tokens = round(fmean(sum(map(len, p.turns)) + len(p.system) for p in prompts) / 4)
@@ -62,8 +64,8 @@ def _line(cells: list[Cell], store: Store | None) -> Line:
         model=cells[0].model_label,
         task=cells[0].task_label,
         cells=len(cells),
-        attempts=sum(asked.values()),
-        stored=len(paid),
+        attempts=asked,
+        stored=stored,
         tokens=left * bill.tokens if bill else None,
         basis=basis,
         cost=left * model.prices.cost(bill) if bill and model.prices else None,
@@ -72,8 +74,3 @@ def _line(cells: list[Cell], store: Store | None) -> Line:
 
 def _problems(cell: Cell) -> int:
     return cell.problems if cell.task.fixed() is None and cell.problems else sum(1 for _ in cell.asked())
-
-
-def _mean(outcomes: list[Outcome]) -> Bill:
-    fields = ("prompt_tokens", "thinking_tokens", "answer_tokens")
-    return Bill(*(round(fmean(getattr(o, f) for o in outcomes)) for f in fields))

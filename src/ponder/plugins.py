@@ -66,15 +66,18 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
     try:
         module = _module(kind, name, folder or Path())
     except ModuleNotFoundError as missing:
-        raise UserError(f"{kind[:-1]} `{name}` needs a package that isn't installed: {missing.name}",
-                        hint=f"pip install {missing.name}") from missing
-    found = [
-        c for c in vars(module).values()
-        if inspect.isclass(c) and issubclass(c, CONTRACTS[kind]) and c.__module__ == module.__name__
-    ]
+        raise UserError(
+            f"{kind[:-1]} `{name}` needs a package that isn't installed: {missing.name}",
+            hint=f"pip install {missing.name}",
+        ) from missing
+    contract = CONTRACTS[kind]
+    own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+    found = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
     if len(found) != 1:
-        raise UserError(f"{kind[:-1]} `{name}` must define one subclass of {CONTRACTS[kind].__name__}, not {len(found)}",
-                        hint=f"ponder new {kind[:-1]} NAME writes a file to start from")
+        raise UserError(
+            f"{kind[:-1]} `{name}` must define one subclass of {contract.__name__}, not {len(found)}",
+            hint=f"ponder new {kind[:-1]} NAME writes a file to start from",
+        )
     return found[0]
 
 
@@ -86,7 +89,11 @@ def _module(kind: str, name: str, folder: Path) -> ModuleType:
     for point in entry_points(group=f"ponder.{kind}"):
         if point.name == name:
             return importlib.import_module(point.module)
-    raise UserError(f"{kind[:-1]} `{name}` is unknown", hint=nearest(name, names(kind)))
+    raise unknown(kind, name)
+
+
+def unknown(kind: str, name: str) -> UserError:
+    return UserError(f"{kind[:-1]} `{name}` is unknown", hint=nearest(name, names(kind)))
 
 
 def _from_path(path: Path) -> ModuleType:

@@ -232,10 +232,11 @@ def grade_again(study: Study, store: Store) -> int:
     """Grade the stored text of a study with today's graders; returns how many grades changed."""
     changed = 0
     for cell in study.cells:
-        changes = []
-        for done in store.attempts(cell):
-            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt:
-                changes.append(done._replace(attempt=new))
+        changes = [
+            done._replace(attempt=new)
+            for done in store.attempts(cell)
+            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
+        ]
         store.regrade(changes)
         changed += len(changes)
     return changed

@@ -38,8 +38,8 @@ CREATE TABLE turn (
     PRIMARY KEY (attempt, position));
 """
 
-REPLACE_ATTEMPT = f"INSERT OR REPLACE INTO attempt VALUES (NULL{', ?' * 12}) RETURNING id"
-REPLACE_TURN = f"INSERT OR REPLACE INTO turn VALUES (?{', ?' * 9})"
+REPLACE_ATTEMPT = "INSERT OR REPLACE INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"
+REPLACE_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Done(NamedTuple):
@@ -82,7 +82,9 @@ class Store:
     def _prepare(self, *, write: bool) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
-            what = f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
+            what = (
+                f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
+            )
             raise UserError(what, hint="pip install -U ponder")
         if not write:
             self._db.execute("PRAGMA query_only = ON")
@@ -96,6 +98,9 @@ class Store:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._db.close()
         if self._lock:
             self._lock.close()
@@ -110,12 +115,16 @@ class Store:
                 hint = "free some space and run again: everything stored so far is kept"
                 raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
             if "unable to open" in str(error) or "readonly" in str(error):
-                raise UserError(f"can't open the store {self.path}", hint="check the path and its permissions") from None
+                raise UserError(
+                    f"can't open the store {self.path}", hint="check the path and its permissions"
+                ) from None
             raise
         except sqlite3.DatabaseError as error:
             raise UserError(f"{self.path} is not a store: {error}", hint="name another file with --store") from None
         except OSError as error:
-            raise UserError(f"can't make the store {self.path}: {error.strerror}", hint="--store names another") from None
+            raise UserError(
+                f"can't make the store {self.path}: {error.strerror}", hint="--store names another"
+            ) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -176,6 +185,18 @@ class Store:
         with self._one_at_a_time:
             return set(self._db.execute(sql, (self._find(cell),)))
 
+    def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
+        """How many answers these cells have, and what they cost together."""
+        sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds)
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'failed'"""
+        answers, bill = 0, Bill()
+        for cell in cells:
+            n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+            prompt, thinking, answer, seconds = (s or 0 for s in sums)
+            answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds)
+        return answers, bill
+
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """What statistics need of the attempts that a study asks for, without their text."""
         sql = """SELECT name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds,
@@ -183,16 +204,18 @@ class Store:
                  WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample"""
         for cell in cells:
             for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
-                name, sample, status, correct, *rest, details = row
-                first = (cell.task_label, cell.model_label, cell.size, name, sample, status, bool(correct))
-                yield Outcome(*first, *rest, json.loads(details) if details else {})
+                name, sample, status, correct, why, prompt, thinking, answer, seconds, counted_by, details = row
+                found = json.loads(details) if details else {}
+                cost = (prompt, thinking, answer, seconds, counted_by)
+                first = (cell.task_label, cell.model_label, cell.size, name, sample, status)
+                yield Outcome(*first, bool(correct), why, *cost, found)
 
-    def attempts(self, cell: Cell) -> Iterator[Done]:
-        """The attempts of a cell, whole."""
+    def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
+        """The attempts of a cell, whole, or the first few of them."""
         sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample"""
-        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample LIMIT ?"""
+        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
             row_id, position, body, sample, status, correct, why, details = row
             problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
             turns = tuple(self._turns(row_id))
@@ -218,7 +241,13 @@ class Store:
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
     # Milliseconds are as fine as a shared network allows, and shorter on disk.
-    return (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens, round(bill.seconds, 3), bill.counted_by)
+    return (
+        bill.prompt_tokens,
+        bill.thinking_tokens,
+        bill.answer_tokens,
+        round(bill.seconds, 3),
+        bill.counted_by,
+    )
 
 
 def _limit(cell: Cell) -> int:

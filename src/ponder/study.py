@@ -11,6 +11,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,27 +93,41 @@ class Study:
         """Read a built-in study by its name, or a study file by its path."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
-            raise UserError(f"there is no study `{name}`", hint=plugins.nearest(name, built_in()) + " (or give a path ending in .toml)")
+            raise UserError(
+                f"there is no study `{name}`",
+                hint=plugins.nearest(name, built_in()) + " (or give a path ending in .toml)",
+            )
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
             content = tomllib.loads(path.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"this is not TOML: {error}", where=where, hint="see docs/study.md for an example") from None
+            raise UserError(
+                f"this is not TOML: {error}", where=where, hint="see docs/study.md for an example"
+            ) from None
         for setting in settings:
             assign(content, setting)
         return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
 
     @classmethod
-    def from_table(cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None) -> Study:
+    def from_table(
+        cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
+    ) -> Study:
         known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                raise UserError(f"a study has no key `{key}`", where=f"{where}: {key}", hint=plugins.nearest(key, known))
+                raise UserError(
+                    f"a study has no key `{key}`", where=f"{where}: {key}", hint=plugins.nearest(key, known)
+                )
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
                 raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
+        for i, table in enumerate(content.get("figure", ())):  # by name only: drawing is slow to load
+            name = str(table.get("name"))
+            with placed(f"{where}: figure[{i}].name"):
+                if not name.endswith(".py") and name not in plugins.names("figures"):
+                    raise plugins.unknown("figures", name)
         study = cls(**content, name=name, where=where, folder=folder or Path())
         for key in ("samples", "problems", "max_tokens", "max_cost"):
             if (number := getattr(study, key)) is not None and number <= 0:
@@ -132,7 +147,11 @@ class Study:
         for model, methods, label in self._models():
             identity = (model.identity(), [m.identity() for m in methods])
             if label in labels:
-                raise UserError(f"two models would share the name `{label}`", where=f"{self.where}: model", hint="give each [[model]] a `label`")
+                raise UserError(
+                    f"two models would share the name `{label}`",
+                    where=f"{self.where}: model",
+                    hint="give each [[model]] a `label`",
+                )
             labels[label] = identity
             for task, size, task_label in tasks:
                 problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
@@ -143,7 +162,7 @@ class Study:
     def figures(self) -> tuple[Figure, ...]:
         """The figures that the study asks for."""
         return tuple(
-            self._build("figures", variant, f"{self.where}: figure[{i}]")
+            build("figures", variant, f"{self.where}: figure[{i}]", self.folder)
             for i, table in enumerate(self.figure)
             for variant, _ in self._sweep("figures", table, f"{self.where}: figure[{i}]")
         )
@@ -153,13 +172,11 @@ class Study:
             where = f"{self.where}: task[{i}]"
             settings = {k: v for k, v in table.items() if k != "size"}
             for variant, swept in self._sweep("tasks", settings, where):
-                task = self._build("tasks", variant, where)
+                task = build("tasks", variant, where, self.folder)
                 sizes = table.get("size", task.sizes())
                 for size in dict.fromkeys(sizes if isinstance(sizes, list | tuple) else [sizes]):
-                    try:
+                    with placed(f"{where}.size"):
                         task.check_size(convert(size, int, f"{where}.size", self.folder))
-                    except UserError as error:
-                        raise UserError(error.what, where=error.where or f"{where}.size", hint=error.hint) from None
                     yield task, size, _label(task.plugin_name(), swept)
 
     def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], str]]:
@@ -168,11 +185,15 @@ class Study:
             settings = {k: v for k, v in table.items() if k != "method"}
             chain = table.get("method", [])
             chain = chain if isinstance(chain, list | tuple) else [chain]
-            chains = list(itertools.product(*(self._sweep("methods", m, f"{where}.method[{j}]") for j, m in enumerate(chain))))
+            chains = list(
+                itertools.product(*(self._sweep("methods", m, f"{where}.method[{j}]") for j, m in enumerate(chain)))
+            )
             for variant, swept in self._sweep("models", settings, where):
-                model: Model = self._build("models", variant, where)
+                model: Model = build("models", variant, where, self.folder)
                 for links in chains:
-                    methods = tuple(self._build("methods", m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
+                    methods = tuple(
+                        build("methods", m, f"{where}.method[{j}]", self.folder) for j, (m, _) in enumerate(links)
+                    )
                     label = _label(model.label or model.title(), swept)
                     for method, (_, swept_method) in zip(methods, links, strict=True):
                         label += " + " + _label(method.title(), swept_method)
@@ -181,42 +202,52 @@ class Study:
     def _sweep(self, kind: str, table: Table, where: str) -> Iterator[tuple[Table, Table]]:
         """Each variant of a table whose lists are sweeps, with the keys that were swept."""
         if not isinstance(table, Mapping):
-            raise UserError(f"expected a table, got {table!r}", where=where, hint=f'{{ name = "…" }}: ponder list {kind}')
+            raise UserError(
+                f"expected a table, got {table!r}", where=where, hint=f'{{ name = "…" }}: ponder list {kind}'
+            )
         if not isinstance(table.get("name"), str):
             raise UserError(f"a {kind[:-1]} needs a name", where=where, hint=f"ponder list {kind}")
-        hints = get_type_hints(self._load(kind, table["name"], where))
+        hints = get_type_hints(_load(kind, table["name"], where, self.folder))
         swept = [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
         for values in itertools.product(*(table[k] for k in swept)):
             chosen = dict(zip(swept, values, strict=True))
             yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
 
-    def _load(self, kind: str, name: str, where: str) -> type[Any]:
-        try:
-            return plugins.load(kind, name, self.folder)
-        except UserError as error:
-            raise UserError(error.what, where=error.where or f"{where}.name", hint=error.hint) from error
 
-    def _build(self, kind: str, table: Table, where: str) -> Any:
-        """A plugin with its settings from a table."""
-        name = table["name"]
-        plugin = self._load(kind, name, where)
-        hints = get_type_hints(plugin)
-        known = {f.name: f for f in dataclasses.fields(plugin) if f.init}
-        settings = {}
-        for key, value in table.items():
-            if key == "name":
-                continue
-            if key not in known:
-                extra = {"tasks": ["size"], "models": ["method"]}.get(kind, [])
-                raise UserError(f"{kind[:-1]} `{name}` has no key `{key}`", where=f"{where}.{key}", hint=plugins.nearest(key, [*known, *extra]))
-            settings[key] = convert(value, hints[key], f"{where}.{key}", self.folder)
-        for key, setting in known.items():
-            if key not in settings and setting.default is setting.default_factory is dataclasses.MISSING:
-                raise UserError(f"{kind[:-1]} `{name}` needs the key `{key}`", where=where, hint=f"ponder show {name}")
-        try:
-            return plugin(**settings)
-        except UserError as error:
-            raise UserError(error.what, where=error.where or where, hint=error.hint) from None
+def build(kind: str, table: Table, where: str, folder: Path) -> Any:
+    """A plugin with its settings from a table."""
+    name = table["name"]
+    plugin = _load(kind, name, where, folder)
+    hints = get_type_hints(plugin)
+    known = {f.name: f for f in dataclasses.fields(plugin) if f.init}
+    settings = {}
+    for key, value in table.items():
+        if key == "name":
+            continue
+        if key not in known:
+            more = {"tasks": ["size"], "models": ["method"]}.get(kind, [])
+            what = f"{kind[:-1]} `{name}` has no key `{key}`"
+            raise UserError(what, where=f"{where}.{key}", hint=plugins.nearest(key, [*known, *more]))
+        settings[key] = convert(value, hints[key], f"{where}.{key}", folder)
+    for key, setting in known.items():
+        if key not in settings and setting.default is setting.default_factory is dataclasses.MISSING:
+            raise UserError(f"{kind[:-1]} `{name}` needs the key `{key}`", where=where, hint=f"ponder show {name}")
+    with placed(where):
+        return plugin(**settings)
+
+
+def _load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
+    with placed(f"{where}.name"):
+        return plugins.load(kind, name, folder)
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Errors from within say where in the study they arose."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(error.what, where=error.where or where, hint=error.hint) from error
 
 
 def built_in() -> dict[str, str]:
@@ -235,11 +266,9 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
         raise TypeError(f"no setting can be a {wanted.__name__}")
 
     try:
-        return msgspec.convert(value, kind, dec_hook=special)
+        with placed(where):
+            return msgspec.convert(value, kind, dec_hook=special)
     except msgspec.ValidationError as error:
-        cause = error.__cause__
-        if isinstance(cause, UserError):
-            raise UserError(cause.what, where=where, hint=cause.hint) from None
         choices = [c for c in get_args(kind) if isinstance(c, str)]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(f"{error}".replace(" - at `$`", ""), where=where, hint=hint) from None

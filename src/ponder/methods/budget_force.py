@@ -27,10 +27,10 @@ class BudgetForce(Method):
             raise UserError("think and answer are numbers of tokens, at least 1", hint="think = 4096")
 
     def apply(self, model: Model) -> Model:
-        return Forced(model, self)
+        return _Forced(model, self)
 
 
-class Forced(Wrapped):
+class _Forced(Wrapped):
     def __init__(self, inner: Model, method: BudgetForce) -> None:
         super().__init__(inner)
         self._method = method

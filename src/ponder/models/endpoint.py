@@ -1,7 +1,7 @@
 """Any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
 
-Thinking is found wherever servers put it: `reasoning_content`, `reasoning`, or `<think>` tags in the content. Its tokens
-come from `usage` where the server counts them; else from `tokenizer`; else the completion's tokens are split in
+Thinking is found wherever servers put it: `reasoning_content`, `reasoning`, or `<think>` tags in the content. Its
+tokens come from `usage` where the server counts them; else from `tokenizer`; else the completion's tokens are split in
 proportion to the characters, and the bill says `estimate`.
 """
 
@@ -15,13 +15,13 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import aiohttp
 import msgspec
 
 from ponder.answers import split_thinking
-from ponder.core import Bill, Completion, Model, ModelFailure, Request, UserError, Variable, plumbing
+from ponder.core import PLUMBING, Bill, Completion, Model, ModelFailure, Request, UserError, Variable
 
 RETRIED = {408, 409, 425, 429}  # and every 5xx
 MAX_WAIT = 60.0
@@ -37,16 +37,18 @@ class Endpoint(Model):
     effort: str | None = None  # sent as `reasoning_effort`
     send_seed: bool = True
     body: dict[str, Any] = field(default_factory=dict)  # more fields for the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = plumbing("max_tokens")
-    key: Variable | None = plumbing(None)
-    tokenizer: str = plumbing("")  # a tokenizer.json, or a model's id on the hub
-    in_flight: int = plumbing(32)
-    timeout: float = plumbing(1800.0)  # seconds for one answer
-    retries: int = plumbing(8)
-    requests_per_minute: float | None = plumbing(None)
-    tokens_per_minute: float | None = plumbing(None)
+    budget_field: Literal["max_tokens", "max_completion_tokens"] = field(
+        default="max_tokens", kw_only=True, metadata=PLUMBING
+    )
+    key: Variable | None = field(default=None, kw_only=True, metadata=PLUMBING)
+    tokenizer: str = field(default="", kw_only=True, metadata=PLUMBING)  # a tokenizer.json, or a model's id on the hub
+    in_flight: int = field(default=32, kw_only=True, metadata=PLUMBING)
+    timeout: float = field(default=1800.0, kw_only=True, metadata=PLUMBING)  # seconds for one answer
+    retries: int = field(default=8, kw_only=True, metadata=PLUMBING)
+    requests_per_minute: float | None = field(default=None, kw_only=True, metadata=PLUMBING)
+    tokens_per_minute: float | None = field(default=None, kw_only=True, metadata=PLUMBING)
 
-    example = {"id": "model"}  # noqa: RUF012
+    example: ClassVar[dict[str, Any]] = {"id": "model"}
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -129,7 +131,9 @@ class Endpoint(Model):
         if status in RETRIED or status >= 500:
             raise _TryAgain(said, _seconds(retry_after))
         if status in (401, 403):
-            raise UserError(f"{self.url} refuses the key: {said}", hint='key = "$NAME" names the variable that holds it')
+            raise UserError(
+                f"{self.url} refuses the key: {said}", hint='key = "$NAME" names the variable that holds it'
+            )
         if status == 404:
             hint = f"does {self.url} end in /v1, and does the server know the model `{self.id}`?"
             raise UserError(f"{self.url} knows no such page or model: {said}", hint=hint)
@@ -235,13 +239,17 @@ def _seconds(retry_after: str | None) -> float:
 
 def _load_tokenizer(name: str) -> Callable[[str], int]:
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 an optional package
+        from tokenizers import Tokenizer
     except ModuleNotFoundError:
-        raise UserError("counting with a tokenizer needs the package tokenizers", hint="pip install tokenizers") from None
+        raise UserError(
+            "counting with a tokenizer needs the package tokenizers", hint="pip install tokenizers"
+        ) from None
     try:
         tokenizer = Tokenizer.from_file(name) if name.endswith(".json") else Tokenizer.from_pretrained(name)
     except Exception as error:  # its errors have no common type
-        raise UserError(f"can't load the tokenizer `{name}`: {error}", hint="give a tokenizer.json or a hub id") from None
+        raise UserError(
+            f"can't load the tokenizer `{name}`: {error}", hint="give a tokenizer.json or a hub id"
+        ) from None
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
@@ -259,18 +267,17 @@ class _Pace:
             slot = self._next = max(self._next, time.monotonic()) + 60 / self._requests
             await asyncio.sleep(slot - 60 / self._requests - time.monotonic())
         if self._tokens:
-            while self._refill() < self._mean:
-                await asyncio.sleep((self._mean - self._level) * 60 / self._tokens)
-            self._level -= self._mean
+            # Taken before the wait, so that whoever comes next waits behind.
+            self._level = self._refill(self._tokens) - self._mean
+            await asyncio.sleep(max(0.0, -self._level) * 60 / self._tokens)
 
     def end(self, tokens: int) -> None:
         self._level -= tokens - self._mean
         if tokens:
             self._mean += 0.1 * (tokens - self._mean) if self._mean else tokens
 
-    def _refill(self) -> float:
-        assert self._tokens is not None
+    def _refill(self, a_minute: float) -> float:
         now = time.monotonic()
-        self._level = min(self._tokens, self._level + (now - self._filled) * self._tokens / 60)
+        self._level = min(a_minute, self._level + (now - self._filled) * a_minute / 60)
         self._filled = now
         return self._level

@@ -64,7 +64,7 @@ def mistake(request: Request, rng: random.Random) -> str:
     solution = request.task.solve(request.problem)
     digits = [i for i, c in enumerate(solution) if c.isdigit()]
     for at in rng.sample(digits, min(20, len(digits))):
-        wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1:]}"
+        wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1 :]}"
         if not request.task.grade(request.problem, wrong).correct:
             return wrong
     return "I give up."

@@ -5,13 +5,13 @@ A line holds `problem` (its id) and `answer`, and may hold `sample`, `turn`, `th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import msgspec
 
-from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, plumbing
+from ponder.core import PLUMBING, Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError
 
 EXAMPLE = Path(__file__).parent / "replay_example.jsonl"
 
@@ -33,7 +33,7 @@ class Line(msgspec.Struct):
 @dataclass
 class Replay(Model):
     file: Path
-    in_flight: int = plumbing(64)
+    in_flight: int = field(default=64, kw_only=True, metadata=PLUMBING)
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 

@@ -1,8 +1,8 @@
 """Accuracy and tokens at each size, with intervals that know that attempts at one problem hang together.
 
 Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who put theirs into
-Clopper-Pearson: Wilson's is shorter and covers as well. At 0 % or 100 % nothing is seen of how attempts hang together,
-so there the sample is as small as it may be: one attempt a problem.
+Clopper-Pearson, which is longer than it need be. It differs from theirs near 0 % and 100 %, where few problems
+show how attempts hang together: there the sample is nearly as small as it may be, one attempt a problem.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ def _variance_of_mean(values: Floats, problem: Ints) -> float:
 def _effective(correct: Bools, problem: Ints, level: float) -> float:
     """How many independent attempts would tell as much, for at least two problems."""
     n, problems, share = len(correct), len(np.unique(problem)), float(correct.mean())
-    if share in {0.0, 1.0}:
-        return problems
+    # How much attempts hang together shows only in problems with the rarer outcome: few of them show little, and at
+    # 0 % or 100 % there are none. Without this, one slip among 80 attempts would give a shorter interval than none.
+    shown = len(np.unique(problem[correct == (share < 0.5)]))
+    most = problems + (n - problems) * shown / (shown + 5)
     variance = _variance_of_mean(correct.astype(np.float64), problem)
-    if variance == 0.0:  # all problems alike
-        return n
+    if variance == 0.0:
+        return most
     upper = (1 + level) / 2
-    few = t_quantile(upper, n - 1) / t_quantile(
-        upper, problems - 1
-    )  # a variance from few problems is uncertain
-    return min(n, share * (1 - share) / variance * few**2)
+    few = z_quantile(upper) / t_quantile(upper, problems - 1)
+    return min(most, share * (1 - share) / variance * few**2)
 
 
 def _wilson(share: float, n: float, level: float) -> tuple[float, float]:

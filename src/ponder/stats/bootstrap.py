@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def strata(size_of: Ints) -> list[slice]:
             cuts.append(end)
     if cuts[-1] != ends[-1]:  # a last single problem joins the run before it
         cuts[max(len(cuts) - 1, 1) :] = ends[-1:]
-    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(cuts)]
 
 
 def resampled_sums(values: Floats, size_of: Ints, replicates: int, seed: int) -> Floats:
@@ -55,7 +56,7 @@ def resampled_sums(values: Floats, size_of: Ints, replicates: int, seed: int) ->
         starts = [0, *(np.flatnonzero(np.diff(own)) + 1), len(own)]
         for some in _chunks(replicates, len(own)):
             weights = _weights(rng, some.stop - some.start, len(own))
-            for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False)):
+            for i, (a, b) in enumerate(pairwise(starts)):
                 out[some, first + i] = weights[:, a:b] @ values[run][a:b]
     return out
 
@@ -66,10 +67,10 @@ def _weights(rng: np.random.Generator, replicates: int, problems: int) -> Floats
     picks = rng.integers(0, problems, (replicates, problems - 1))
     picks += problems * np.arange(replicates)[:, None]
     counts = np.bincount(picks.ravel(), minlength=replicates * problems).reshape(replicates, problems)
-    return counts * (problems / (problems - 1))
+    return np.asarray(counts * (problems / (problems - 1)), dtype=np.float64)
 
 
 def _chunks(replicates: int, problems: int) -> Iterator[slice]:
     """Slices of the replicates that keep the draws in the processor's cache, however many problems there are."""
-    step = max(1, 200_000 // problems)
+    step = max(1, 50_000 // problems)
     return (slice(a, min(a + step, replicates)) for a in range(0, replicates, step))

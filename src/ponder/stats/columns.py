@@ -41,14 +41,18 @@ class Columns:
         parts = (self.correct[rows], self.unparsed[rows], self.truncated[rows], self.tokens[rows])
         return Columns(self.size[rows], problem, *parts, self.failed_size)
 
+    @property
+    def size_of_problem(self) -> Ints:
+        """For each problem, which of the sizes, counted from 0, is its own."""
+        first = np.unique(self.problem, return_index=True)[1]
+        return np.unique(self.size[first], return_inverse=True)[1].astype(np.int64)
+
 
 def columns(outcomes: Sequence[Outcome]) -> Columns:
     if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
         raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
     rows = sorted(
-        (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct)
-        for o in outcomes
-        if o.status != "failed"
+        (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct) for o in outcomes if o.status != "failed"
     )
     numbers: dict[tuple[int, str], int] = {}
     problem = [numbers.setdefault((size, name), len(numbers)) for size, name, *_ in rows]
@@ -64,3 +68,10 @@ def columns(outcomes: Sequence[Outcome]) -> Columns:
         tokens=np.array([row[3] for row in rows], dtype=np.float64),
         failed_size=np.array(sorted(o.size for o in outcomes if o.status == "failed"), dtype=np.float64),
     )
+
+
+def summed(values: Floats | Bools, group: Ints) -> Floats:
+    """Sums by group, or for a matrix of each of its columns; groups are numbered from 0."""
+    if values.ndim == 2:
+        return np.column_stack([summed(column, group) for column in values.T])
+    return np.bincount(group, weights=values).astype(np.float64)

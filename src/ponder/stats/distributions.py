@@ -40,7 +40,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 def hazard(x: Floats) -> Floats:
     """The standard normal's density over its upper tail: how far above x what lies above x lies, on average."""
     near = np.minimum(x, 25.0)
-    tail = _erfc(near / math.sqrt(2)).astype(np.float64) / 2
+    tail = np.asarray(_erfc(near / math.sqrt(2)), dtype=np.float64) / 2
     # Beyond 25 the tail nears the smallest float; its asymptotic series is exact to rounding there.
     far = np.maximum(x, 25.0)
     series = far + 1 / far - 2 / far**3 + 10 / far**5

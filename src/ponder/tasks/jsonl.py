@@ -39,7 +39,11 @@ class Jsonl(Task):
         for where, text in lines(self.file):
             problem = _problem(text, where)
             if problem.id in found:
-                raise UserError(f"the id {problem.id!r} stands here again", where=where, hint="give each problem its own id")
+                raise UserError(
+                    f"the id {problem.id!r} stands here again",
+                    where=where,
+                    hint="give each problem its own id",
+                )
             found[problem.id] = problem
         return list(found.values())
 

@@ -1,8 +1,8 @@
 """Tents: place a tent beside each tree so that row and column sums hold and no two tents touch.
 
-After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows × columns. Their prompt is not
-published: this one is ours, with their cell codes. Any grid that obeys the rules is right, also where a given puzzle
-has several solutions; the generated ones have exactly one.
+After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows × columns. Their prompt is
+not published: this one is ours, with their cell codes. Any grid that obeys the rules is right, also where a given
+puzzle has several solutions; the generated ones have exactly one.
 """
 
 from __future__ import annotations

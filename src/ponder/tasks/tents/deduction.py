@@ -35,7 +35,7 @@ class State:
         self.blank = board.cells & ~trees
         self.tents = 0
         self.lone_tents, self.lone_trees = 0, trees  # not yet linked to a partner
-        self.counted = -1  # what was blank when `fill_lines` last counted: nothing is known yet
+        self.counted = -1  # what was blank when `fill_lines` last counted; -1 before it did
 
     def copy(self) -> State:
         other = State.__new__(State)
@@ -74,7 +74,10 @@ class _Sides(NamedTuple):
     @classmethod
     def of(cls, cells: int, partners: int, stride: int) -> _Sides:
         return cls(
-            cells & partners << stride, cells & partners >> stride, cells & partners << 1, cells & partners >> 1
+            cells & partners << stride,
+            cells & partners >> stride,
+            cells & partners << 1,
+            cells & partners >> 1,
         )
 
     def once(self, cells: int) -> int:
@@ -179,7 +182,7 @@ def fill_lines(state: State) -> bool:
     lowers the most that fits by one at most. Without, a run of even length 2n has n + 1 packings (n pairs, the
     first few with the tent on the left) and no cell is the same in all of them.
     """
-    learnt, news = False, state.counted ^ state.blank
+    learnt, news = False, state.counted if state.counted < 0 else state.counted ^ state.blank
     state.counted = state.blank
     for step, lines, counts in _lines(state):
         full, odd = _Runs.of(state.blank, step)

@@ -1,130 +1,76 @@
 """Make Tents puzzles with exactly one solution by repairing the part of a random camp that deduction leaves open.
 
-Simon Tatham's `tents.c` makes a random camp (tents, then a tree for each), and starts again from nothing until the
-deductions of the wanted difficulty solve it. His chances fall exponentially with the area: 0.1 ms at 8×8, 0.5 s at
-20×20, and none found in ten minutes at 30×30. Here a tree whose tent stays undecided is moved with its tent to
-a random free place, and the move is kept unless more cells are left undecided than before, so the cost grows
-gently: 0.15 s at 30×30.
+Simon Tatham's `tents.c` makes a random camp and starts again from nothing until the deductions of the wanted
+difficulty solve it. His chances fall exponentially with the area: 0.1 ms at 8×8, 0.5 s at 20×20, and none found
+in ten minutes at 30×30. Here a tree whose tent stays undecided is moved with its tent to a random free place, and the
+move is kept unless more is undecided than before, so the cost grows gently: 0.1 s at 30×30.
 
-The same as Tatham's: ⌊area / 5⌋ trees, a tree or tent in each row and column, only one way to link tents and trees,
-and the meaning of the difficulties: easy yields to the easy deductions, tricky to the tricky ones and not to the
-easy. Departs from his: where he quietly makes 4×4 tricky puzzles easy, `possible` says no.
-Sides down to 2 work; where so few trees can't reach each row and column, none are asked to.
+The difficulties mean what they do in his: easy yields to the easy deductions, tricky to the tricky ones and not to the
+easy, and either way they find the only solution and the only way to link its tents to trees.
+Departs from his: where he quietly makes 4×4 tricky puzzles easy, `possible` says no. Sides down to 2 work.
 """
 
 from __future__ import annotations
 
 import random
-from itertools import islice
 
-from .board import Board, bits, board
+from .board import bits, board
+from .camp import Camp, random_camp
 from .deduction import Difficulty, State, deduce
 from .puzzle import Puzzle
 
-TOO_EASY = 6  # flaws
-PATIENCE = 50  # moves without progress before one is kept that makes it worse
+SHARE = 8  # one undecided tree in so many is moved at a time; at 1 a time 60×60 takes 9 s, not 1 s
+PATIENCE = 50  # trials without progress before one is kept that makes it worse
 
 
 def possible(width: int, height: int, difficulty: Difficulty) -> bool:
-    """Whether there are puzzles of this size."""
-    return True
+    """Whether there are puzzles of this size: with a tree, and if tricky, with room for a tricky one.
+
+    By going through all camps, the smallest tricky puzzles are 3×7 and 4×5 (of which there are 10); with a side of 2 no
+    tricky deduction can learn anything that the sums of the columns don't tell.
+    """
+    shorter, area = min(width, height), width * height
+    return shorter >= 2 and area >= 5 if difficulty == "easy" else shorter >= 3 and area >= 20
 
 
 def generate(width: int, height: int, difficulty: Difficulty, rng: random.Random) -> Puzzle:
     """A puzzle with one solution, which needs the deductions of this difficulty."""
     if not possible(width, height, difficulty):
         raise ValueError(f"there is no {difficulty} Tents puzzle of {width}×{height}")
-    grounds = board(width, height)
-    tent_of = _planted(grounds, _pitched(grounds, rng), rng)
-    camp, patience = Camp(grounds, difficulty, tent_of, sum(tent_of.values()), sum(tent_of)), PATIENCE
-    while camp.flaws:
-        other = camp.moved(rng)
-        patience = PATIENCE if other.flaws < camp.flaws else patience - 1
-        if other.flaws <= camp.flaws or not patience:
-            camp, patience = other, patience or PATIENCE
-    return camp.puzzle()
+    while True:
+        trial = _repaired(_Trial(random_camp(board(width, height), rng), difficulty), rng)
+        if trial.tricky or difficulty == "easy":
+            state = trial.state
+            return Puzzle(width, height, trial.camp.trees, state.columns, state.rows)
 
 
-class Camp:
-    """Tents, each with its tree, and what deduction can't tell about them."""
+class _Trial:
+    """How far deduction gets in a camp."""
 
-    __slots__ = ("board", "difficulty", "flaws", "state", "tent_of", "tents", "trees")
+    __slots__ = ("camp", "difficulty", "state", "tricky", "undecided")
 
-    def __init__(self, board: Board, difficulty: Difficulty, tent_of: dict[int, int], tents: int, trees: int) -> None:
-        self.board, self.difficulty, self.tent_of, self.tents, self.trees = board, difficulty, tent_of, tents, trees
-        columns = tuple([(tents & line).bit_count() for line in board.columns])
-        rows = tuple([(tents & line).bit_count() for line in board.rows])
-        self.state = State(board, trees, columns, rows)
-        hard = deduce(self.state, difficulty)
-        self.flaws = (self.state.blank | self.state.lone_trees).bit_count() + self._bare_lines()
-        if not self.flaws and difficulty == "tricky" and not hard:
-            self.flaws = TOO_EASY
-
-    def puzzle(self) -> Puzzle:
-        return Puzzle(self.board.width, self.board.height, self.trees, self.state.columns, self.state.rows)
-
-    def moved(self, rng: random.Random) -> Camp:
-        """The camp with one tree, undecided if any is, and its tent put elsewhere."""
-        while True:
-            tree = _any(self.state.lone_trees or self.trees, rng)
-            tent = self.tent_of[tree]
-            tents, trees = self.tents ^ tent, self.trees ^ tree
-            new_tent = _any(self.board.cells & ~(tents | trees | self.board.around(tents)), rng)
-            free = self.board.beside(new_tent) & ~(tents | trees)
-            if not free:
-                continue
-            new_tree = _any(free, rng)
-            if (new_tent, new_tree) != (tent, tree):
-                tent_of = self.tent_of.copy()
-                del tent_of[tree]
-                tent_of[new_tree] = new_tent
-                return Camp(self.board, self.difficulty, tent_of, tents | new_tent, trees | new_tree)
-
-    def _bare_lines(self) -> int:
-        """The rows and columns with neither tree nor tent, beyond those that must be."""
-        used = self.trees | self.tents
-        return [used & line for line in self.board.rows + self.board.columns].count(0)
+    def __init__(self, camp: Camp, difficulty: Difficulty) -> None:
+        self.camp, self.difficulty = camp, difficulty
+        columns = tuple([(camp.tents & line).bit_count() for line in camp.board.columns])
+        rows = tuple([(camp.tents & line).bit_count() for line in camp.board.rows])
+        self.state = State(camp.board, camp.trees, columns, rows)
+        self.tricky = deduce(self.state, difficulty)
+        self.undecided = (self.state.blank | self.state.lone_trees).bit_count()
 
 
-def _any(cells: int, rng: random.Random) -> int:
-    return next(islice(bits(cells), rng.randrange(cells.bit_count()), None))
-
-
-def _pitched(board: Board, rng: random.Random) -> list[int]:
-    """As many tents as there are to be trees, none touching.
-
-    Filling a random order of cells gets stuck at 0.187 tents a cell on large boards (random sequential adsorption of
-    2×2 squares), short of 0.2. Then tents are moved to random free places until there is room for the next.
-    """
-    wanted = board.width * board.height // 5
-    tents: list[int] = []
-    free = board.cells
-    while len(tents) < wanted:
-        if not free:
-            index = rng.randrange(len(tents))
-            tents[index] = tents[-1]
-            tents.pop()
-            taken = sum(tents)
-            free = board.cells & ~(taken | board.around(taken))
-        tent = _any(free, rng)
-        tents.append(tent)
-        free &= ~(tent | board.around(tent))
-    return tents
-
-
-def _planted(board: Board, tents: list[int], rng: random.Random) -> dict[int, int]:
-    """A tree beside each tent (tree: tent); one that finds no place drives another's tree away.
-
-    This ends: a tent has two cells beside it at least, and a cell has two tents beside it at most.
-    """
-    tent_of: dict[int, int] = {}
-    ground = board.cells & ~sum(tents)
-    queue = tents.copy()
-    while queue:
-        tent = queue.pop()
-        near = board.beside(tent) & ground
-        tree = _any(near & ~sum(tent_of) or near, rng)
-        if tree in tent_of:
-            queue.append(tent_of[tree])
-        tent_of[tree] = tent
-    return tent_of
+def _repaired(trial: _Trial, rng: random.Random) -> _Trial:
+    """Move trees that deduction leaves open, with their tents, until there are none."""
+    patience = PATIENCE
+    while trial.undecided:
+        camp = trial.camp
+        trees = list(bits(trial.state.lone_trees))
+        for tree in rng.sample(trees, 1 + len(trees) // SHARE):
+            # An earlier move can't have taken this tree: it moves each tree once.
+            other = camp.moved(tree, rng)
+            if not other.bare():
+                camp = other
+        other = _Trial(camp, trial.difficulty)
+        patience = PATIENCE if other.undecided < trial.undecided else patience - 1
+        if other.undecided <= trial.undecided or not patience:
+            trial, patience = other, patience or PATIENCE
+    return trial

@@ -37,9 +37,7 @@ class Puzzle:
         if self.width < 1 or self.height < 1:
             raise ValueError("the grid has no cells")
         if (len(self.columns), len(self.rows)) != (self.width, self.height):
-            raise ValueError(
-                f"{self.width + self.height} sums expected, {len(self.columns) + len(self.rows)} found"
-            )
+            raise ValueError(f"{self.width + self.height} sums expected, {len(self.columns) + len(self.rows)} found")
         if self.trees < 0 or self.trees & ~self.board.cells:
             raise ValueError("a tree stands outside the grid")
         for sums, most in (self.columns, self.height), (self.rows, self.width):
@@ -58,9 +56,7 @@ class Puzzle:
             raise ValueError("not of the form `WIDTHxHEIGHT:TREES,SUMS`")
         width, height = int(found[1]), int(found[2] or found[1])
         sums = tuple(int(tents) for tents in found[4].split(",")[1:])
-        trees = sum(
-            1 << place // width * (width + 1) + place % width for place in _read(found[3], width * height)
-        )
+        trees = sum(1 << place // width * (width + 1) + place % width for place in _read(found[3], width * height))
         if len(sums) != width + height:
             raise ValueError(f"{width + height} sums expected, {len(sums)} found")
         return cls(width, height, trees, sums[:width], sums[width:])
@@ -103,8 +99,7 @@ class Puzzle:
         if any((tents & row).bit_count() != sum_ for row, sum_ in zip(self.board.rows, self.rows, strict=True)):
             return "row sum"
         if any(
-            (tents & column).bit_count() != sum_
-            for column, sum_ in zip(self.board.columns, self.columns, strict=True)
+            (tents & column).bit_count() != sum_ for column, sum_ in zip(self.board.columns, self.columns, strict=True)
         ):
             return "column sum"
         if tents.bit_count() != trees.bit_count() or matching(self.board, tents, trees) is None:
@@ -123,9 +118,7 @@ class Puzzle:
         return grid
 
     def _cells(self, grid: Grid, code: int) -> int:
-        return sum(
-            self.board.bit(y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == code
-        )
+        return sum(self.board.bit(y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == code)
 
 
 def _shaped(line: Any, length: int) -> bool:

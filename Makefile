@@ -1,0 +1,41 @@
+# Two commands for everyone: `make demo` and `make test`. Each makes what it needs.
+PYTHON ?= python3
+VENV   := .venv
+# pip, not another installer, finds the CPU build of torch that the constraints name.
+PIP     = $(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint bench docs clean
+
+demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a figure
+	.venv-demo/bin/ponder run effort --store reports/demo.db
+	.venv-demo/bin/ponder report effort --store reports/demo.db -o reports/effort
+
+test: $(VENV)/.installed lint  ## everything that must hold
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.installed  ## speed and memory beside the peers; takes a while, run by hand
+	$(VENV)/bin/python benchmarks/tents_generation.py
+	$(VENV)/bin/python benchmarks/run_loop.py
+	$(VENV)/bin/python benchmarks/report.py
+
+docs: $(VENV)/.installed  ## write the reference pages again
+	$(VENV)/bin/python -m ponder.reference docs/reference
+
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
+	$(PYTHON) -m venv $(VENV)
+	$(call PIP,$(VENV)) -e '.[dev,gym]'
+	scripts/system-packages
+	touch $@
+
+.venv-demo/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	$(call PIP,.venv-demo) .
+	touch $@
+
+clean:
+	rm -rf .venv .venv-demo .venv-peers reports dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,155 @@
+"""Holds any plugin to its contract: what `ponder check` does for a user's file, and the tests for all built-in ones."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ponder import describe
+from ponder.core import Figure, Grade, Message, Method, Model, Outcome, Plugin, Problem, Request, Task
+from ponder.models.oracle import Oracle
+from ponder.study import build
+from ponder.tasks.chain_sum import ChainSum
+
+JUNK = (
+    "", " ", "\x00", "I don't know.", "<answer></answer>", "[[", "[[]]", "[" * 5000, "[[1,2],[3]]", '{"a": 1}', "NaN",
+    "\\boxed{", "1e999", "-" * 1000, "9" * 5000, "</think><think>", "<script>alert(1)</script>", "\ud800", "[[true]]",
+)  # fmt: skip
+
+
+def check(name: str) -> tuple[str, list[str]]:
+    """The kind of a plugin, and each way in which it breaks its contract."""
+    kind, plugin = describe.find(name)
+    checks: dict[str, Callable[[Any], Iterator[str]]] = {
+        "tasks": task, "models": model, "methods": method, "figures": figure,
+    }  # fmt: skip
+    settings = {"name": name, **plugin.example}
+    return kind[:-1], [*any_plugin(plugin), *checks[kind](build(kind, settings, f"{name} example", Path()))]
+
+
+def any_plugin(plugin: type[Plugin]) -> Iterator[str]:
+    first = (inspect.getdoc(inspect.getmodule(plugin)) or "").partition("\n")[0]
+    if not first.endswith((".", "?")):
+        yield "the file's docstring must begin with one whole sentence: `ponder list` shows it"
+
+
+def task(task: Task) -> Iterator[str]:
+    sizes = task.sizes()
+    if not sizes:
+        yield "it must name the sizes to ask when a study names none: `default_sizes`"
+    for size in sizes[:8]:
+        task.check_size(size)
+        problem = task.problem(size, seed=1)
+        if problem != task.problem(size, seed=1):
+            yield f"size {size}: the same seed gave two different problems"
+        if problem.size != size:
+            yield f"size {size}: the problem says its size is {problem.size}"
+        if msgspec.json.decode(msgspec.json.encode(problem), type=Problem) != problem:
+            yield f"size {size}: the problem changes when it is stored: keep to JSON, with lists and not tuples"
+        solution = task.grade_turns(problem, [task.solve(problem)] * len(problem.turns))
+        if not solution.correct or solution.said is None:
+            yield f"size {size}: its own solution is graded wrong: {solution.why}"
+        yield from _junk(task, problem)
+        some = [p.id for p in itertools.islice(task.problems(size, seed=1), 10)]
+        if len(set(some)) < len(some):
+            yield f"size {size}: problems repeat"
+        if (
+            task.fixed() is None
+            and not set(some).isdisjoint(p.id for p in itertools.islice(task.problems(size, 2), 3))
+            and len(some) == 10
+        ):
+            yield f"size {size}: neighbouring seeds share problems"
+
+
+def _junk(task: Task, problem: Problem) -> Iterator[str]:
+    for text in JUNK:
+        try:
+            grade = task.grade_turns(problem, [text] * len(problem.turns))
+        except Exception as error:  # the point of the check
+            yield f"size {problem.size}: grading {text[:20]!r} raised {error!r}"
+            continue
+        if grade != Grade(False, grade.said, grade.why, grade.details) or not grade.why:
+            yield f"size {problem.size}: junk {text[:20]!r} must be wrong, and the grade must say why"
+
+
+def model(model: Model) -> Iterator[str]:
+    if not inspect.iscoroutinefunction(model.complete):
+        yield "`complete` must be `async def`"
+    if model.in_flight < 1:
+        yield "`in_flight` must be at least 1"
+    if not model.title():
+        yield "`title` must name it for legends"
+    msgspec.json.encode(model.identity(), enc_hook=str)
+
+
+def method(method: Method) -> Iterator[str]:
+    inner = Oracle(tokens_at_zero=1000)
+    cheaper = method.apply(inner)
+    if not isinstance(cheaper, Model):
+        yield "`apply` must return a model"
+        return
+    problem = ChainSum().problem(4, seed=1)
+    request = Request(ChainSum(), problem, tuple(Message("user", t) for t in problem.turns), seed=1)
+    completion = asyncio.run(_ask(cheaper, request))
+    if completion.bill.tokens <= 0:
+        yield "what its model spends must be billed"
+    if cheaper.prices != inner.prices or cheaper.in_flight < 1:
+        yield "its model must keep the prices and be askable"
+
+
+async def _ask(model: Model, request: Request) -> Any:
+    async with model:
+        return await model.complete(request)
+
+
+def figure(figure: Figure) -> Iterator[str]:
+    outcomes = _outcomes()
+    for name, some in {
+        "many attempts": outcomes,
+        "one size": outcomes[:12],
+        "one attempt": outcomes[:1],
+    }.items():
+        tables = figure.estimate(some)
+        if figure.estimate(random.Random(1).sample(some, len(some))) != tables and name != "one attempt":
+            yield f"{name}: its numbers depend on the order of the attempts"
+        if msgspec.json.decode(msgspec.json.encode(tables)) != tables:
+            yield f"{name}: its tables must hold plain values, and None for what is unknown"
+        figure.draw(tables).to_dict()
+        figure.findings(tables)
+
+
+def _outcomes() -> list[Outcome]:
+    """What an oracle does on eight sizes, with every way to end."""
+    oracle, rng = Oracle(gives_out=20), random.Random(1)
+    found = []
+    for size, problem, sample in itertools.product((4, 8, 12, 16, 24, 32, 48, 64), range(6), range(2)):
+        right = rng.random() < oracle.chance(size)
+        status: Any = "graded" if right else rng.choice(["graded", "unparsed", "truncated", "failed"])
+        tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
+        why = "" if right else "made up"
+        found.append(
+            Outcome(
+                "task",
+                "model",
+                size,
+                f"{size}/{problem}",
+                sample,
+                status,
+                right,
+                why,
+                50,
+                tokens,
+                9,
+                0.1,
+                "server",
+                {},
+            )
+        )
+    return found

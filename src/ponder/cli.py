@@ -1,0 +1,257 @@
+"""The command line: one verb, one call. Data goes to stdout, talk to stderr; a user's mistake exits with 2."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ponder import __version__
+from ponder.core import UserError
+
+STORE = "ponder.db"
+
+
+class Verbs(click.Group):
+    """Verbs in the order of a study's life, and mistakes without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+        except BrokenPipeError:  # the reader of our output has left
+            sys.stderr.close()
+            ctx.exit(1)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ponder")
+def main() -> None:
+    """What a right answer costs in thinking tokens, and how to make it cost less."""
+
+
+def _study_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Set a key of the study for this once, such as model.id=qwq.",
+        ),
+        click.option(
+            "--store",
+            default=STORE,
+            show_default=True,
+            type=click.Path(path_type=Path),
+            help="The store of attempts.",
+        ),
+        click.argument("study"),
+    ):
+        verb = option(verb)
+    return verb
+
+
+def _say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
+    click.echo(json.dumps(data, indent=1, default=str) if as_json else text())
+
+
+def _columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
+    """Rows in aligned columns, the last `numbers` of them to the right."""
+    cells = [["–" if c is None else f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    first_number = len(widths) - numbers
+    return "\n".join(
+        "  ".join(
+            c.rjust(w) if i >= first_number else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+@main.command("list")
+@click.argument("kind", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(kind: str | None, as_json: bool) -> None:
+    """List tasks, models, methods, figures and studies."""
+    from ponder import plugins, study
+
+    kinds = [*plugins.CONTRACTS, "studies"]
+    if kind and kind not in kinds:
+        raise UserError(f"`{kind}` is nothing to list", hint=plugins.nearest(kind, kinds))
+    found = {k: study.built_in() if k == "studies" else plugins.names(k) for k in ([kind] if kind else kinds)}
+    _say(
+        found,
+        as_json,
+        lambda: "\n\n".join(f"{k}\n{_columns([('', n, s) for n, s in rows.items()])}" for k, rows in found.items()),
+    )
+
+
+@main.command()
+@click.argument("name")
+@click.option("--size", type=int, help="Of the problem to show.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the problem to show.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the plugin.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, size: int | None, seed: int, settings: tuple[str, ...], as_json: bool) -> None:
+    """Show a plugin's settings, a task's prompt with a right answer, or a study."""
+    from ponder import describe
+
+    data = describe.anything(name, size, seed, settings)
+    _say(data, as_json, lambda: describe.text(data))
+
+
+@main.command()
+@_study_options
+def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Say what STUDY would ask and spend, without spending it."""
+    from ponder.plan import plan as planned
+    from ponder.progress import short
+    from ponder.study import Study
+
+    lines = planned(Study.load(study, settings), store)
+    data = [{**dataclasses.asdict(line), "to_run": line.to_run} for line in lines]
+
+    def text() -> str:
+        head = ("model", "task", "tokens from", "cells", "attempts", "stored", "to run", "tokens", "cost")
+        rows = [
+            (
+                *(line.model, line.task, line.basis, line.cells, line.attempts, line.stored, line.to_run),
+                None if line.tokens is None else short(line.tokens),
+                None if line.cost is None else f"{line.cost:.2f}",
+            )
+            for line in lines
+        ]
+        return _columns([head, *rows], numbers=6)
+
+    _say(data, as_json, text)
+
+
+@main.command()
+@_study_options
+def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Make the attempts of STUDY that the store doesn't hold yet."""
+    from ponder import progress
+    from ponder.plan import plan as planned
+    from ponder.run import Tally
+    from ponder.run import run as run_study
+    from ponder.store import Store
+    from ponder.study import Study
+
+    loaded = Study.load(study, settings)
+    lines = planned(loaded, store)
+    tally = Tally(planned=sum(line.to_run for line in lines), stored_before=sum(line.stored for line in lines))
+    with Store(store, lock=True) as opened:
+        try:
+            with progress.shown(tally):
+                asyncio.run(run_study(loaded, opened, tally))
+        except KeyboardInterrupt:
+            click.echo(f"stopped; everything answered is in {store}. To go on: ponder run {study}", err=True)
+            raise click.exceptions.Exit(130) from None
+    data = {f.name: getattr(tally, f.name) for f in dataclasses.fields(tally) if f.name != "started"}
+    _say(data, as_json, lambda: f"{tally.done:,} attempts made, {tally.stored_before:,} were in {store} before")
+    if tally.capped:
+        click.echo("stopped at the study's cap (max_tokens or max_cost)", err=True)
+    if tally.failed:
+        click.echo(f"{tally.failed} attempts failed and were left out; run again to retry them", err=True)
+        raise click.exceptions.Exit(1)
+    click.echo(f"next: ponder report {study}", err=True)
+
+
+@main.command()
+@_study_options
+def grade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Grade the stored text of STUDY again; no model is asked."""
+    from ponder.run import grade_again
+    from ponder.store import Store
+    from ponder.study import Study
+
+    loaded = Study.load(study, settings)
+    Store(store).close()  # grading makes no store
+    with Store(store, lock=True) as opened:
+        changed = grade_again(loaded, opened)
+    _say({"changed": changed}, as_json, lambda: f"{changed:,} grades changed")
+
+
+@main.command()
+@_study_options
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="The folder to write to; reports/STUDY if not given."
+)
+def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, out: Path | None) -> None:
+    """Draw the figures of STUDY and write its page."""
+    from ponder.report import report as write_report
+    from ponder.store import Store
+    from ponder.study import Study
+
+    loaded = Study.load(study, settings)
+    with Store(store) as opened:
+        files = write_report(loaded, opened, out or Path("reports") / loaded.name)
+    _say(
+        [str(f) for f in files],
+        as_json,
+        lambda: "\n".join(str(f) for f in files if f.suffix in (".html", ".png")),
+    )
+
+
+@main.command()
+@_study_options
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "jsonl", "parquet", "inspect"]),
+    default="csv",
+    show_default=True,
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The file to write; STUDY.FORMAT if not given.")
+def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
+    """Write the attempts of STUDY as CSV, JSONL, Parquet or an Inspect log."""
+    from ponder.export import write
+    from ponder.store import Store
+    from ponder.study import Study
+
+    loaded = Study.load(study, settings)
+    with Store(store) as opened:
+        file, rows = write(loaded, opened, form, out)
+    _say({"file": str(file), "rows": rows}, as_json, lambda: str(file))
+
+
+@main.command()
+@click.argument("kind", type=click.Choice(["task", "model", "method", "figure"]))
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def new(kind: str, name: str, as_json: bool) -> None:
+    """Write NAME.py, a plugin to start from that passes its check."""
+    from ponder.scaffold import scaffold
+
+    path = scaffold(kind, name, Path())
+    _say({"file": str(path)}, as_json, lambda: f"{path}\nnext: ponder check ./{path.name}")
+
+
+@main.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(name: str, as_json: bool) -> None:
+    """Hold a plugin, by its name or its file, to its contract."""
+    from ponder.check import check as hold
+
+    kind, broken = hold(name)
+    _say(
+        {"kind": kind, "broken": broken},
+        as_json,
+        lambda: "\n".join(broken) or f"{kind} {name}: keeps its contract",
+    )
+    if broken:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,108 @@
+"""A random camp: tents that don't touch, each with a tree beside it, whatever can be deduced about them.
+
+As in Simon Tatham's `tents.c` there are ⌊area / 5⌋ tents in random places, each with a tree on a random side, and no
+row or column has neither. Departs from his: he starts again where the tents don't fit, or a row or column stays bare,
+and both become certain on large or long boards; here tents are moved until they do and none does. With a side below
+his least, 4, a row or column may stay bare: few such camps or none have no bare one.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+from .board import Board, bits
+
+
+class Camp:
+    """Each tree's tent, and both as sets of cells."""
+
+    __slots__ = ("board", "tent_of", "tents", "trees")
+
+    def __init__(self, board: Board, tent_of: dict[int, int], tents: int, trees: int) -> None:
+        self.board, self.tent_of, self.tents, self.trees = board, tent_of, tents, trees
+
+    def moved(self, tree: int, rng: random.Random) -> Camp:
+        """The same but for one tree and its tent, which go to a random free place, perhaps the old one."""
+        tent = self.tent_of[tree]
+        tents, trees = self.tents ^ tent, self.trees ^ tree
+        places = self.board.cells & ~(tents | trees | self.board.around(tents))
+        while True:
+            new_tent = any_of(places, rng)
+            sides = self.board.beside(new_tent) & ~(tents | trees)
+            if sides:
+                break
+        new_tree = any_of(sides, rng)
+        tent_of = self.tent_of.copy()
+        del tent_of[tree]
+        tent_of[new_tree] = new_tent
+        return Camp(self.board, tent_of, tents | new_tent, trees | new_tree)
+
+    def bare(self) -> int:
+        """The number of rows and columns with neither tree nor tent; 0 where a side is below 4."""
+        board, used = self.board, self.trees | self.tents
+        if min(board.width, board.height) < 4:
+            return 0
+        return [used & line for line in board.rows].count(0) + [used & line for line in board.columns].count(0)
+
+
+def random_camp(board: Board, rng: random.Random) -> Camp:
+    tents = _pitched(board, rng)
+    tent_of = _planted(board, tents, rng)
+    camp = Camp(board, tent_of, sum(tents), sum(tent_of))
+    bare = camp.bare()
+    while bare:
+        other = camp.moved(any_of(camp.trees, rng), rng)
+        if other.bare() <= bare:
+            camp, bare = other, other.bare()
+    return camp
+
+
+def any_of(cells: int, rng: random.Random) -> int:
+    return next(islice(bits(cells), rng.randrange(cells.bit_count()), None))
+
+
+def _pitched(board: Board, rng: random.Random) -> list[int]:
+    """As many tents as there are to be trees, none touching.
+
+    Going through the cells in random order gets stuck at 0.187 tents a cell on large boards (the random
+    sequential adsorption of 2×2 squares), short of 0.2. From there tents move to random free places
+    until there is room for one more.
+    """
+    wanted = board.width * board.height // 5
+    tents: list[int] = []
+    free = board.cells
+    order = list(bits(free))
+    rng.shuffle(order)
+    for cell in order:
+        if cell & free and len(tents) < wanted:
+            tents.append(cell)
+            free &= ~(cell | board.around(cell))
+    while len(tents) < wanted:
+        if not free:
+            tents.pop(rng.randrange(len(tents)))
+            taken = sum(tents)
+            free = board.cells & ~(taken | board.around(taken))
+        tents.append(any_of(free, rng))
+        free &= ~(tents[-1] | board.around(tents[-1]))
+    return tents
+
+
+def _planted(board: Board, tents: list[int], rng: random.Random) -> dict[int, int]:
+    """A tree beside each tent (tree: tent); one that finds no free side drives another's tree away.
+
+    This ends: a tent has at least two cells beside it, and a cell at most two tents, so there is a tree for each.
+    """
+    tent_of: dict[int, int] = {}
+    free = board.cells & ~sum(tents)
+    sides = free
+    queue = tents.copy()
+    while queue:
+        tent = queue.pop()
+        beside = board.beside(tent)
+        tree = any_of(beside & free or beside & sides, rng)
+        if tree in tent_of:
+            queue.append(tent_of[tree])
+        tent_of[tree] = tent
+        free &= ~tree
+    return tent_of

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ponder.cli import main
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running endpoint."""
+
+    url: str
+
+    def state(self) -> dict[str, Any]:
+        with urllib.request.urlopen(self.url.replace("/v1", "/state")) as response:
+            state: dict[str, Any] = json.load(response)
+            return state
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Start an endpoint with the faults given; it ends with the test."""
+    running = []
+
+    def start(**faults: Any) -> Served:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "server.py"), json.dumps(faults)], stdout=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        assert process.stdout is not None
+        return Served(f"http://127.0.0.1:{process.stdout.readline().strip()}/v1")
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def ponder(folder: Path) -> Callable[..., Result]:
+    """The command line, in an empty folder, in this process."""
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, [str(w) for w in words], catch_exceptions=False)
+
+    return call
+
+
+@pytest.fixture
+def write(folder: Path) -> Callable[..., str]:
+    """Write a file into the folder and return its name."""
+
+    def write(name: str, text: str) -> str:
+        (folder / name).write_text(text, "utf-8")
+        return name
+
+    return write

@@ -1,0 +1,345 @@
+"""The run loop against real servers: nothing is lost, paid for twice, or counted as an answer that isn't one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ponder.core import Attempt
+from ponder.run import Tally, run
+from ponder.store import Store
+from ponder.study import Study
+
+STUDY = """
+problems = {problems}
+{extra}
+[[task]]
+name = "chain_sum"
+size = [2, 4]
+digits = 5
+[[model]]
+name = "endpoint"
+id = "served"
+url = "{url}"
+in_flight = 32
+retries = 12
+{model}
+"""
+
+
+def study_for(served, *, problems: int = 100, extra: str = "", model: str = "") -> str:
+    return STUDY.format(problems=problems, extra=extra, url=served.url, model=model)
+
+
+def outcomes(study: str) -> list:
+    with Store(Path("ponder.db")) as store:
+        return list(store.outcomes(Study.load(study).cells))
+
+
+def test_a_run_through_faults_ends_complete(serve, write, ponder) -> None:
+    served = serve(**{"429": 0.2, "drop": 0.05, "malformed": 0.02, "500": 0.03, "slow_once": 4, "seconds": 0.005})
+    write("s.toml", study_for(served, model="timeout = 2"))
+    result = ponder("run", "s.toml", "--json")
+    assert result.exit_code == 0, result.stderr
+    state = served.state()
+    assert min(state[fault] for fault in ("429", "drop", "malformed", "500", "slow")) > 0
+    found = outcomes("s.toml")
+    assert len(found) == 200
+    assert {(o.status, o.correct) for o in found} == {("graded", True)}
+    assert {(o.thinking_tokens, o.answer_tokens, o.counted_by) for o in found} == {(100, 20, "server")}
+    # What was answered twice is what the client gave up on after its timeout, no more.
+    assert state["answered"] - 200 <= 1
+
+
+def test_running_again_asks_nothing(serve, write, ponder) -> None:
+    served = serve()
+    write("s.toml", study_for(served, problems=20))
+    assert ponder("run", "s.toml").exit_code == 0
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["requests"] == 40
+    write("s.toml", study_for(served, problems=25, extra="samples = 2"))
+    assert ponder("run", "s.toml").exit_code == 0  # a wider study asks only what is new
+    assert served.state()["requests"] == 100
+    assert served.state()["repeated"] == 50
+
+
+def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
+    served = serve(seconds=0.05)
+    write("s.toml", study_for(served, problems=400, model="in_flight = 16").replace("in_flight = 32\n", ""))
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    stored = 0
+    while stored < 100 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        try:
+            with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
+                (stored,) = db.execute("SELECT COUNT(*) FROM attempt").fetchone()
+        except sqlite3.OperationalError:
+            continue
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {(o.size, o.problem): o for o in outcomes("s.toml")}
+    assert 100 <= len(before) < 800
+    asked_before = served.state()["requests"]
+    assert ponder("run", "s.toml").exit_code == 0
+    after = {(o.size, o.problem): o for o in outcomes("s.toml")}
+    assert len(after) == 800
+    assert {k: after[k] for k in before} == before
+    assert served.state()["requests"] - asked_before == 800 - len(before)
+
+
+def test_interrupting_leaves_a_clean_store(serve, write, folder) -> None:
+    served = serve(seconds=0.05)
+    write("s.toml", study_for(served, problems=2000))
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while served.state().get("answered", 0) < 100 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, talk = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "To go on: ponder run s.toml" in talk
+    assert "Traceback" not in talk
+    # Everything that was answered is stored: at most those in flight at that moment are not.
+    assert served.state()["answered"] - len(outcomes("s.toml")) <= 32
+
+
+def test_two_runs_on_one_store(serve, write, ponder) -> None:
+    write("s.toml", study_for(serve(), problems=3))
+    with Store(Path("ponder.db"), lock=True):
+        result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "another run is writing to ponder.db" in result.stderr
+    assert "hint: wait for that run" in result.stderr
+    assert ponder("run", "s.toml").exit_code == 0
+
+
+def test_an_endpoint_that_is_down_stops_the_run(write, ponder) -> None:
+    write("s.toml", STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model="").replace("retries = 12", "retries = 0"))
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "attempts failed: no connection" in result.stderr
+    found = outcomes("s.toml")
+    assert {o.status for o in found} == {"failed"}
+    assert "has no answers yet" in ponder("report", "s.toml").stderr
+
+
+def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> None:
+    write("s.toml", study_for(serve(always=400, text="context too long"), problems=3))
+    result = ponder("run", "s.toml", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failed"] == 6
+    assert "run again to retry them" in result.stderr
+    assert outcomes("s.toml")[0].why == "HTTP 400: context too long"
+    served = serve()
+    # The same cells, as if the endpoint had recovered: only its address differs, so it is put under the old key.
+    with sqlite3.connect("ponder.db") as db:
+        db.execute("UPDATE cell SET key = zeroblob(id)")
+    write("s.toml", study_for(served, problems=3))
+    keys = [c.key for c in Study.load("s.toml").cells]
+    with sqlite3.connect("ponder.db") as db:
+        db.executemany("UPDATE cell SET key = ? WHERE id = ?", [(k, i + 1) for i, k in enumerate(keys)])
+    assert ponder("run", "s.toml").exit_code == 0
+    assert [o.status for o in outcomes("s.toml")] == ["graded"] * 6
+
+
+@pytest.mark.parametrize(("status", "says"), [(401, "refuses the key"), (404, "knows no such page or model")])
+def test_wrong_settings_stop_the_run_at_once(serve, write, ponder, status, says) -> None:
+    served = serve(always=status)
+    write("s.toml", study_for(served))
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert served.state()["requests"] <= 32
+
+
+def test_keys_come_from_the_environment(serve, write, ponder, monkeypatch) -> None:
+    served = serve()
+    write("s.toml", study_for(served, problems=1, model='key = "$PONDER_TEST_KEY"'))
+    monkeypatch.delenv("PONDER_TEST_KEY", raising=False)
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "the environment variable PONDER_TEST_KEY is not set" in result.stderr
+    monkeypatch.setenv("PONDER_TEST_KEY", "secret-123")
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["bodies"][0]["authorization"] == "Bearer secret-123"
+    assert b"secret-123" not in Path("ponder.db").read_bytes()
+
+
+def test_many_are_in_flight_at_once(serve, write, ponder) -> None:
+    served = serve(seconds=0.3)
+    write("s.toml", study_for(served, problems=300).replace("in_flight = 32", "in_flight = 256"))
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["most_in_flight"] > 200
+
+
+def test_token_cap(serve, write, ponder) -> None:
+    served = serve(seconds=0.01)
+    write("s.toml", study_for(served, extra="max_tokens = 5000"))
+    result = ponder("run", "s.toml", "--json")
+    assert result.exit_code == 0
+    assert "stopped at the study's cap" in result.stderr
+    tally = json.loads(result.stdout)
+    assert 0 < tally["tokens"] <= 5000
+    assert tally["capped"]
+
+
+def test_money_cap(serve, write, ponder) -> None:
+    served = serve(seconds=0.01)
+    prices = "prices = { input = 1000000.0, output = 0.0 }"  # 40 prompt tokens at 1 each
+    write("s.toml", study_for(served, extra="max_cost = 1000.0", model=prices))
+    tally = json.loads(ponder("run", "s.toml", "--json").stdout)
+    assert 0 < tally["cost"] <= 1000
+    assert "stored attempts" in ponder("plan", "s.toml").stdout
+
+
+def test_full_disk(serve, write, ponder, monkeypatch) -> None:
+    served = serve(thinking="x" * 20_000)
+    write("s.toml", study_for(served, problems=50))
+    assert ponder("run", "s.toml", "--set", "problems=5").exit_code == 0
+    connect = sqlite3.connect
+
+    def small(*args, **kwargs):
+        db = connect(*args, **kwargs)
+        db.execute("PRAGMA max_page_count = 120")  # SQLite then says what it says of a full disk
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "the disk is full" in result.stderr
+    assert "everything stored so far is kept" in result.stderr
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    kept = len(outcomes("s.toml"))
+    assert kept >= 10
+    assert ponder("run", "s.toml").exit_code == 0
+    assert len(outcomes("s.toml")) == 100
+
+
+def test_a_store_from_a_newer_version(write, ponder) -> None:
+    with sqlite3.connect("ponder.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    for verb in ("run", "plan", "report"):
+        result = ponder(verb, "effort")
+        assert result.exit_code == 2
+        assert "newer Ponder" in result.stderr
+        assert "hint: pip install -U ponder" in result.stderr
+
+
+def test_a_file_that_is_no_store(write, ponder) -> None:
+    write("ponder.db", "this is no database, and long enough to look at" * 100)
+    result = ponder("run", "effort")
+    assert result.exit_code == 2
+    assert "ponder.db is not a store" in result.stderr
+
+
+def test_a_store_that_cant_be_made(ponder, folder) -> None:
+    (folder / "file").touch()
+    result = ponder("run", "effort", "--store", "file/ponder.db")
+    assert result.exit_code == 2
+    assert "file/ponder.db" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "thinking"),
+    [
+        ('{"choices": [{"message": {"content": ""}}]}', "unparsed", ""),
+        ('{"choices": [{"message": {"content": null, "reasoning": "hm"}, "finish_reason": "length"}]}', "truncated", "hm"),
+        ('{"choices": [{"message": {"content": "caf\xe9 \xff"}}]}', "unparsed", ""),  # not UTF-8
+        ('{"choices": [{"message": {"content": "\\ud800 half a pair"}}]}', "unparsed", ""),
+        ('{"choices": [{"message": {"content": "<think>a<think>b</think></think><answer>1</answer>"}}]}', "graded", "ab"),
+        ('{"choices": [{"message": {"content": [{"type": "text", "text": "<answer>1</answer>"}]}}]}', "graded", ""),
+        ('{"choices": [{"message": {"content": "' + "x" * 10_000_000 + '"}}]}', "unparsed", ""),
+    ],
+    ids=["empty", "truncated", "latin-1", "surrogate", "nested", "parts", "huge"],
+)  # fmt: skip
+def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, status, thinking) -> None:
+    (folder / "raw.json").write_text(raw, "latin-1")
+    served = serve(raw_file=str(folder / "raw.json"))
+    write("s.toml", study_for(served, problems=1))
+    assert ponder("run", "s.toml").exit_code == 0
+    found = outcomes("s.toml")
+    assert {o.status for o in found} == {status}
+    assert not any(o.correct for o in found)
+    with Store(Path("ponder.db")) as store:
+        (done,) = store.attempts(Study.load("s.toml").cells[0])
+    assert done.attempt.completions[0].thinking == thinking
+
+
+def test_grading_again(serve, write, ponder) -> None:
+    write("s.toml", study_for(serve(), problems=10))
+    ponder("run", "s.toml")
+    assert json.loads(ponder("grade", "s.toml", "--json").stdout) == {"changed": 0}
+    with sqlite3.connect("ponder.db") as db:
+        db.execute("UPDATE attempt SET correct = 0, why = 'an old grader' WHERE sample = 0 AND id <= 4")
+    assert json.loads(ponder("grade", "s.toml", "--json").stdout) == {"changed": 4}
+    assert all(o.correct and not o.why for o in outcomes("s.toml"))
+
+
+def test_a_crash_in_a_model_is_no_answer(folder) -> None:
+    study = Study(
+        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./crashing.py"}], problems=3, folder=folder
+    )
+    (folder / "crashing.py").write_text(
+        '"""A model that crashes."""\n'
+        "from dataclasses import dataclass\n"
+        "from ponder.core import Completion, Model, Request\n"
+        "@dataclass\n"
+        "class Crashing(Model):\n"
+        "    async def complete(self, request: Request) -> Completion:\n"
+        "        raise ZeroDivisionError('bug')\n"
+    )
+    tally = Tally()
+    with Store(Path("c.db"), lock=True) as store:
+        asyncio.run(run(study, store, tally))
+        found = list(store.outcomes(study.cells))
+    assert [(o.status, o.why) for o in found] == [("failed", "ZeroDivisionError: bug")] * 3
+
+
+def test_replay_gives_the_same_grades(serve, write, ponder) -> None:
+    write("s.toml", study_for(serve(), problems=10))
+    ponder("run", "s.toml")
+    ponder("export", "s.toml", "--format", "jsonl", "-o", "answers.jsonl")
+    original = [o._replace(model="", prompt_tokens=0, seconds=0) for o in outcomes("s.toml")]
+    write("r.toml", 'problems = 10\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\ndigits = 5\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n')
+    assert ponder("run", "r.toml").exit_code == 0
+    assert [o._replace(model="", prompt_tokens=0, seconds=0) for o in outcomes("r.toml")] == original
+    assert ponder("run", "r.toml", "--set", "problems=11").exit_code == 1  # two problems have no answer in the file
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
+def test_export(serve, write, ponder, form) -> None:
+    write("s.toml", study_for(serve(), problems=5))
+    ponder("run", "s.toml")
+    result = json.loads(ponder("export", "s.toml", "--format", form, "--json").stdout)
+    assert result["rows"] == 10
+    assert Path(result["file"]).stat().st_size > 500
+
+
+def test_memory_is_not_held_by_finished_attempts(folder) -> None:
+    """Attempts leave memory with each batch: after a run nothing holds them."""
+    study = Study(task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle"}], problems=3000)
+    most = 0
+    with Store(folder / "m.db", lock=True) as store:
+        add = store.add
+
+        def watched(batch) -> None:
+            nonlocal most
+            add(batch)
+            most = max(most, sum(isinstance(o, Attempt) for o in gc.get_objects()))
+
+        store.add = watched  # type: ignore[method-assign]
+        asyncio.run(run(study, store, Tally()))
+    assert 0 < most < 1500
+

@@ -1,0 +1,203 @@
+"""Columns, distributions, accuracy and the tables by size, against SciPy, hand-worked numbers and simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ponder.core import Outcome, Status
+from ponder.stats.accuracy import accuracy, by_size
+from ponder.stats.bootstrap import resampled_sums, strata
+from ponder.stats.columns import columns
+from ponder.stats.distributions import hazard, t_quantile, z_quantile
+
+
+def outcome(size=16, problem="a", sample=0, status: Status = "graded", correct=True, tokens=100, model="m") -> Outcome:
+    return Outcome("t", model, size, problem, sample, status, correct, "", 0, tokens, 0, 0.0, "server", {})
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 9, 30, 500, 49_999])
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.975, 0.995])
+def test_t_quantile_is_scipys(p, df):
+    assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12)
+
+
+def test_hazard_is_scipys_from_tail_to_tail():
+    x = np.array([-40.0, -8, -1, 0, 1, 8, 24.9, 25.1, 60, 1e6])
+    assert hazard(x) == pytest.approx(np.exp(stats.norm.logpdf(x) - stats.norm.logsf(x)), rel=1e-8)
+
+
+def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right():
+    data = columns(
+        [
+            outcome(sample=0),
+            outcome(sample=1, status="truncated", correct=True),
+            outcome(sample=2, status="unparsed", correct=True),
+            outcome(sample=3, status="failed", correct=True),
+        ]
+    )
+    assert data.correct.tolist() == [True, False, False]
+    assert (data.problems, data.failed_size.tolist()) == (1, [16])
+
+
+def test_columns_refuse_two_models():
+    with pytest.raises(ValueError, match="one model at a time"):
+        columns([outcome(model="a"), outcome(model="b")])
+
+
+def test_one_attempt_a_problem_is_wilson_with_t():
+    correct = np.array([True] * 14 + [False] * 6)
+    found = accuracy(correct, np.arange(20))
+    n = 19 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 19)) ** 2  # 19: the variance has G/(G-1) in it
+    z = stats.norm.ppf(0.975)
+    ends = np.roots([1 + z**2 / n, -(2 * 0.7 + z**2 / n), 0.7**2])  # (p - 0.7)² = z² p (1 - p) / n
+    assert (found.value, found.low, found.high) == pytest.approx((0.7, *sorted(ends)))
+
+
+def test_effective_sample_by_hand():
+    # Two attempts at each of 12 problems: 4 both right, 4 mixed, 4 both wrong. Totals about the mean are 1, 0, -1.
+    problem = np.repeat(np.arange(12), 2)
+    correct = np.array([1, 1] * 4 + [1, 0] * 4 + [0, 0] * 4, dtype=bool)
+    n = 0.25 / (8 / 24**2 * 12 / 11) * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 11)) ** 2
+    found = accuracy(correct, problem)
+    half = math.sqrt(z_quantile(0.975) ** 2 / (4 * (n + z_quantile(0.975) ** 2)))
+    assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
+    assert (found.attempts, found.problems) == (24, 12)
+
+
+def test_all_right_is_wilson_on_the_problems_however_often_each_was_tried():
+    expected = 20 / (20 + z_quantile(0.975) ** 2)
+    for samples in (1, 4):
+        found = accuracy(np.ones(20 * samples, dtype=bool), np.repeat(np.arange(20), samples))
+        assert (found.value, found.low, found.high) == pytest.approx((1, expected, 1))
+    wrong = accuracy(np.zeros(20, dtype=bool), np.arange(20))
+    assert (wrong.value, wrong.low, wrong.high) == pytest.approx((0, 0, 1 - expected))
+
+
+def test_one_slip_is_not_more_certain_than_none():
+    problem, correct = np.repeat(np.arange(20), 4), np.ones(80, dtype=bool)
+    none = accuracy(correct, problem)
+    correct[0] = False
+    assert accuracy(correct, problem).low < none.low + 0.03
+
+
+def test_one_problem_or_none_says_nothing():
+    one = accuracy(np.array([True, True, False]), np.zeros(3, dtype=np.int64))
+    assert (one.value, one.low, one.high) == (pytest.approx(2 / 3), 0, 1)
+    none = accuracy(np.array([], dtype=bool), np.array([], dtype=np.int64))
+    assert math.isnan(none.value)
+    assert (none.low, none.high, none.attempts) == (0, 1, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=60))
+def test_an_interval_holds_its_value(rows):
+    problem, correct = (np.array(column) for column in zip(*rows, strict=True))
+    found = accuracy(correct.astype(bool), problem.astype(np.int64))
+    assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+@pytest.mark.parametrize(("samples", "together"), [(1, 0.0), (4, 0.3), (4, 0.6)])
+@pytest.mark.parametrize("problems", [10, 20, 50])
+@pytest.mark.parametrize("truth", [0.05, 0.3, 0.5, 0.9])
+def test_accuracy_interval_covers(truth, problems, samples, together):
+    rng = np.random.default_rng(5)
+    problem = np.repeat(np.arange(problems), samples)
+    hits = 0
+    for _ in range(1000):
+        own = np.full(problems, truth)
+        if together:
+            own = rng.beta(truth * (1 / together - 1), (1 - truth) * (1 / together - 1), problems)
+        found = accuracy(rng.random(len(problem)) < own[problem], problem)
+        hits += found.low <= truth <= found.high
+    assert hits >= 930
+
+
+def test_tables_by_size():
+    rows = by_size(
+        columns(
+            [
+                *(outcome(16, p, s, tokens=t) for p, s, t in [("a", 0, 10), ("a", 1, 30), ("b", 0, 50), ("c", 0, 30)]),
+                outcome(20, "d", status="unparsed", correct=False),
+                outcome(20, "e", status="failed"),
+                outcome(25, "f", status="failed"),
+            ]
+        )
+    )
+    first, second, third = rows
+    # Totals about the mean of 30 are -20, 20, 0; variance 800 / 4² · 3/2.
+    half = stats.t.ppf(0.975, 2) * math.sqrt(800 / 16 * 1.5)
+    assert (first.tokens.value, first.tokens.low, first.tokens.high) == pytest.approx((30, max(0, 30 - half), 30 + half))
+    assert first.median.value == 30
+    assert (second.graded, second.unparsed, second.failed, second.accuracy.value) == (0, 1, 1, 0)
+    assert (third.failed, third.accuracy.attempts, third.tokens.attempts) == (1, 0, 0)
+    assert math.isnan(third.tokens.value)
+
+
+def test_median_counts_cut_off_attempts_as_more_than_they_got():
+    def median(cut):
+        rows = [
+            outcome(problem=str(i), status="truncated" if i >= 20 - cut else "graded", tokens=10 * (i + 1))
+            for i in range(20)
+        ]
+        return by_size(columns(rows))[0].median
+
+    few, most = median(3), median(12)
+    assert few.value == 105
+    assert few.low < 105 < few.high < math.inf
+    assert math.isnan(most.value)
+    assert (most.low <= 80, most.high) == (True, math.inf)
+
+
+def test_median_interval_covers():
+    rng = np.random.default_rng(6)
+    hits = 0
+    for _ in range(300):
+        own = np.repeat(rng.normal(size=15), 3)
+        tokens = np.exp(5 + 0.5 * own + 0.5 * rng.normal(size=45)) * 100
+        rows = [outcome(problem=str(i // 3), sample=i, tokens=int(t)) for i, t in enumerate(tokens)]
+        found = by_size(columns(rows))[0].median
+        hits += found.low <= math.exp(5) * 100 <= found.high
+    assert hits >= 0.93 * 300
+
+
+def test_order_moves_no_number():
+    rows = [
+        outcome(size, f"{size}-{p}", s, "graded", (size + p + s) % 3 > 0, 10 * size + p + s)
+        for size in (16, 25)
+        for p in range(5)
+        for s in range(3)
+    ]
+    mixed = random.Random(1).sample(rows, len(rows))
+    assert by_size(columns(rows)) == by_size(columns(mixed))
+
+
+def test_strata_are_sizes_unless_a_size_has_one_problem():
+    def ends(size_of):
+        return [(s.start, s.stop) for s in strata(np.array(size_of))]
+
+    assert ends([0, 0, 1, 1, 1]) == [(0, 2), (2, 5)]
+    assert ends([0, 1, 2, 2, 3]) == [(0, 2), (2, 5)]
+    assert ends([0]) == [(0, 1)]
+
+
+def test_redrawn_sums_have_the_mean_and_variance_of_a_sum_of_problems():
+    rng = np.random.default_rng(0)
+    values, size_of = rng.normal(3, 1, (14, 1)), np.repeat([0, 1, 2], [3, 4, 7])
+    sums = resampled_sums(values, size_of, 40_000, 0)[:, :, 0]
+    for size in range(3):
+        own = values[size_of == size, 0]
+        assert sums[:, size].mean() == pytest.approx(own.sum(), abs=0.05)
+        assert sums[:, size].var() == pytest.approx(len(own) * own.var(ddof=1), rel=0.05)
+
+
+def test_import_is_light():
+    code = "import sys, ponder.stats.accuracy, ponder.stats.effort, ponder.stats.critical; print('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

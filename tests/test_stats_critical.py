@@ -1,0 +1,139 @@
+"""The critical size against SciPy's maximum likelihood, degenerate data and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from ponder.stats.columns import Columns
+from ponder.stats.critical import critical_size
+
+SIZES = (16, 20, 25, 30, 36, 42, 49, 64)
+
+
+def columns_of(sizes, problem, correct) -> Columns:
+    no = np.zeros(len(sizes), dtype=bool)
+    return Columns(np.asarray(sizes, dtype=float), problem, correct, no, no, np.ones(len(sizes)), np.array([]))
+
+
+def with_shares(shares, sizes=SIZES, problems=20) -> Columns:
+    correct = np.concatenate([np.arange(problems) < round(share * problems) for share in shares])
+    return columns_of(np.repeat(sizes, problems), np.arange(len(correct)), correct)
+
+
+def truth(size, c, slope, lapse):
+    return (1 - lapse) * special.expit(slope * (math.log(c) - np.log(size)))
+
+
+def drawn(rng, c, slope, lapse, problems=20, samples=1, together=0.0) -> Columns:
+    size = np.repeat(np.array(SIZES, dtype=float), problems)
+    own = truth(size, c, slope, lapse)
+    if together:
+        own = rng.beta(own * (1 / together - 1), (1 - own) * (1 / together - 1) + 1e-12)
+    problem = np.repeat(np.arange(len(size)), samples)
+    return columns_of(size[problem], problem, rng.random(len(problem)) < own[problem])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fit_is_the_maximum_likelihood(seed):
+    data = drawn(np.random.default_rng(seed), 36, 6, 0.08, problems=50)
+
+    def loss(theta):
+        p = np.clip(truth(data.size, math.exp(theta[0]), math.exp(theta[1]), theta[2]), 1e-12, 1 - 1e-12)
+        return -np.where(data.correct, np.log(p), np.log1p(-p)).sum()
+
+    box = ((2, 5), (-1, 4), (0, 0.2))
+    fits = [optimize.minimize(loss, [math.log(36), 1.8, start], bounds=box) for start in (0.02, 0.1)]
+    log_c, log_slope, lapse = min(fits, key=lambda fit: fit.fun).x
+    half = optimize.brentq(lambda size: truth(size, math.exp(log_c), math.exp(log_slope), lapse) - 0.5, 5, 200)
+    found = critical_size(data)
+    assert found.size.value == pytest.approx(half, rel=1e-3)
+    assert found.slope.value == pytest.approx(math.exp(log_slope), rel=2e-2)
+    assert found.lapse.value == pytest.approx(lapse, abs=3e-3)
+    assert found.curve
+    assert np.interp(half, found.curve.size, found.curve.value) == pytest.approx(0.5, abs=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("c", "slope", "lapse", "samples", "together"),
+    [(35, 5, 0.02, 1, 0.0), (35, 5, 0.1, 1, 0.0), (35, 15, 0.0, 1, 0.0), (28, 5, 0.02, 4, 0.5)],
+)
+def test_interval_covers(c, slope, lapse, samples, together):
+    rng, hits = np.random.default_rng(3), 0
+    half = optimize.brentq(lambda size: truth(size, c, slope, lapse) - 0.5, 5, 200)
+    for _ in range(150):
+        found = critical_size(drawn(rng, c, slope, lapse, 20, samples, together), replicates=200).size
+        hits += found.low <= half <= found.high
+    assert hits >= 0.92 * 150
+
+
+def test_band_covers_the_curve():
+    rng, hits = np.random.default_rng(4), []
+    for _ in range(60):
+        curve = critical_size(drawn(rng, 35, 5, 0.05), replicates=200).curve
+        assert curve
+        real = truth(np.array(curve.size), 35, 5, 0.05)
+        hits.append(np.mean((np.array(curve.low) <= real) & (real <= np.array(curve.high))))
+    assert np.mean(hits) >= 0.93
+
+
+def test_never_below_half_is_open_above():
+    for share in (1.0, 0.9, 0.7):
+        found = critical_size(with_shares([share] * 8))
+        assert math.isnan(found.size.value)
+        assert math.isnan(found.slope.value)
+        assert (found.size.low, found.size.high) == (64, math.inf)
+
+
+def test_never_above_half_is_open_below():
+    for share in (0.0, 0.3):
+        found = critical_size(with_shares([share] * 8)).size
+        assert math.isnan(found.value)
+        assert (found.low, found.high) == (0, 16)
+
+
+@pytest.mark.parametrize("problems", [1, 3, 20, 1000])
+def test_a_cliff_is_known_to_its_gap_and_no_finer(problems):
+    found = critical_size(with_shares([1, 1, 1, 1, 0, 0, 0, 0], problems=problems))
+    assert 30 < found.size.value < 36
+    assert (found.size.low <= 30, found.size.high >= 36) == (True, True)
+    assert found.slope.high == math.inf
+
+
+def test_a_cliff_between_two_sizes_only():
+    found = critical_size(with_shares([1, 0], sizes=(16, 64))).size
+    assert found.value == pytest.approx(32, rel=0.01)  # the middle, on the scale of logarithms
+    assert (found.low, found.high) == (16, 64)
+
+
+def test_a_small_gap_elsewhere_does_not_make_a_wide_cliff_known():
+    found = critical_size(with_shares([1, 1, 1, 0], sizes=(16, 17, 30, 60))).size
+    assert 30 < found.value < 60
+    assert (found.low, found.high) == (30, 60)
+
+
+def test_one_size_says_nothing():
+    for data in (with_shares([0.5], sizes=(16,)), with_shares([], sizes=()) if False else with_shares([1.0], sizes=(16,))):
+        found = critical_size(data)
+        assert math.isnan(found.size.value)
+        assert (found.size.low, found.size.high, found.curve) == (0, math.inf, None)
+
+
+def test_more_attempts_narrow_it_but_attempts_at_the_same_problems_hardly():
+    rng = np.random.default_rng(5)
+
+    def width(**how):
+        found = critical_size(drawn(rng, 35, 5, 0.0, **how)).size
+        return math.log(found.high / found.low)
+
+    assert width(problems=2000) < 0.15 * width(problems=20)
+    assert width(problems=20, samples=30, together=0.999) > 0.6 * width(problems=20)
+
+
+def test_the_seed_alone_moves_the_interval():
+    data = drawn(np.random.default_rng(6), 35, 5, 0.02, samples=4, together=0.6)
+    assert repr(critical_size(data)) == repr(critical_size(data))
+    assert critical_size(data).size.value == critical_size(data, seed=1).size.value
