@@ -24,7 +24,7 @@ bench: $(VENV)/.installed  ## speed and memory beside the peers; takes a while, 
 	$(VENV)/bin/python benchmarks/report.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
-	$(VENV)/bin/python -m ponder.reference docs/reference
+	$(VENV)/bin/python docs/make_reference.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)

@@ -55,6 +55,7 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.in_flight = self.most_in_flight = 0
+        self.raw = Path(faults["raw_file"]).read_bytes() if "raw_file" in faults else b""
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.in_flight += 1
@@ -85,7 +86,7 @@ class Server:
         self.counts["answered"] += 1
         self.counts[f"prompt {prompt}"] += 1
         if "raw_file" in self.faults:
-            return web.Response(body=Path(self.faults["raw_file"]).read_bytes(), content_type="application/json")
+            return web.Response(body=self.raw, content_type="application/json")
         return web.json_response(reply(solved(prompt), thinking=self.faults.get("thinking", "adding up")))
 
     def fault(self, fault: str, request: web.Request) -> web.StreamResponse:

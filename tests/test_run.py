@@ -126,7 +126,12 @@ def test_two_runs_on_one_store(serve, write, ponder) -> None:
 
 
 def test_an_endpoint_that_is_down_stops_the_run(write, ponder) -> None:
-    write("s.toml", STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model="").replace("retries = 12", "retries = 0"))
+    write(
+        "s.toml",
+        STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model="").replace(
+            "retries = 12", "retries = 0"
+        ),
+    )
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "attempts failed: no connection" in result.stderr
@@ -288,9 +293,7 @@ def test_grading_again(serve, write, ponder) -> None:
 
 
 def test_a_crash_in_a_model_is_no_answer(folder) -> None:
-    study = Study(
-        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./crashing.py"}], problems=3, folder=folder
-    )
+    study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./crashing.py"}], problems=3, folder=folder)
     (folder / "crashing.py").write_text(
         '"""A model that crashes."""\n'
         "from dataclasses import dataclass\n"
@@ -312,7 +315,10 @@ def test_replay_gives_the_same_grades(serve, write, ponder) -> None:
     ponder("run", "s.toml")
     ponder("export", "s.toml", "--format", "jsonl", "-o", "answers.jsonl")
     original = [o._replace(model="", prompt_tokens=0, seconds=0) for o in outcomes("s.toml")]
-    write("r.toml", 'problems = 10\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\ndigits = 5\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n')
+    write(
+        "r.toml",
+        'problems = 10\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\ndigits = 5\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n',
+    )
     assert ponder("run", "r.toml").exit_code == 0
     assert [o._replace(model="", prompt_tokens=0, seconds=0) for o in outcomes("r.toml")] == original
     assert ponder("run", "r.toml", "--set", "problems=11").exit_code == 1  # two problems have no answer in the file
@@ -342,4 +348,3 @@ def test_memory_is_not_held_by_finished_attempts(folder) -> None:
         store.add = watched  # type: ignore[method-assign]
         asyncio.run(run(study, store, Tally()))
     assert 0 < most < 1500
-

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from ponder.core import Outcome, Status
 from ponder.stats.accuracy import accuracy, by_size
@@ -26,16 +26,16 @@ def outcome(size=16, problem="a", sample=0, status: Status = "graded", correct=T
 
 @pytest.mark.parametrize("df", [1, 2, 3, 9, 30, 500, 49_999])
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.975, 0.995])
-def test_t_quantile_is_scipys(p, df):
+def test_t_quantile_is_scipys(p, df) -> None:
     assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12)
 
 
-def test_hazard_is_scipys_from_tail_to_tail():
+def test_hazard_is_scipys_from_tail_to_tail() -> None:
     x = np.array([-40.0, -8, -1, 0, 1, 8, 24.9, 25.1, 60, 1e6])
-    assert hazard(x) == pytest.approx(np.exp(stats.norm.logpdf(x) - stats.norm.logsf(x)), rel=1e-8)
+    assert hazard(x) == pytest.approx(math.sqrt(2 / math.pi) / special.erfcx(x / math.sqrt(2)), rel=1e-8)
 
 
-def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right():
+def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right() -> None:
     data = columns(
         [
             outcome(sample=0),
@@ -48,12 +48,12 @@ def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right():
     assert (data.problems, data.failed_size.tolist()) == (1, [16])
 
 
-def test_columns_refuse_two_models():
+def test_columns_refuse_two_models() -> None:
     with pytest.raises(ValueError, match="one model at a time"):
         columns([outcome(model="a"), outcome(model="b")])
 
 
-def test_one_attempt_a_problem_is_wilson_with_t():
+def test_one_attempt_a_problem_is_wilson_with_t() -> None:
     correct = np.array([True] * 14 + [False] * 6)
     found = accuracy(correct, np.arange(20))
     n = 19 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 19)) ** 2  # 19: the variance has G/(G-1) in it
@@ -62,7 +62,7 @@ def test_one_attempt_a_problem_is_wilson_with_t():
     assert (found.value, found.low, found.high) == pytest.approx((0.7, *sorted(ends)))
 
 
-def test_effective_sample_by_hand():
+def test_effective_sample_by_hand() -> None:
     # Two attempts at each of 12 problems: 4 both right, 4 mixed, 4 both wrong. Totals about the mean are 1, 0, -1.
     problem = np.repeat(np.arange(12), 2)
     correct = np.array([1, 1] * 4 + [1, 0] * 4 + [0, 0] * 4, dtype=bool)
@@ -73,7 +73,7 @@ def test_effective_sample_by_hand():
     assert (found.attempts, found.problems) == (24, 12)
 
 
-def test_all_right_is_wilson_on_the_problems_however_often_each_was_tried():
+def test_all_right_is_wilson_on_the_problems_however_often_each_was_tried() -> None:
     expected = 20 / (20 + z_quantile(0.975) ** 2)
     for samples in (1, 4):
         found = accuracy(np.ones(20 * samples, dtype=bool), np.repeat(np.arange(20), samples))
@@ -82,14 +82,14 @@ def test_all_right_is_wilson_on_the_problems_however_often_each_was_tried():
     assert (wrong.value, wrong.low, wrong.high) == pytest.approx((0, 0, 1 - expected))
 
 
-def test_one_slip_is_not_more_certain_than_none():
+def test_one_slip_is_not_more_certain_than_none() -> None:
     problem, correct = np.repeat(np.arange(20), 4), np.ones(80, dtype=bool)
     none = accuracy(correct, problem)
     correct[0] = False
     assert accuracy(correct, problem).low < none.low + 0.03
 
 
-def test_one_problem_or_none_says_nothing():
+def test_one_problem_or_none_says_nothing() -> None:
     one = accuracy(np.array([True, True, False]), np.zeros(3, dtype=np.int64))
     assert (one.value, one.low, one.high) == (pytest.approx(2 / 3), 0, 1)
     none = accuracy(np.array([], dtype=bool), np.array([], dtype=np.int64))
@@ -98,7 +98,7 @@ def test_one_problem_or_none_says_nothing():
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=60))
-def test_an_interval_holds_its_value(rows):
+def test_an_interval_holds_its_value(rows) -> None:
     problem, correct = (np.array(column) for column in zip(*rows, strict=True))
     found = accuracy(correct.astype(bool), problem.astype(np.int64))
     assert 0 <= found.low <= found.value <= found.high <= 1
@@ -107,7 +107,7 @@ def test_an_interval_holds_its_value(rows):
 @pytest.mark.parametrize(("samples", "together"), [(1, 0.0), (4, 0.3), (4, 0.6)])
 @pytest.mark.parametrize("problems", [10, 20, 50])
 @pytest.mark.parametrize("truth", [0.05, 0.3, 0.5, 0.9])
-def test_accuracy_interval_covers(truth, problems, samples, together):
+def test_accuracy_interval_covers(truth, problems, samples, together) -> None:
     rng = np.random.default_rng(5)
     problem = np.repeat(np.arange(problems), samples)
     hits = 0
@@ -120,7 +120,7 @@ def test_accuracy_interval_covers(truth, problems, samples, together):
     assert hits >= 930
 
 
-def test_tables_by_size():
+def test_tables_by_size() -> None:
     rows = by_size(
         columns(
             [
@@ -134,14 +134,16 @@ def test_tables_by_size():
     first, second, third = rows
     # Totals about the mean of 30 are -20, 20, 0; variance 800 / 4² · 3/2.
     half = stats.t.ppf(0.975, 2) * math.sqrt(800 / 16 * 1.5)
-    assert (first.tokens.value, first.tokens.low, first.tokens.high) == pytest.approx((30, max(0, 30 - half), 30 + half))
+    assert (first.tokens.value, first.tokens.low, first.tokens.high) == pytest.approx(
+        (30, max(0, 30 - half), 30 + half)
+    )
     assert first.median.value == 30
     assert (second.graded, second.unparsed, second.failed, second.accuracy.value) == (0, 1, 1, 0)
     assert (third.failed, third.accuracy.attempts, third.tokens.attempts) == (1, 0, 0)
     assert math.isnan(third.tokens.value)
 
 
-def test_median_counts_cut_off_attempts_as_more_than_they_got():
+def test_median_counts_cut_off_attempts_as_more_than_they_got() -> None:
     def median(cut):
         rows = [
             outcome(problem=str(i), status="truncated" if i >= 20 - cut else "graded", tokens=10 * (i + 1))
@@ -156,7 +158,7 @@ def test_median_counts_cut_off_attempts_as_more_than_they_got():
     assert (most.low <= 80, most.high) == (True, math.inf)
 
 
-def test_median_interval_covers():
+def test_median_interval_covers() -> None:
     rng = np.random.default_rng(6)
     hits = 0
     for _ in range(300):
@@ -168,7 +170,7 @@ def test_median_interval_covers():
     assert hits >= 0.93 * 300
 
 
-def test_order_moves_no_number():
+def test_order_moves_no_number() -> None:
     rows = [
         outcome(size, f"{size}-{p}", s, "graded", (size + p + s) % 3 > 0, 10 * size + p + s)
         for size in (16, 25)
@@ -179,7 +181,7 @@ def test_order_moves_no_number():
     assert by_size(columns(rows)) == by_size(columns(mixed))
 
 
-def test_strata_are_sizes_unless_a_size_has_one_problem():
+def test_strata_are_sizes_unless_a_size_has_one_problem() -> None:
     def ends(size_of):
         return [(s.start, s.stop) for s in strata(np.array(size_of))]
 
@@ -188,7 +190,7 @@ def test_strata_are_sizes_unless_a_size_has_one_problem():
     assert ends([0]) == [(0, 1)]
 
 
-def test_redrawn_sums_have_the_mean_and_variance_of_a_sum_of_problems():
+def test_redrawn_sums_have_the_mean_and_variance_of_a_sum_of_problems() -> None:
     rng = np.random.default_rng(0)
     values, size_of = rng.normal(3, 1, (14, 1)), np.repeat([0, 1, 2], [3, 4, 7])
     sums = resampled_sums(values, size_of, 40_000, 0)[:, :, 0]
@@ -198,6 +200,8 @@ def test_redrawn_sums_have_the_mean_and_variance_of_a_sum_of_problems():
         assert sums[:, size].var() == pytest.approx(len(own) * own.var(ddof=1), rel=0.05)
 
 
-def test_import_is_light():
-    code = "import sys, ponder.stats.accuracy, ponder.stats.effort, ponder.stats.critical; print('scipy' in sys.modules)"
+def test_import_is_light() -> None:
+    code = (
+        "import sys, ponder.stats.accuracy, ponder.stats.effort, ponder.stats.critical; print('scipy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -38,7 +38,7 @@ def drawn(rng, c, slope, lapse, problems=20, samples=1, together=0.0) -> Columns
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_fit_is_the_maximum_likelihood(seed):
+def test_fit_is_the_maximum_likelihood(seed) -> None:
     data = drawn(np.random.default_rng(seed), 36, 6, 0.08, problems=50)
 
     def loss(theta):
@@ -61,7 +61,7 @@ def test_fit_is_the_maximum_likelihood(seed):
     ("c", "slope", "lapse", "samples", "together"),
     [(35, 5, 0.02, 1, 0.0), (35, 5, 0.1, 1, 0.0), (35, 15, 0.0, 1, 0.0), (28, 5, 0.02, 4, 0.5)],
 )
-def test_interval_covers(c, slope, lapse, samples, together):
+def test_interval_covers(c, slope, lapse, samples, together) -> None:
     rng, hits = np.random.default_rng(3), 0
     half = optimize.brentq(lambda size: truth(size, c, slope, lapse) - 0.5, 5, 200)
     for _ in range(150):
@@ -70,7 +70,7 @@ def test_interval_covers(c, slope, lapse, samples, together):
     assert hits >= 0.92 * 150
 
 
-def test_band_covers_the_curve():
+def test_band_covers_the_curve() -> None:
     rng, hits = np.random.default_rng(4), []
     for _ in range(60):
         curve = critical_size(drawn(rng, 35, 5, 0.05), replicates=200).curve
@@ -80,7 +80,7 @@ def test_band_covers_the_curve():
     assert np.mean(hits) >= 0.93
 
 
-def test_never_below_half_is_open_above():
+def test_never_below_half_is_open_above() -> None:
     for share in (1.0, 0.9, 0.7):
         found = critical_size(with_shares([share] * 8))
         assert math.isnan(found.size.value)
@@ -88,7 +88,7 @@ def test_never_below_half_is_open_above():
         assert (found.size.low, found.size.high) == (64, math.inf)
 
 
-def test_never_above_half_is_open_below():
+def test_never_above_half_is_open_below() -> None:
     for share in (0.0, 0.3):
         found = critical_size(with_shares([share] * 8)).size
         assert math.isnan(found.value)
@@ -96,33 +96,36 @@ def test_never_above_half_is_open_below():
 
 
 @pytest.mark.parametrize("problems", [1, 3, 20, 1000])
-def test_a_cliff_is_known_to_its_gap_and_no_finer(problems):
+def test_a_cliff_is_known_to_its_gap_and_no_finer(problems) -> None:
     found = critical_size(with_shares([1, 1, 1, 1, 0, 0, 0, 0], problems=problems))
     assert 30 < found.size.value < 36
     assert (found.size.low <= 30, found.size.high >= 36) == (True, True)
     assert found.slope.high == math.inf
 
 
-def test_a_cliff_between_two_sizes_only():
+def test_a_cliff_between_two_sizes_only() -> None:
     found = critical_size(with_shares([1, 0], sizes=(16, 64))).size
     assert found.value == pytest.approx(32, rel=0.01)  # the middle, on the scale of logarithms
     assert (found.low, found.high) == (16, 64)
 
 
-def test_a_small_gap_elsewhere_does_not_make_a_wide_cliff_known():
+def test_a_small_gap_elsewhere_does_not_make_a_wide_cliff_known() -> None:
     found = critical_size(with_shares([1, 1, 1, 0], sizes=(16, 17, 30, 60))).size
     assert 30 < found.value < 60
     assert (found.low, found.high) == (30, 60)
 
 
-def test_one_size_says_nothing():
-    for data in (with_shares([0.5], sizes=(16,)), with_shares([], sizes=()) if False else with_shares([1.0], sizes=(16,))):
+def test_one_size_says_nothing() -> None:
+    for data in (
+        with_shares([0.5], sizes=(16,)),
+        with_shares([], sizes=()) if False else with_shares([1.0], sizes=(16,)),
+    ):
         found = critical_size(data)
         assert math.isnan(found.size.value)
         assert (found.size.low, found.size.high, found.curve) == (0, math.inf, None)
 
 
-def test_more_attempts_narrow_it_but_attempts_at_the_same_problems_hardly():
+def test_more_attempts_narrow_it_but_attempts_at_the_same_problems_hardly() -> None:
     rng = np.random.default_rng(5)
 
     def width(**how):
@@ -133,7 +136,7 @@ def test_more_attempts_narrow_it_but_attempts_at_the_same_problems_hardly():
     assert width(problems=20, samples=30, together=0.999) > 0.6 * width(problems=20)
 
 
-def test_the_seed_alone_moves_the_interval():
+def test_the_seed_alone_moves_the_interval() -> None:
     data = drawn(np.random.default_rng(6), 35, 5, 0.02, samples=4, together=0.6)
     assert repr(critical_size(data)) == repr(critical_size(data))
     assert critical_size(data).size.value == critical_size(data, seed=1).size.value

@@ -40,7 +40,7 @@ def rise_and_plateau(size):
     return 1000 + 200 * np.minimum(size, 36)
 
 
-def test_line_and_r2_are_least_squares():
+def test_line_and_r2_are_least_squares() -> None:
     data = made(np.random.default_rng(1), line, 5, 3, right=0.7)
     found = effort(data)
     for fit, rows in ((found.line_on_all, slice(None)), (found.line_on_successes, data.correct)):
@@ -53,7 +53,7 @@ def test_line_and_r2_are_least_squares():
         assert fit.slope.attempts == len(data.size[rows])
 
 
-def test_bend_is_least_squares_at_the_best_size():
+def test_bend_is_least_squares_at_the_best_size() -> None:
     data = made(np.random.default_rng(2), rise_and_fall, 20)
     bend = effort(data).bend_on_all
     assert bend
@@ -66,7 +66,7 @@ def test_bend_is_least_squares_at_the_best_size():
     assert (bend.before.value, bend.after.value) == pytest.approx(tuple(best[2][1:]))
 
 
-def test_line_interval_is_the_cluster_robust_one():
+def test_line_interval_is_the_cluster_robust_one() -> None:
     data = made(np.random.default_rng(3), line, 40, 3)
     fit = effort(data, replicates=4000).line_on_all
     assert fit
@@ -79,7 +79,7 @@ def test_line_interval_is_the_cluster_robust_one():
     assert (fit.slope.high - fit.slope.low) / 2 == pytest.approx(1.98 * error, rel=0.06)
 
 
-def test_truncated_line_is_tobins_where_the_noise_is_one():
+def test_truncated_line_is_tobins_where_the_noise_is_one() -> None:
     data = made(np.random.default_rng(4), line, 400, cap=10_000, grows=False)
     assert 0.1 < data.truncated.mean() < 0.5
 
@@ -95,7 +95,7 @@ def test_truncated_line_is_tobins_where_the_noise_is_one():
     assert math.isnan(fit.r2.value)
 
 
-def test_truncated_line_solves_its_equations():
+def test_truncated_line_solves_its_equations() -> None:
     """Least squares through expectations, and a spread that is a power of size: worked out by SciPy."""
     data = made(np.random.default_rng(5), line, 30, cap=11_000)
     logs = np.log(data.size) - np.log(data.size).mean()
@@ -115,7 +115,7 @@ def test_truncated_line_solves_its_equations():
     assert (fit.intercept.value, fit.slope.value) == pytest.approx(expected[:2], rel=1e-4)
 
 
-def test_truncation_leaves_the_slope_unbiased_and_covered():
+def test_truncation_leaves_the_slope_unbiased_and_covered() -> None:
     rng = np.random.default_rng(6)
     naive, slopes, hits = [], [], 0
     for _ in range(200):
@@ -131,7 +131,7 @@ def test_truncation_leaves_the_slope_unbiased_and_covered():
 
 
 @pytest.mark.parametrize(("problems", "samples"), [(5, 1), (20, 1), (10, 4)])
-def test_slope_interval_covers(problems, samples):
+def test_slope_interval_covers(problems, samples) -> None:
     rng, hits = np.random.default_rng(7), 0
     for _ in range(300):
         fit = effort(made(rng, line, problems, samples), replicates=300).line_on_all
@@ -141,13 +141,13 @@ def test_slope_interval_covers(problems, samples):
 
 
 @pytest.mark.parametrize("mean", [line, rise_and_plateau, lambda size: 0 * size + 7000])
-def test_a_fall_is_rarely_seen_where_there_is_none(mean):
+def test_a_fall_is_rarely_seen_where_there_is_none(mean) -> None:
     rng = np.random.default_rng(8)
     falls = sum("after" in effort(made(rng, mean), replicates=300).verdict for _ in range(300))
     assert falls <= 0.07 * 300
 
 
-def test_a_fall_is_seen_where_there_is_one():
+def test_a_fall_is_seen_where_there_is_one() -> None:
     rng = np.random.default_rng(9)
     found = [effort(made(rng, rise_and_fall), replicates=300) for _ in range(50)]
     assert sum(e.verdict == "falls after a peak" for e in found) >= 48
@@ -155,13 +155,13 @@ def test_a_fall_is_seen_where_there_is_one():
     assert all(e.bend_on_all and e.bend_on_all.peak.low <= 36 <= e.bend_on_all.peak.high for e in found)
 
 
-def test_a_cap_is_no_peak():
+def test_a_cap_is_no_peak() -> None:
     rng = np.random.default_rng(10)
     found = [effort(made(rng, lambda size: 300 * size, cap=12_000, noise=40.0), replicates=300) for _ in range(40)]
     assert sum(e.verdict == "rises" for e in found) >= 38
 
 
-def test_other_verdicts():
+def test_other_verdicts() -> None:
     rng = np.random.default_rng(11)
     assert effort(made(rng, line)).verdict == "rises"
     assert effort(made(rng, lambda size: 20_000 - 200 * size)).verdict == "falls"
@@ -169,7 +169,7 @@ def test_other_verdicts():
 
 
 @pytest.mark.parametrize("problems", [0, 1])
-def test_too_little_says_so(problems):
+def test_too_little_says_so(problems) -> None:
     rows = [
         Outcome("t", "m", size, str(size), 0, "graded", True, "", 0, 10 * size, 0, 0.0, "server", {})
         for size in (16, 20)[: 2 * problems]
@@ -180,7 +180,7 @@ def test_too_little_says_so(problems):
         assert (found.line_on_all.slope.low, found.line_on_all.slope.high) == (-math.inf, math.inf)
 
 
-def test_everything_truncated_says_so():
+def test_everything_truncated_says_so() -> None:
     data = made(np.random.default_rng(12), line, cap=1.0)
     assert data.truncated.all()
     found = effort(data)
@@ -188,7 +188,7 @@ def test_everything_truncated_says_so():
     assert found.truncated == len(data)
 
 
-def test_one_problem_a_size_still_has_noise():
+def test_one_problem_a_size_still_has_noise() -> None:
     rng, hits = np.random.default_rng(13), 0
     for _ in range(200):
         fit = effort(made(rng, line, 1, sizes=np.arange(16.0, 64, 3), grows=False), replicates=300).line_on_all
@@ -197,10 +197,12 @@ def test_one_problem_a_size_still_has_noise():
     assert hits >= 0.9 * 200
 
 
-def test_order_and_repetition_move_no_number():
+def test_order_and_repetition_move_no_number() -> None:
     data = made(np.random.default_rng(14), line, 4, 2, cap=11_000)
     rows = [
-        Outcome("t", "m", int(s), str(p), i, "truncated" if cut else "graded", not cut, "", 0, int(t), 0, 0.0, "server", {})
+        Outcome(
+            "t", "m", int(s), str(p), i, "truncated" if cut else "graded", not cut, "", 0, int(t), 0, 0.0, "server", {}
+        )
         for i, (s, p, cut, t) in enumerate(zip(data.size, data.problem, data.truncated, data.tokens, strict=True))
     ]
     mixed = random.Random(1).sample(rows, len(rows))

@@ -225,8 +225,9 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-# Marks a plugin's setting that can't change an answer, and so is no part of an attempt's key.
-PLUMBING = {"plumbing": True}
+def plumbing(default: Any) -> Any:
+    """A plugin's setting that can't change an answer, and so is no part of an attempt's key."""
+    return field(default=default, metadata={"plumbing": True})
 
 
 class Plugin:
@@ -319,13 +320,13 @@ class Prices:
         return (bill.prompt_tokens * self.input + completion * self.output) / 1e6
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Model(Plugin, ABC):
     """Answers requests. It may hold connections or weights between `async with` and its end."""
 
-    label: str = field(default="", kw_only=True, metadata=PLUMBING)  # its name in legends
-    in_flight: int = field(default=1, kw_only=True, metadata=PLUMBING)  # requests that it likes to work on at once
-    prices: Prices | None = field(default=None, kw_only=True, metadata=PLUMBING)
+    label: str = plumbing("")  # its name in legends
+    in_flight: int = plumbing(1)  # requests that it likes to work on at once
+    prices: Prices | None = plumbing(None)  # { input = …, output = … } for a million tokens
 
     @abstractmethod
     async def complete(self, request: Request) -> Completion:

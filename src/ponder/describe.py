@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -56,16 +57,26 @@ def _kind_of_file(name: str) -> tuple[str, type[Any]]:
 
 
 def schema(plugin: type[Plugin]) -> list[dict[str, str]]:
-    """A plugin's keys in a study: name, type, default."""
-    hints = get_type_hints(plugin)
+    """A plugin's keys in a study: name, type, default, and what it is for."""
+    hints, comments = get_type_hints(plugin), _comments(plugin)
     rows = []
     for f in dataclasses.fields(plugin):  # type: ignore[arg-type]
         if f.default_factory is not dataclasses.MISSING:
             default = repr(f.default_factory())
         else:
             default = "required" if f.default is dataclasses.MISSING else repr(f.default)
-        rows.append({"key": f.name, "type": _type_name(hints[f.name]), "default": default})
+        row = {"key": f.name, "type": _type_name(hints[f.name]), "default": default}
+        rows.append(row | {"about": comments.get(f.name, "")})
     return rows
+
+
+def _comments(plugin: type[Plugin]) -> dict[str, str]:
+    """What the comment beside each setting says of it: written once, in the code, and shown everywhere."""
+    found: dict[str, str] = {}
+    for cls in reversed(plugin.__mro__[:-1]):
+        if dataclasses.is_dataclass(cls):
+            found |= re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(cls), re.MULTILINE)
+    return found
 
 
 def _type_name(hint: Any) -> str:
@@ -102,11 +113,11 @@ def text(data: dict[str, Any]) -> str:
     lines = [f"{data['kind']} {data['name']}", "", data["about"] or "", ""]
     if data["settings"]:
         width = max(len(row["key"]) for row in data["settings"])
-        lines += [
-            "settings",
-            *(f"  {row['key']:{width}}  {row['type']}, {row['default']}" for row in data["settings"]),
-            "",
-        ]
+        lines.append("settings")
+        for row in data["settings"]:
+            about = f"  # {row['about']}" if row["about"] else ""
+            lines.append(f"  {row['key']:{width}}  {row['type']}, {row['default']}{about}")
+        lines.append("")
     if "turns" in data:
         system = [data["system"], ""] if data["system"] else []
         prompt = ["prompt", "------", *system, *data["turns"], ""]

@@ -134,7 +134,8 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], drawn: Sequen
         parts += [f"<h2>{escape(figure.name)}</h2>", _chart(figure)]
         for name, records in figure.tables.items():
             if records and name not in ("curves", "attempts"):
-                parts.append(f"<details><summary>table: {escape(name)}</summary>{_table(records)}</details>")
+                unfolded = " open" if name == "sizes" else ""
+                parts.append(f"<details{unfolded}><summary>table: {escape(name)}</summary>{_table(records)}</details>")
     parts += ["<h2>What was asked</h2>", _asked(study, outcomes)]
     parts += ["<h2>A sample of transcripts</h2>", *_transcripts(study.cells, store)]
     counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
@@ -187,7 +188,8 @@ def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[str]:
 
 def _transcript(done: Done) -> str:
     attempt, problem = done.attempt, done.attempt.problem
-    verdict = "right" if attempt.correct else f"{attempt.status}: {attempt.why}" if attempt.why else attempt.status
+    ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
+    verdict = f"{ended}: {attempt.why}" if attempt.why else ended
     head = f"size {problem.size}, {attempt.bill.thinking_tokens:,} thinking tokens, "
     kind = "right" if attempt.correct else "wrong"
     summary = f'<summary>{head}<span class="{kind}">{escape(verdict)}</span></summary>'

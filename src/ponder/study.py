@@ -77,13 +77,13 @@ class Study:
     task: Sequence[Table]
     model: Sequence[Table]
     figure: Sequence[Table] = ()
-    title: str = ""
-    question: str = ""
-    samples: int = 1
-    problems: int | None = None
-    seed: int = 0
-    max_tokens: int | None = None
-    max_cost: float | None = None
+    title: str = ""  # of the report
+    question: str = ""  # that the study answers
+    samples: int = 1  # attempts at each problem
+    problems: int | None = None  # of each size; if not given 20, or all that a fixed set has
+    seed: int = 0  # of the problems
+    max_tokens: int | None = None  # a run stops before it spends more, prompt tokens included
+    max_cost: float | None = None  # the same in money, by the models' `prices`
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
@@ -124,10 +124,10 @@ class Study:
             if not content.get(key):
                 raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
         for i, table in enumerate(content.get("figure", ())):  # by name only: drawing is slow to load
-            name = str(table.get("name"))
+            figure = str(table.get("name"))
             with placed(f"{where}: figure[{i}].name"):
-                if not name.endswith(".py") and name not in plugins.names("figures"):
-                    raise plugins.unknown("figures", name)
+                if not figure.endswith(".py") and figure not in plugins.names("figures"):
+                    raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
         for key in ("samples", "problems", "max_tokens", "max_cost"):
             if (number := getattr(study, key)) is not None and number <= 0:

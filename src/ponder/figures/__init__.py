@@ -57,11 +57,12 @@ def curve_records(curve: Any, **labels: Any) -> Records:
     return [flat(**labels, **dict(zip(columns, place, strict=True))) for place in places]
 
 
-def span(record: dict[str, Any], name: str, digits: int = 3) -> str:
-    """An estimate in a sentence, such as `41.3 [38, 45]`; an open end is said so."""
-    value, low, high = (record[k] for k in (name, f"{name}_low", f"{name}_high"))
-    low_text, high_text = ("?" if end is None else f"{end:,.{digits}g}" for end in (low, high))
-    return f"{value:,.{digits}g} [{low_text}, {high_text}]"
+def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
+    """An estimate in a sentence, such as `41.3 [38, 45]`; an open end is `?`."""
+    value, low, high = (
+        "?" if record[key] is None else format(record[key], form) for key in (name, f"{name}_low", f"{name}_high")
+    )
+    return f"{value} [{low}, {high}]"
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:

@@ -28,7 +28,7 @@ from ponder.stats.critical import critical_size
 @dataclass(frozen=True)
 class Accuracy(Figure):
     overlay: str = ""  # published numbers to draw beside: `tents_success`
-    unit: str = "cells"  # what a size counts
+    unit: str = "cell"  # what a size counts
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "sizes": [], "curves": []}
@@ -60,11 +60,11 @@ class Accuracy(Figure):
         for series in dict.fromkeys(r["series"] for r in tables["sizes"]):
             rows = [r for r in tables["sizes"] if r["series"] == series and r["accuracy"] is not None]
             if rows:
-                first, last = rows[0], rows[-1]
-                found.append(
-                    f"{series} is right in {span(first, 'accuracy')} of its attempts at {first['size']:g} {self.unit} "
-                    f"and in {span(last, 'accuracy')} at {last['size']:g}."
-                )
+                ends = [
+                    f"{span(row, 'accuracy', '.0%')} of its attempts at {row['size']:g} {self.unit}s"
+                    for row in (rows[0], rows[-1])
+                ]
+                found.append(f"{series} is right in {' and in '.join(ends)}.")
         return found
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -77,7 +77,7 @@ class Accuracy(Figure):
         x = alt.X(
             "size:Q",
             scale=alt.Scale(type="log", nice=False, padding=12),
-            title=f"problem size ({self.unit}, log scale)",
+            title=f"problem size ({self.unit}s, log scale)",
         )
         y = alt.Y("accuracy:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"), title="accuracy")
         sizes, curves = alt.Chart(values(tables["sizes"])), alt.Chart(values(tables["curves"]))

@@ -38,7 +38,7 @@ HEIGHT = 330
 @dataclass(frozen=True)
 class Effort(Figure):
     overlay: str = ""  # published numbers to draw beside: `tents_effort`
-    unit: str = "cells"  # what a size counts
+    unit: str = "cell"  # what a size counts
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "fits": [], "curves": [], "attempts": []}
@@ -85,13 +85,13 @@ class Effort(Figure):
         for row in tables["summary"]:
             name = row["series"]
             if row["critical_size"] is not None:
-                found.append(f"{name} is right half of the time at {span(row, 'critical_size')} {self.unit}.")
+                found.append(f"{name} is right half of the time at {span(row, 'critical_size')} {self.unit}s.")
             else:
                 found.append(f"{name} doesn't cross 50 % within the sizes asked.")
             line = next((f for f in tables["fits"] if f["series"] == name and f["fitted_to"] == "solved"), None)
             if line:
                 r2 = f" (R² {line['r2']:.2f})" if line["r2"] is not None else ""
-                more = f"{span(line, 'tokens_per_size')} thinking tokens more for each of the {self.unit}{r2}"
+                more = f"{span(line, 'tokens_per_size')} thinking tokens more for each {self.unit}{r2}"
                 found.append(f"Where it is right, it spends {more}.")
             found.append(f"Over all its attempts, effort {row['effort']}.")
         return found
@@ -135,13 +135,13 @@ def _says(summary: dict[str, Any], fits: Records, unit: str) -> list[str]:
     """The numbers of the panel, below its title."""
     lines = []
     if summary["critical_size"] is not None:
-        lines.append(f"half right at {span(summary, 'critical_size')} {unit}; effort {summary['effort']}")
+        lines.append(f"half right at {span(summary, 'critical_size')} {unit}s; effort {summary['effort']}")
     else:
         lines.append(f"doesn't cross 50 % within these sizes; effort {summary['effort']}")
     for fit in fits:
         if fit["fitted_to"] == "solved":
             r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
-            lines.append(f"solved: {span(fit, 'tokens_per_size')} tokens per size{r2} (95 % intervals over problems)")
+            lines.append(f"solved: {span(fit, 'tokens_per_size')} tokens per {unit}{r2} (95 % intervals over problems)")
     return lines
 
 
@@ -160,7 +160,7 @@ class _Axes:
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
-        return alt.X(f"{field}:Q", title=f"problem size ({self.unit})", scale=scale)
+        return alt.X(f"{field}:Q", title=f"problem size ({self.unit}s)", scale=scale)
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)

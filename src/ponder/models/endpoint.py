@@ -21,32 +21,30 @@ import aiohttp
 import msgspec
 
 from ponder.answers import split_thinking
-from ponder.core import PLUMBING, Bill, Completion, Model, ModelFailure, Request, UserError, Variable
+from ponder.core import Bill, Completion, Model, ModelFailure, Request, UserError, Variable, plumbing
 
 RETRIED = {408, 409, 425, 429}  # and every 5xx
 MAX_WAIT = 60.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Endpoint(Model):
-    id: str
-    url: str = "http://127.0.0.1:8000/v1"
-    budget: int | None = None  # completion tokens, thinking included
-    temperature: float | None = None
+    id: str  # the model's name, as the server knows it
+    url: str = "http://127.0.0.1:8000/v1"  # up to, but without, /chat/completions
+    budget: int | None = None  # completion tokens, thinking included; the server's own limit if not given
+    temperature: float | None = None  # the server's default if not given, as for the next two
     top_p: float | None = None
     effort: str | None = None  # sent as `reasoning_effort`
-    send_seed: bool = True
+    send_seed: bool = True  # a seed of its own with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # more fields for the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = field(
-        default="max_tokens", kw_only=True, metadata=PLUMBING
-    )
-    key: Variable | None = field(default=None, kw_only=True, metadata=PLUMBING)
-    tokenizer: str = field(default="", kw_only=True, metadata=PLUMBING)  # a tokenizer.json, or a model's id on the hub
-    in_flight: int = field(default=32, kw_only=True, metadata=PLUMBING)
-    timeout: float = field(default=1800.0, kw_only=True, metadata=PLUMBING)  # seconds for one answer
-    retries: int = field(default=8, kw_only=True, metadata=PLUMBING)
-    requests_per_minute: float | None = field(default=None, kw_only=True, metadata=PLUMBING)
-    tokens_per_minute: float | None = field(default=None, kw_only=True, metadata=PLUMBING)
+    budget_field: Literal["max_tokens", "max_completion_tokens"] = plumbing("max_tokens")  # what the server calls it
+    key: Variable | None = plumbing(None)  # $NAME of the variable that holds the API key
+    tokenizer: str = plumbing("")  # a tokenizer.json, or a model's id on the hub
+    in_flight: int = plumbing(32)  # requests at once
+    timeout: float = plumbing(1800.0)  # seconds for one answer
+    retries: int = plumbing(8)  # after busy, broken or late answers, before the attempt counts as failed
+    requests_per_minute: float | None = plumbing(None)
+    tokens_per_minute: float | None = plumbing(None)
 
     example: ClassVar[dict[str, Any]] = {"id": "model"}
 

@@ -19,11 +19,11 @@ class Oracle(Model):
     gives_out: float = math.inf  # the size at which half of the answers are right
     steepness: float = 8.0  # of the fall, in log size
     error: float = 0.0  # share of slips at any size
-    tokens_at_zero: float = 200.0
-    tokens_per_size: float = 60.0
+    tokens_at_zero: float = 200.0  # thinking tokens, were the size 0
+    tokens_per_size: float = 60.0  # thinking tokens more for each unit of size
     spread: float = 0.25  # of the log of the tokens
     peak: float = math.inf  # the size from which it thinks less
-    budget: int = 1_000_000
+    budget: int = 1_000_000  # completion tokens, thinking included
     seconds: float = 0.0  # before it answers
 
     def __post_init__(self) -> None:

@@ -5,13 +5,13 @@ A line holds `problem` (its id) and `answer`, and may hold `sample`, `turn`, `th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import msgspec
 
-from ponder.core import PLUMBING, Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError
+from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, plumbing
 
 EXAMPLE = Path(__file__).parent / "replay_example.jsonl"
 
@@ -30,10 +30,10 @@ class Line(msgspec.Struct):
     counted_by: CountedBy = "estimate"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Replay(Model):
-    file: Path
-    in_flight: int = field(default=64, kw_only=True, metadata=PLUMBING)
+    file: Path  # relative to the study's folder
+    in_flight: int = plumbing(64)
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 

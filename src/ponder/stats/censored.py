@@ -21,6 +21,63 @@ from ponder.stats.least_squares import search
 
 
 @dataclass(frozen=True, slots=True)
+class Working:
+    """The last Newton step: its weighted least-squares fit is the fit itself, and redrawing attempts repeats it."""
+
+    rows: Floats  # an attempt's weight, its weight times its response, its part in the spread's two parameters
+    shift: Floats  # sizes × 2: how the weighted responses at a size move with those two parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    design: Floats
+    powers: Floats  # sizes × 2: the spread's design, on the scale of logarithms
+    mean: Floats
+    spread: Floats
+
+
+def working(data: Columns, designs: Sequence[Floats]) -> Working:
+    """For the best of the designs; weight 1 and response `tokens` unless an attempt was truncated."""
+    sizes, cut = np.unique(data.size), data.truncated
+    rows = np.column_stack([np.ones(len(data)), data.tokens, np.zeros((len(data), 2))])
+    if not cut.any():
+        return Working(rows, np.zeros((len(sizes), 2)))
+    size_of = np.searchsorted(sizes, data.size).astype(np.int64)
+    fit = _fit(data, size_of, designs)
+    mean, spread = fit.mean[size_of], fit.spread[size_of]
+    x = (data.tokens - mean) / spread
+    weight, excess = _beyond(x)
+    rows[cut, 0] = weight[cut]
+    rows[cut, 1] = (weight * mean + spread * excess)[cut]
+    # How the equations for the mean and for the spread move with each other's parameters.
+    mean_by_shape = np.where(cut, spread * (excess - x * weight), 0.0)
+    shape_score = np.where(cut, x * excess, x**2 - 1)
+    shape_by_mean = np.where(cut, excess + x * weight, 2 * x) / spread
+    shape_by_shape = np.where(cut, x * (excess + x * weight), 2 * x**2)
+    u, v = fit.design, fit.powers
+
+    def crossed(left: Floats, values: Floats, right: Floats) -> Floats:
+        return np.asarray((left.T * summed(values, size_of)) @ right)
+
+    jacobian = np.block(
+        [
+            [crossed(u, rows[:, 0], u), -crossed(u, mean_by_shape, v)],
+            [crossed(v, shape_by_mean, u), crossed(v, shape_by_shape, v)],
+        ]
+    )
+    mean_score = rows[:, 1] - rows[:, 0] * mean
+    scores = np.column_stack([u[size_of] * mean_score[:, None], v[size_of] * shape_score[:, None]])
+    rows[:, 2:] = np.linalg.solve(jacobian, scores.T)[-2:].T
+    return Working(rows, summed(mean_by_shape, size_of)[:, None] * v)
+
+
+def _beyond(x: Floats) -> tuple[Floats, Floats]:
+    """Of a standard normal known to exceed x: the information about its mean, and its expectation."""
+    excess = hazard(x)
+    return np.clip(excess * (excess - x), 1e-9, 1.0), excess
+
+
+@dataclass(frozen=True, slots=True)
 class _Cells:
     """Attempts cut off at the same size and count are one cell; a common cap leaves one cell a size."""
 
@@ -32,53 +89,33 @@ class _Cells:
         return np.bincount(self.size_of, weights=self.count * values, minlength=sizes).astype(np.float64)
 
 
-def working(data: Columns, designs: Sequence[Floats]) -> Floats:
-    """Two columns, one row an attempt: its weight, and weight times response, for the best of the designs.
-
-    They are 1 and its tokens unless it was truncated; then those of the last Newton step, whose weighted
-    least-squares fit is the fit itself.
-    """
-    out = np.column_stack([np.ones(len(data)), data.tokens])
-    cut = data.truncated
-    if cut.any():
-        size_of = np.unique(data.size, return_inverse=True)[1].astype(np.int64)
-        mean, spread = _fit(data, size_of, designs)
-        mu, sigma = mean[size_of[cut]], spread[size_of[cut]]
-        weight, excess = _beyond((data.tokens[cut] - mu) / sigma)
-        out[cut] = np.column_stack([weight, weight * mu + sigma * excess])
-    return out
+def _cells(data: Columns, size_of: Ints) -> _Cells:
+    pairs = np.column_stack([size_of, data.tokens])[data.truncated]
+    rows, count = np.unique(pairs, axis=0, return_counts=True)
+    return _Cells(rows[:, 0].astype(np.int64), rows[:, 1], count.astype(np.float64))
 
 
-def _beyond(x: Floats) -> tuple[Floats, Floats]:
-    """Of a standard normal known to exceed x: the information about its mean, and its expectation."""
-    excess = hazard(x)
-    return np.clip(excess * (excess - x), 1e-9, 1.0), excess
-
-
-def _fit(data: Columns, size_of: Ints, designs: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Mean and spread at each size."""
-    cut, tokens, sizes = data.truncated, data.tokens, np.unique(data.size)
-    n = np.bincount(size_of).astype(np.float64)
-    seen = summed(np.column_stack([~cut, np.where(cut, 0, tokens), np.where(cut, 0, tokens**2)]), size_of)
-    rows, count = np.unique(np.column_stack([size_of[cut], tokens[cut]]), axis=0, return_counts=True)
-    cells = _Cells(rows[:, 0].astype(np.int64), rows[:, 1], count.astype(np.float64))
+def _fit(data: Columns, size_of: Ints, designs: Sequence[Floats]) -> _Fit:
+    tokens, seen, log_size = data.tokens, ~data.truncated, np.log(np.maximum(np.unique(data.size), 1))
+    cells, sizes, n = _cells(data, size_of), len(log_size), np.bincount(size_of).astype(np.float64)
+    seen_n, seen_sum, seen_squares = summed(np.column_stack([seen, seen * tokens, seen * tokens**2]), size_of).T
+    powers = np.column_stack([np.ones(sizes), log_size - np.average(log_size, weights=n)])
     scale = float(tokens.std()) or 1.0
-    powers = np.column_stack([np.ones(len(sizes)), np.log(sizes) - np.average(np.log(sizes), weights=n)])
     shape = np.array([math.log(scale), 0.0])
-    mean = search((summed(tokens, size_of) / n)[None], n, designs).fitted(designs)[0]
+    best = search((summed(tokens, size_of) / n)[None], n, designs)
     for _ in range(1000):
+        mean = best.fitted(designs)[0]
         spread = np.maximum(np.exp(powers @ shape), 1e-3 * scale)
         x = (cells.cap - mean[cells.size_of]) / spread[cells.size_of]
         information, excess = _beyond(x)
         # Too short a step is safe, too long a one is not.
-        weight = seen[:, 0] + cells.summed(np.maximum(information, 0.2), len(sizes))
-        pull = seen[:, 1] - seen[:, 0] * mean + spread * cells.summed(excess, len(sizes))
-        new = search((mean + pull / weight)[None], weight, designs).fitted(designs)[0]
-        squares = seen[:, 2] - 2 * mean * seen[:, 1] + seen[:, 0] * mean**2
-        surplus = squares / spread**2 + cells.summed(1 + x * excess, len(sizes)) - n
-        step = np.linalg.solve((powers.T * n) @ powers, powers.T @ surplus) / 2
-        moved = max(float(np.abs(new - mean).max()) / scale, float(np.abs(step).max()))
-        mean, shape = new, shape + np.clip(step, -1, 1)
-        if moved < 1e-9:
+        weight = seen_n + cells.summed(np.maximum(information, 0.2), sizes)
+        pull = seen_sum - seen_n * mean + spread * cells.summed(excess, sizes)
+        best = search((mean + pull / weight)[None], weight, designs)
+        squares = seen_squares - 2 * mean * seen_sum + seen_n * mean**2
+        surplus = squares / spread**2 + cells.summed(1 + x * excess, sizes) - n
+        step = np.clip(np.linalg.solve((powers.T * n) @ powers, powers.T @ surplus) / 2, -1, 1)
+        shape = shape + step
+        if max(np.abs(best.fitted(designs)[0] - mean).max() / scale, np.abs(step).max()) < 1e-9:
             break
-    return mean, spread
+    return _Fit(designs[best.design[0]], powers, best.fitted(designs)[0], spread)

@@ -5,7 +5,7 @@ Hill (2001), with the critical size where p itself, not the logistic, is one hal
 
 The interval is the wider of two at each end. Redrawing problems sees that attempts at one problem hang together. The
 profile likelihood sees that 20 right of 20 is not certainty, and that between two sizes of a cliff nothing is known.
-Where either end lies beyond the sizes measured the interval is open there, and so may be the value: none is invented.
+Beyond the sizes measured nothing is invented: an end that lies there is open, a value that lies there is nan.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Critical:
     size: Estimate
     slope: Estimate  # of the logit, in units of log size
     lapse: Estimate  # the share of attempts wrong at any size
-    curve: Curve | None  # None: fewer than two sizes
+    curve: Curve | None  # None: fewer than two sizes, or sizes without a logarithm
 
 
 def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Critical:
     sizes = np.unique(data.size)
-    if len(sizes) < 2:
+    if len(sizes) < 2 or sizes[0] <= 0:
         unknown = Estimate(math.nan, 0.0, math.inf, len(data), data.problems)
         return Critical(unknown, unknown, Estimate(math.nan, 0.0, 1.0, len(data), data.problems), None)
     counts = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
@@ -111,15 +111,15 @@ def _lattice(box: Floats, points: tuple[int, int, int]) -> Floats:
 
 def _zoom(box: Floats, row: Floats, log_size: Floats, within: float) -> Floats:
     """A fine lattice of the candidates whose log likelihood comes `within` that of the best."""
-    points = (81, 21, 6)
+    points = (49, 13, 5)
     whole = box
-    for _ in range(6):  # the more attempts, the smaller the part of the box that matters
+    for _ in range(5):  # the more attempts, the smaller the part of the box that matters
         grid = _lattice(box, points)
         score = _table(grid, log_size) @ row
         near = grid[score >= score.max() - within]
         step = (box[1] - box[0]) / (np.array(points) - 1)
         box = np.clip([near.min(axis=0) - step, near.max(axis=0) + step], *whole)
-    grid = _lattice(box, (161, 25, 9))
+    grid = _lattice(box, (141, 21, 7))
     score = _table(grid, log_size) @ row
     return np.asarray(grid[score >= score.max() - within])
 
@@ -161,10 +161,10 @@ def _climb(grid: Floats, table: Floats, row: Floats, log_size: Floats) -> tuple[
     """The best candidate of all, found on ever finer lattices around the best of the grid, and its score."""
     floor, ceiling = grid.min(axis=0), grid.max(axis=0)
     best, reach = _refit(grid, table, row[None])[0], (ceiling - floor) / 8
-    for _ in range(50):
+    for _ in range(40):
         near = np.clip(_lattice(np.array([best - reach, best + reach]), (5, 5, 5)), floor, ceiling)
         score = _table(near, log_size) @ row
-        best, reach = near[score.argmax()], reach * 0.75
+        best, reach = near[score.argmax()], reach * 0.7
     return best, float(score.max())
 
 

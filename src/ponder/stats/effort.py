@@ -90,14 +90,14 @@ def _fits(data: Columns, level: float, replicates: int, seed: int) -> tuple[Line
     line, bends = [_straight(sizes)], [_bent(sizes, peak) for peak in peaks]
     centred = data.tokens - data.tokens.mean()
     moments = np.column_stack([np.ones(len(data)), centred, centred**2])
-    parts = [moments, working(data, line), *([working(data, bends)] if bends else [])]
-    once = summed(np.column_stack(parts), data.problem)
+    straight, bent = working(data, line), working(data, bends or line)
+    once = summed(np.column_stack([moments, straight.rows, bent.rows]), data.problem)
     again = resampled_sums(once, data.size_of_problem, replicates, seed)
-    means = _means(data, line, once[:, 3:5], again[:, :, 3:5], level)
-    r2 = _r2(data, once[:, :3], again[:, :, :3], means)
+    means = _means(data, line, once[:, 3:7], again[:, :, 3:7], straight.shift, level)
+    found = _line(means, _r2(data, once[:, :3], again[:, :, :3], means))
     if not bends:
-        return _line(means, r2), None
-    return _line(means, r2), _bend(_means(data, bends, once[:, 5:], again[:, :, 5:], level), bends, peaks)
+        return found, None
+    return found, _bend(_means(data, bends, once[:, 7:], again[:, :, 7:], bent.shift, level), bends, peaks)
 
 
 def _straight(x: Floats) -> Floats:
@@ -134,8 +134,10 @@ class _Means:
         return draw_curve(x, value, *self.interval(redrawn))
 
 
-def _means(data: Columns, designs: Sequence[Floats], once: Floats, again: Floats, level: float) -> _Means:
-    """From weights and weighted responses: `once`, one row a problem, and `again`, redrawn and summed by size."""
+def _means(
+    data: Columns, designs: Sequence[Floats], once: Floats, again: Floats, shift: Floats, level: float
+) -> _Means:
+    """From the rows of `Working`: `once`, summed by problem, and `again`, redrawn and summed by size."""
     size_of = data.size_of_problem
     total = summed(once, size_of)
     weight, mean = total[:, 0], total[:, 1] / total[:, 0]
@@ -147,7 +149,8 @@ def _means(data: Columns, designs: Sequence[Floats], once: Floats, again: Floats
     pulled = np.sqrt(1 - np.minimum(np.einsum("sc,cs->s", design, project), 0.99))
     centre = np.where(alone, best.fitted(designs)[0], mean)
     change = again - total
-    noise = (change[:, :, 1] - centre * change[:, :, 0]) / weight / np.where(alone, pulled, 1.0)
+    moved = change[:, :, 1] - centre * change[:, :, 0] + change[:, :, 2:].sum(axis=1) @ shift.T
+    noise = moved / weight / np.where(alone, pulled, 1.0)
     upper = (1 + level) / 2
     noise *= t_quantile(upper, _degrees_of_freedom(project[-1], noise, size_of)) / z_quantile(upper)
     known = data.problems > max(len(strata(size_of)), design.shape[1])

@@ -21,7 +21,7 @@ SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer
 
 @dataclass(frozen=True)
 class Gym(Task):
-    dataset: str
+    dataset: str  # its name in reasoning-gym
     vary: str = ""  # the one curriculum attribute that follows the size; all of them if empty
     options: dict[str, Any] = field(default_factory=dict)  # the dataset's own settings
 

@@ -26,7 +26,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Jsonl(Task):
-    file: Path
+    file: Path  # relative to the study's folder
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 

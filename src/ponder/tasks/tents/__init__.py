@@ -43,7 +43,7 @@ Solve it by reasoning alone, without tools or code. End with the filled grid as 
 
 @dataclass(frozen=True)
 class Tents(Task):
-    difficulty: Difficulty = "easy"
+    difficulty: Difficulty = "easy"  # as in Simon Tatham's collection
     ids: Path | None = None  # a file of game ids, one a line, to ask instead of generated puzzles
 
     default_sizes = (16, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from .board import Board, bits
+from ponder.tasks.tents.board import Board, bits
 
 
 class Camp:

@@ -1,22 +1,21 @@
 """Solve Tents without guessing, by the deductions of Simon Tatham's `tents.c` at his two difficulties.
 
 Easy links tents to trees, rules out cells, and counts along rows and columns. Tricky also looks across: at the corner
-between the only two places of a tree's tent, and at the lines beside a line that is nearly full. Every rule is a
-function that looks at all cells at once (see `board`) and says whether it learnt something, so the state reached when
-none does is the same in any order of the rules.
+between the only two places of a tree's tent, and at the cells beside a line that is nearly full. Every rule is a
+function that looks at all cells at once (see `board`) and says whether it learnt something. Knowing more never makes
+a rule say less, so they end in the same state in whatever order they are asked.
 
-Departs from Tatham's: he enumerates all C(n, k) ways to put a line's k missing tents into its n blank cells.
-The same conclusions follow from the lengths of the runs of blanks: a run of n cells holds at most ⌈n/2⌉ tents, so a
-line has a *slack*, the sum of that over its runs less k. Without slack the runs of odd length are forced, with some
-nothing is, and cells in the next line can be forced only where slack is 0 or 1 (proofs at the rules).
+Departs from Tatham's: he goes through all C(n, k) ways to put a line's k missing tents into its n blank cells. The
+same conclusions follow from the lengths of the runs of blanks. A run of n cells holds at most ⌈n/2⌉ tents; what the
+runs of a line hold together, less k, is its slack. Without slack the runs of odd length are forced, with it nothing
+is, and beside the line cells can be forced only where the slack is 0 or 1 (the rules say why).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from .board import Board
+from ponder.tasks.tents.board import Board
 
 Difficulty: TypeAlias = Literal["easy", "tricky"]
 
@@ -30,7 +29,7 @@ class State:
 
     __slots__ = ("blank", "board", "columns", "counted", "lone_tents", "lone_trees", "rows", "tents")
 
-    def __init__(self, board: Board, trees: int, columns: Sequence[int], rows: Sequence[int]) -> None:
+    def __init__(self, board: Board, trees: int, columns: tuple[int, ...], rows: tuple[int, ...]) -> None:
         self.board, self.columns, self.rows = board, columns, rows
         self.blank = board.cells & ~trees
         self.tents = 0
@@ -169,7 +168,7 @@ class _Runs(NamedTuple):
         return cls(full, odd)
 
 
-def _lines(state: State) -> tuple[tuple[int, tuple[int, ...], Sequence[int]], ...]:
+def _lines(state: State) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
     """Rows, then columns: the step along the line, the lines, the number of tents in each."""
     board = state.board
     return (1, board.rows, state.rows), (board.stride, board.columns, state.columns)

@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .board import Board, bits, board, matching
-from .deduction import Difficulty, State, deduced
-from .search import solutions
+from ponder.tasks.tents.board import Board, bits, board, matching
+from ponder.tasks.tents.deduction import Difficulty, State, deduced
+from ponder.tasks.tents.search import solutions
 
 EMPTY, TREE, TENT, GRASS = range(4)
 Grid: TypeAlias = list[list[int]]

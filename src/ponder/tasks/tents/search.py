@@ -6,8 +6,8 @@ the sizes used here it is milliseconds.
 
 from __future__ import annotations
 
-from .board import matching
-from .deduction import Contradiction, State, deduce
+from ponder.tasks.tents.board import matching
+from ponder.tasks.tents.deduction import Contradiction, State, deduce
 
 
 def solutions(start: State, limit: int) -> list[int]:

@@ -1,0 +1,66 @@
+"""CPU time per Tents puzzle: ours in Python beside Simon Tatham's `sgt-tents` in C, in one run.
+
+    python benchmarks/tents_generation.py [SECONDS]
+
+Each size is made over and over for at least SECONDS (default 2) of CPU time; his start-up is measured and taken off.
+His program finds none in ten minutes at 30×30, and takes minutes for one at 25×25, so there only ours runs.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+
+from ponder.tasks.tents.deduction import Difficulty
+from ponder.tasks.tents.generator import generate
+
+SGT = shutil.which("sgt-tents") or shutil.which("sgt-tents", path="/usr/games")
+BOTH = [(8, 8), (10, 10), (15, 15), (20, 20)]
+OURS = [(25, 25), (30, 30), (40, 40), (60, 60), (8, 50), (4, 100), (10, 100)]
+
+
+def ours(width: int, height: int, difficulty: Difficulty, seconds: float) -> float:
+    rng, count, start = random.Random(1), 0, time.process_time()
+    while (spent := time.process_time() - start) < seconds or count < 3:
+        generate(width, height, difficulty, rng)
+        count += 1
+    return spent / count
+
+
+def _children_seconds(count: int, parameters: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([str(SGT), "--generate", str(count), parameters], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def theirs(width: int, height: int, difficulty: Difficulty, seconds: float) -> float:
+    parameters = f"{width}x{height}d{difficulty[0]}"
+    startup = min(_children_seconds(1, "4x4de") for _ in range(5))
+    count = 4
+    while (spent := _children_seconds(count, parameters) - startup) < seconds:
+        count *= 4
+    return spent / count
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    if SGT is None:
+        print("sgt-tents is not installed (Debian: sgt-puzzles); ours only", file=sys.stderr)
+    print(f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}")
+    for size in BOTH + OURS:
+        for difficulty in ("easy", "tricky"):
+            mine = ours(*size, difficulty, seconds) * 1000
+            line = f"{size[0]:>5}×{size[1]:<3}{difficulty:>9} {mine:>10.2f}"
+            if SGT is not None and size in BOTH:
+                his = theirs(*size, difficulty, seconds) * 1000
+                line += f" {his:>14.2f} {mine / his:>14.2f}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Writes docs/reference from the code: plugins from their docstrings and settings, commands from their help.
+
+`make docs` runs it; a test compares what it would write with what is there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import click
+
+from ponder import describe, plugins
+from ponder.cli import main as command_line
+from ponder.core import Task
+from ponder.study import BUILT_IN, Study, built_in
+
+NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """The name and text of each page."""
+    made = {f"{kind}.md": _plugins(kind) for kind in plugins.CONTRACTS}
+    return made | {"studies.md": _studies(), "commands.md": _commands(), "study-file.md": _study_file()}
+
+
+def _plugins(kind: str) -> str:
+    parts = [f"# {kind.capitalize()}", NOTE]
+    for name in plugins.files(kind):
+        plugin = plugins.load(kind, name)
+        parts += [f"## {name}", inspect.getdoc(inspect.getmodule(plugin)) or "", _settings(describe.schema(plugin))]
+        if issubclass(plugin, Task) and plugin.default_sizes:
+            parts.append(f"Sizes, where a study names none: {', '.join(map(str, plugin.default_sizes))}.")
+    return "\n\n".join(p.strip() for p in parts if p) + "\n"
+
+
+def _settings(rows: list[dict[str, str]]) -> str:
+    if not rows:
+        return "No settings."
+    cells = [
+        f"| `{r['key']}` | `{r['type'].replace('|', chr(92) + '|')}` | "
+        f"{'required' if r['default'] == 'required' else '`' + r['default'] + '`'} | {r['about']} |"
+        for r in rows
+    ]
+    return "\n".join(["| key | type | default | |", "|---|---|---|---|", *cells])
+
+
+def _studies() -> str:
+    parts = ["# Studies", NOTE, "Built-in studies, to run by name or to copy and change: `ponder run effort`."]
+    for name, title in built_in().items():
+        text = (BUILT_IN / f"{name}.toml").read_text("utf-8").strip()
+        parts += [f"## {name}", title, f"```toml\n{text}\n```"]
+    return "\n\n".join(p.strip() for p in parts) + "\n"
+
+
+def _commands() -> str:
+    parts = ["# Commands", NOTE]
+    for name, command in command_line.commands.items():
+        names = ["-h", "--help"]
+        context = click.Context(command, info_name=f"ponder {name}", help_option_names=names, terminal_width=100)
+        text = inspect.cleandoc(command.get_help(context))
+        parts += [f"## {name}", f"```\n{text}\n```"]
+    return "\n\n".join(p.strip() for p in parts) + "\n"
+
+
+def _study_file() -> str:
+    hidden = {"name", "where", "folder", "task", "model", "figure"}
+    rows = [row for row in describe.schema(Study) if row["key"] not in hidden]  # type: ignore[arg-type]
+    text = """\
+A study is one TOML file. A list is a sweep, except where a setting is itself a list. An unknown key is an error that
+names the nearest known one. Any key can be set for one run: `--set problems=5`, `--set model.id=qwq`,
+`--set 'task.size=[16, 25]'`, `--set model[1].budget=4096`.
+
+`[[task]]` takes `name`, `size` and the settings of that [task](tasks.md); `[[model]]` takes `name`, `method` (a list of
+tables, applied in order) and the settings of that [model](models.md); `[[figure]]` takes `name` and the settings of
+that [figure](figures.md). `name` may also be the path of a file of your own, `"./mine.py"`, relative to the study."""
+    return "\n\n".join(["# The study file", NOTE.strip(), text, "Keys of the study itself:", _settings(rows)]) + "\n"
+
+
+if __name__ == "__main__":
+    folder = Path(__file__).parent / "reference"
+    folder.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, "utf-8")
+        sys.stdout.write(f"{folder / name}\n")

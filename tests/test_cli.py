@@ -1,0 +1,100 @@
+"""The command line: data on stdout, talk on stderr, exit codes, and docs that say what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from ponder.progress import line, short
+from ponder.run import Tally
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["show", "tents"], ["show", "effort"], ["plan", "effort"], ["check", "chain_sum"]]
+)
+def test_json(ponder, words) -> None:
+    result = ponder(*words, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)
+    assert ponder(*words).stdout
+
+
+def test_show_a_puzzle(ponder) -> None:
+    shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
+    assert shown["size"] == 36
+    assert len(json.loads(shown["answer"])) == 6
+    result = ponder("show", "tents", "--size", "37")
+    assert result.exit_code == 2
+    assert "near it are" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "taks"], "did you mean `tasks`?"),
+        (["show", "tens"], "did you mean `tents`?"),
+        (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
+        (["check", "./none.py"], "there is no file"),
+        (["report", "effort"], "there is no store ponder.db"),
+        (["grade", "effort"], "there is no store ponder.db"),
+        (["export", "effort"], "there is no store ponder.db"),
+        (["new", "task", "my-task"], "can't be a plugin's name"),
+    ],
+)
+def test_mistakes(ponder, words, message) -> None:
+    result = ponder(*words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not result.stdout
+    assert not Path("ponder.db").exists()
+
+
+def test_new_never_overwrites(ponder) -> None:
+    assert ponder("new", "task", "mine").exit_code == 0
+    assert ponder("check", "./mine.py").exit_code == 0
+    assert "is there already" in ponder("new", "model", "mine").stderr
+
+
+def test_a_study_with_a_task_of_its_own(ponder, write) -> None:
+    ponder("new", "task", "own_task")
+    write("s.toml", 'problems = 3\n[[task]]\nname = "./own_task.py"\n[[model]]\nname = "oracle"\n')
+    assert json.loads(ponder("run", "s.toml", "--json").stdout)["right"] == 9
+
+
+def test_progress_line() -> None:
+    tally = Tally(planned=200, right=40, wrong=5, truncated=3, failed=2, tokens=1_234_567)
+    tally.started -= 10
+    text = line(tally)
+    for part in ("50/200", "5/s", "0:30 left", "1.23M tokens", "right 40", "wrong 5", "truncated 3", "failed 2"):
+        assert part in text
+    assert short(999) == "999"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["pages"]()
+    for name, text in pages.items():
+        assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
+
+
+def test_the_readme_tree_is_true() -> None:
+    """Each path in the README's tree exists, and each file and folder of the package is in it."""
+    tree = re.search(r"```\nsrc/ponder/\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert tree
+    named = set(re.findall(r"^  ([\w.]+)/?", tree[1], re.MULTILINE))
+    there = {
+        p.name for p in (ROOT / "src" / "ponder").iterdir() if p.suffix in ("", ".py") and not p.name.startswith("__")
+    }
+    assert named == there - {"py.typed"}
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
