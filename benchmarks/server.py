@@ -1,4 +1,4 @@
-"""A chat endpoint that costs next to nothing: every answer takes 50 ms, however many are in flight.
+"""A chat endpoint that costs next to nothing: every answer takes equally long, however many are in flight.
 
 HTTP by hand on asyncio's protocols, because a framework would take more CPU than the clients that are measured. It
 notes what only a server sees: how many were in flight at most, how many bytes it served, and how much CPU the client
@@ -16,7 +16,6 @@ import time
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
-SECONDS = 0.05
 THOUGHTS = 997  # a prime, so that no pattern of prompts meets a pattern of thoughts
 
 CHAIN = re.compile(rb"What is ([\d +-]+)\?")
@@ -51,7 +50,9 @@ def thought(rng: random.Random) -> str:
     while sum(map(len, parts)) < wanted:
         a, b = (total or rng.randrange(10, 10_000)), rng.randrange(10, 1000)
         words = {"a": a, "b": b, "sum": a + b, "off": a + b + rng.choice((-10, -1, 1, 10))}
-        parts.append(rng.choice(STEPS).format(**words, tens=b // 10 * 10, ones=b % 10) + rng.choice((" ", "\n", "\n\n")))
+        parts.append(
+            rng.choice(STEPS).format(**words, tens=b // 10 * 10, ones=b % 10) + rng.choice((" ", "\n", "\n\n"))
+        )
         total = a + b if total < 100_000 else 0
     return "".join(parts)
 
@@ -59,8 +60,8 @@ def thought(rng: random.Random) -> str:
 class State:
     """What the server has seen since it was last asked to watch."""
 
-    def __init__(self) -> None:
-        rng = random.Random(1)
+    def __init__(self, seconds: float) -> None:
+        self.seconds, rng = seconds, random.Random(1)
         self.thoughts = [thought(rng) for _ in range(THOUGHTS)]
         self.quoted = [json.dumps(t).encode() for t in self.thoughts]
         self.watch(0)
@@ -114,7 +115,7 @@ class Connection(asyncio.Protocol):
         head, body, self.buffer = self.buffer[:end], self.buffer[end + 4 : body_end], self.buffer[body_end:]
         if head.startswith(b"POST"):
             self.state.arrived()
-            self.loop.call_later(SECONDS, self.answer, body)
+            self.loop.call_later(self.state.seconds, self.answer, body)
         else:
             self.send(json.dumps(self.look(head.split(maxsplit=2)[1].decode())).encode())
 
@@ -133,13 +134,13 @@ class Connection(asyncio.Protocol):
             self.transport.write(HEAD % len(body) + body)
 
 
-async def serve() -> None:
+async def serve(seconds: float) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(Connection, State(), loop), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(partial(Connection, State(seconds), loop), "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)  # the parent reads the port
     # It ends with its parent, whose end of this pipe closes however the parent ends.
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(float(sys.argv[1])))

@@ -154,7 +154,13 @@ def test_a_tent_may_touch_two_trees() -> None:
 
 def test_more_tents_than_trees_is_wrong_whatever_the_sums() -> None:
     assert puzzle("TA.A").check(drawn("TA.A")) == "tents and trees unmatched"
-    assert puzzle("TT.A").check(drawn("TT.A")) == "tents and trees unmatched"
+
+
+def test_two_trees_cannot_share_a_tent() -> None:
+    p = puzzle("TAT")
+    assert p.check(drawn("TAT")) == "tents and trees unmatched"
+    assert p.solve() is None
+    assert p.solutions() == []
 
 
 def test_a_ring_has_one_solution_that_links_cannot_decide() -> None:
@@ -220,7 +226,7 @@ def foreign(draw: st.DrawFn) -> Puzzle:
     width, height = draw(st.sampled_from([(2, 2), (1, 6), (3, 3), (4, 3), (3, 5), (4, 4), (5, 4)]))
     cells = draw(st.permutations(range(width * height)))
     count = draw(st.integers(0, 5 if width * height < 16 else 4))
-    trees, tents = cells[:count], cells[count : 2 * count]
+    trees, tents = cells[:count], cells[count : 2 * count + draw(st.sampled_from([0, 0, 0, -1, 1]))]
     columns, rows = [0] * width, [0] * height
     for tent in tents:
         rows[tent // width] += 1

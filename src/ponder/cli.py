@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import sys
@@ -143,6 +142,8 @@ def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> N
 @_study_options
 def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet."""
+    import asyncio
+
     from ponder import progress
     from ponder.plan import plan as planned
     from ponder.run import Tally

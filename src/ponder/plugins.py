@@ -7,7 +7,6 @@ name a file of its own, `name = "./mine.py"`.
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import importlib.util
@@ -48,9 +47,9 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """The first line of a file's docstring."""
-    doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    return doc.partition("\n")[0]
+    """The first line of a file's docstring, with which every plugin file begins."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"')
 
 
 def names(kind: str) -> dict[str, str]:

@@ -11,10 +11,10 @@ import math
 import random
 from dataclasses import dataclass
 
-from ponder.core import Bill, Completion, Model, Request, UserError
+from ponder.core import Bill, Completion, Model, Request, UserError, plumbing
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Oracle(Model):
     gives_out: float = math.inf  # the size at which half of the answers are right
     steepness: float = 8.0  # of the fall, in log size
@@ -25,9 +25,9 @@ class Oracle(Model):
     peak: float = math.inf  # the size from which it thinks less
     budget: int = 1_000_000  # completion tokens, thinking included
     seconds: float = 0.0  # before it answers
+    in_flight: int = plumbing(64)
 
     def __post_init__(self) -> None:
-        self.in_flight = max(self.in_flight, 64)
         if not 0 <= self.error <= 1:
             raise UserError(f"error is a share from 0 to 1, not {self.error}")
 

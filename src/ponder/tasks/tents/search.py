@@ -6,15 +6,13 @@ the sizes used here it is milliseconds.
 
 from __future__ import annotations
 
-from ponder.tasks.tents.board import matching
 from ponder.tasks.tents.deduction import Contradiction, State, deduce
 
 
 def solutions(start: State, limit: int) -> list[int]:
     """The tents of up to `limit` different solutions."""
     found: list[int] = []
-    trees = start.lone_trees
-    if not sum(start.rows) == sum(start.columns) == trees.bit_count():
+    if not sum(start.rows) == sum(start.columns) == start.lone_trees.bit_count():
         return found
     stack = [start]
     while stack and len(found) < limit:
@@ -24,9 +22,9 @@ def solutions(start: State, limit: int) -> list[int]:
         except Contradiction:
             continue
         if not state.blank:
-            # Links are left open where tents and trees form a ring, which can be linked in two ways.
-            if matching(state.board, state.tents, trees) is not None:
-                found.append(state.tents)
+            # Links still open form rings, and a ring can be linked: n trees have at most two tents beside them each
+            # (three would touch), the n tents at least two trees, so all have two.
+            found.append(state.tents)
             continue
         cell = state.blank & -state.blank
         without = state.copy()

@@ -1,0 +1,57 @@
+"""What the verbs cost that read a store of 50,000 attempts: a report in seconds, a plan or a listing at once."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from measured import PONDER, cost, table, verdict
+
+SIZES = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
+STUDY = """
+problems = {problems}
+samples  = 5
+[[task]]
+name = "chain_sum"
+size = {sizes}
+digits = 3
+[[model]]
+name = "oracle"
+gives_out = 24
+error = 0.03
+peak = 48
+budget = 4000
+[[figure]]
+name = "effort"
+[[figure]]
+name = "accuracy"
+"""
+VERBS = (  # with at most so many CPU seconds
+    (["report", "study.toml"], 10.0),
+    (["plan", "study.toml"], 0.5),
+    (["list"], 0.5),
+    (["list", "tasks"], 0.5),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--attempts", type=int, default=50_000)
+    attempts = parser.parse_args().attempts
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "study.toml").write_text(STUDY.format(problems=attempts // len(SIZES) // 5, sizes=SIZES))
+        made = cost([PONDER, "run", "study.toml"], folder)
+        again = cost([PONDER, "run", "study.toml"], folder)
+        costs = [cost([PONDER, *verb], folder) for verb, _ in VERBS]
+    named = [("run (oracle)", made), ("run, with nothing left", again)]
+    named += [(" ".join(verb), used) for (verb, _), used in zip(VERBS, costs, strict=True)]
+    rows = [(name, f"{used.cpu_seconds:.2f}", f"{used.peak_mb:.0f}") for name, used in named]
+    print(f"\n{attempts:,} attempts in the store\n\n{table(rows, ('verb', 'CPU s', 'peak MB'))}\n")
+    for (verb, limit), used in zip(VERBS, costs, strict=True):
+        print(verdict(f"ponder {' '.join(verb)}", used.cpu_seconds, limit, " s"))
+
+
+if __name__ == "__main__":
+    main()

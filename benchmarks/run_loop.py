@@ -1,0 +1,220 @@
+"""What an attempt costs the client, beside a bare loop, Inspect and lm-eval: one server, one set of prompts, one run.
+
+Each client is a process of its own that asks for two numbers of attempts. The slope between them is the cost of one
+attempt; what a start costs is left out of it, and shown as the total. Ponder's process does all that `ponder run` does:
+it makes the problems, grades the answers and commits them to its store. `--quick` asks less often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+from measured import PONDER, Cost, cost, table, verdict
+
+from ponder.tasks.chain_sum import ChainSum
+
+HERE = Path(__file__).parent
+PEERS_PYTHON = HERE.parent / ".venv-peers/bin/python"
+TASK = ChainSum(digits=3)
+SIZE = 8
+STUDY = """
+problems = {attempts}
+[[task]]
+name = "chain_sum"
+size = {size}
+digits = {digits}
+[[model]]
+name = "endpoint"
+id = "served"
+url = "{url}"
+in_flight = {in_flight}
+"""
+
+
+class Client(NamedTuple):
+    """A way to ask, and for how many attempts it is asked: a slow one for fewer, or it would take all day."""
+
+    name: str
+    command: Callable[[Path, str, int, int], list[str]]
+    attempts: tuple[int, int]
+    repeats: int
+
+
+class Asked(NamedTuple):
+    """A client's run, as the kernel, the server and the disk saw it."""
+
+    attempts: int
+    cost: Cost
+    seen: dict[str, Any]
+    stored_bytes: int
+
+
+@contextmanager
+def serving(seconds: float) -> Iterator[str]:
+    """The address of a server that takes so long for an answer."""
+    command = [sys.executable, str(HERE / "server.py"), str(seconds)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin
+    assert process.stdout
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def ponder(folder: Path, url: str, in_flight: int, attempts: int) -> list[str]:
+    settings = {"attempts": attempts, "size": SIZE, "digits": TASK.digits, "url": url, "in_flight": in_flight}
+    (folder / "study.toml").write_text(STUDY.format(**settings))
+    return [PONDER, "run", "study.toml"]
+
+
+def peer(script: str, python: Path) -> Callable[[Path, str, int, int], list[str]]:
+    """A client that reads Ponder's prompts from a file."""
+
+    def command(folder: Path, url: str, in_flight: int, attempts: int) -> list[str]:
+        with (folder / "prompts.jsonl").open("w") as file:
+            for problem in itertools.islice(TASK.problems(SIZE, 0), attempts):
+                row = {"question": problem.turns[0], "tagged": TASK.solve(problem)}
+                file.write(json.dumps(row) + "\n")
+        return [str(python), str(HERE / "peers" / script), url, str(in_flight), "prompts.jsonl"]
+
+    return command
+
+
+def clients(quick: bool) -> list[Client]:
+    most = (1000, 4000) if quick else (2000, 10_000)
+    repeats = 1 if quick else 3
+    found = [
+        Client("bare aiohttp loop", peer("floor.py", Path(sys.executable)), most, repeats),
+        Client("Ponder", ponder, most, repeats),
+    ]
+    if PEERS_PYTHON.exists():
+        found += [
+            Client("lm-eval", peer("lm_eval_run.py", PEERS_PYTHON), (500, 2000) if quick else (1000, 4000), repeats),
+            Client("Inspect", peer("inspect_eval.py", PEERS_PYTHON), (100, 300) if quick else (200, 1000), 1),
+        ]
+    else:
+        print("without lm-eval and Inspect: scripts/bench-peers installs them", file=sys.stderr)
+    return found
+
+
+def ask(client: Client, server: str, in_flight: int, attempts: int) -> Asked:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = client.command(folder, f"{server}/v1", in_flight, attempts)
+        used = cost(command, folder, lambda pid: look(server, f"watch?pid={pid}"))
+        seen = look(server, "state")
+        assert seen["requests"] == attempts, f"{client.name} asked {seen['requests']} times, not {attempts}"
+        stored = sum(f.stat().st_size for f in folder.glob("ponder.db*"))
+    print(f"{client.name}: {attempts:,} attempts, {in_flight} in flight", file=sys.stderr)
+    return Asked(attempts, used, seen, stored)
+
+
+def look(server: str, page: str) -> dict[str, Any]:
+    with urlopen(f"{server}/{page}") as response:
+        return dict(json.load(response))
+
+
+class Speed(NamedTuple):
+    """CPU milliseconds for one attempt: of the long run with its start, and of each attempt more."""
+
+    total: float
+    marginal: float
+    first_request_cpu: float
+    most_in_flight: int
+
+
+def speed(client: Client, server: str, in_flight: int) -> Speed:
+    runs = [[ask(client, server, in_flight, n) for n in client.attempts] for _ in range(client.repeats)]
+    more = client.attempts[1] - client.attempts[0]
+    return Speed(
+        total=median(1000 * long.cost.cpu_seconds / long.attempts for _, long in runs),
+        marginal=median(1000 * (long.cost.cpu_seconds - short.cost.cpu_seconds) / more for short, long in runs),
+        first_request_cpu=median(run.seen["first_request_cpu"] for pair in runs for run in pair),
+        most_in_flight=max(run.seen["most_in_flight"] for pair in runs for run in pair),
+    )
+
+
+def compare(found: list[Client], server: str) -> list[str]:
+    """The clients side by side; returns what became of the targets."""
+    verdicts = []
+    for in_flight in (64, 256):
+        speeds = {client.name: speed(client, server, in_flight) for client in found}
+        ours = speeds["Ponder"].marginal
+        rows = [
+            (
+                client.name,
+                " → ".join(f"{n:,}" for n in client.attempts),
+                f"{speeds[client.name].marginal:.2f}",
+                f"{speeds[client.name].marginal / ours:.2f}",
+                f"{speeds[client.name].total:.2f}",
+                f"{speeds[client.name].first_request_cpu:.2f}",
+                speeds[client.name].most_in_flight,
+            )
+            for client in found
+        ]
+        heads = ("client", "attempts", "ms/attempt", "× Ponder", "ms with start", "s to 1st request", "most in flight")
+        print(f"\nCPU of the client, {in_flight} in flight, 50 ms an answer\n\n{table(rows, heads)}")
+        verdicts += [
+            verdict(f"CPU for an attempt, {in_flight} in flight", ours, 1.0, " ms"),
+            verdict(
+                f"CPU before the first request, {in_flight} in flight", speeds["Ponder"].first_request_cpu, 0.5, " s"
+            ),
+        ]
+    return verdicts
+
+
+def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
+    """Memory and disk as a run gets longer; returns what became of the targets."""
+    runs = [ask(client, server, 64, n) for n in lengths]
+    ratios = [run.stored_bytes / run.seen["body_bytes"] for run in runs]
+    rows = [
+        (
+            f"{run.attempts:,}",
+            f"{run.cost.peak_mb:.0f}",
+            f"{run.seen['body_bytes'] / 1e6:.1f}",
+            f"{run.stored_bytes / 1e6:.1f}",
+            f"{ratio:.2f}",
+        )
+        for run, ratio in zip(runs, ratios, strict=True)
+    ]
+    heads = ("attempts", "peak MB", "MB of replies", "MB stored", "stored / replies")
+    print(f"\nMemory and disk of Ponder\n\n{table(rows, heads)}")
+    peaks = [run.cost.peak_mb for run in runs]
+    return [
+        verdict("peak memory", max(peaks), 100, " MB"),
+        verdict(f"memory that {lengths[-1]:,} attempts take beyond {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),
+        verdict("bytes stored for a byte of replies", max(ratios), 1),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="fewer attempts, once each")
+    quick = parser.parse_args().quick
+    found = clients(quick)
+    ours = next(client for client in found if client.name == "Ponder")
+    with serving(0.05) as server:
+        verdicts = compare(found, server)
+        verdicts += growth(ours, server, (1000, 10_000) if quick else (1000, 10_000, 50_000))
+    # At 50 ms an answer a client would have to send one each 0.2 ms to keep 256 open: that takes a slower server.
+    with serving(1.0) as server:
+        idle = 256 - ask(ours, server, 256, 1024).seen["most_in_flight"]
+        verdicts.append(verdict("of 256 connections, never used at once with 1 s an answer", idle, 0))
+    print("\n" + "\n".join(verdicts))
+
+
+if __name__ == "__main__":
+    main()
