@@ -55,6 +55,7 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.in_flight = self.most_in_flight = 0
+        self.arrived = asyncio.Condition()
         self.raw = Path(faults["raw_file"]).read_bytes() if "raw_file" in faults else b""
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -75,6 +76,10 @@ class Server:
             self.counts["slow"] += 1
             await asyncio.sleep(self.faults["slow_once"])
         await asyncio.sleep(self.faults.get("seconds", 0.0))
+        if together := self.faults.get("together"):  # answer none until so many are in flight
+            async with asyncio.timeout(60), self.arrived:
+                self.arrived.notify_all()
+                await self.arrived.wait_for(lambda: self.most_in_flight >= together)
         if status := self.faults.get("always"):
             return web.Response(status=status, text=self.faults.get("text", "no"))
         draw = self.random.random()

@@ -115,11 +115,9 @@ def test_a_small_gap_elsewhere_does_not_make_a_wide_cliff_known() -> None:
     assert (found.low, found.high) == (30, 60)
 
 
-def test_one_size_says_nothing() -> None:
-    for data in (
-        with_shares([0.5], sizes=(16,)),
-        with_shares([], sizes=()) if False else with_shares([1.0], sizes=(16,)),
-    ):
+def test_one_size_or_none_says_nothing() -> None:
+    empty = columns_of([], np.array([], dtype=np.int64), np.array([], dtype=bool))
+    for data in (with_shares([0.5], sizes=(16,)), with_shares([1.0], sizes=(16,)), empty):
         found = critical_size(data)
         assert math.isnan(found.size.value)
         assert (found.size.low, found.size.high, found.curve) == (0, math.inf, None)

@@ -151,7 +151,7 @@ def test_a_fall_is_seen_where_there_is_one() -> None:
     rng = np.random.default_rng(9)
     found = [effort(made(rng, rise_and_fall), replicates=300) for _ in range(50)]
     assert sum(e.verdict == "falls after a peak" for e in found) >= 48
-    assert found[0].says.startswith("falls after ")
+    assert found[0].verdict == "falls after a peak"
     assert all(e.bend_on_all and e.bend_on_all.peak.low <= 36 <= e.bend_on_all.peak.high for e in found)
 
 
@@ -175,7 +175,7 @@ def test_too_little_says_so(problems) -> None:
         for size in (16, 20)[: 2 * problems]
     ]
     found = effort(columns(rows))
-    assert found.says == "not enough data"
+    assert found.verdict == "not enough data"
     if found.line_on_all:
         assert (found.line_on_all.slope.low, found.line_on_all.slope.high) == (-math.inf, math.inf)
 

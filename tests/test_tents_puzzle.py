@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ponder.tasks.tents.board import board
 from ponder.tasks.tents.deduction import LOCAL, TRICKY, Contradiction, Difficulty, State, clear_beside_lines, fill_lines
 from ponder.tasks.tents.generator import generate, possible
-from ponder.tasks.tents.puzzle import Grid, Puzzle
+from ponder.tasks.tents.puzzle import Grid, Puzzle, matching
 
 SGT = shutil.which("sgt-tents") or shutil.which("sgt-tents", path="/usr/games")
 needs_sgt = pytest.mark.skipif(SGT is None, reason="sgt-tents is not installed (Debian: sgt-puzzles)")
@@ -218,6 +218,24 @@ def brute(p: Puzzle) -> list[Grid]:
         ):
             found.append(changed([[cell or 3 for cell in row] for row in start], *((y, x, 2) for y, x in tents)))
     return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.permutations(range(12)), st.integers(0, 5), st.integers(0, 6))
+def test_matching_finds_a_pairing_where_there_is_one(cells: list[int], tents: int, trees: int) -> None:
+    b = board(4, 3)
+    bits = [b.bit(cell // 4, cell % 4) for cell in cells]
+    camp, wood = bits[:tents], bits[tents : tents + trees]
+    exists = any(
+        all(tree & b.beside(tent) for tent, tree in zip(camp, order, strict=True))
+        for order in itertools.permutations(wood, len(camp))
+    )
+    found = matching(b, sum(camp), sum(wood))
+    assert (found is not None) == exists
+    if found is not None:
+        assert sorted(found) == sorted(camp)
+        assert len(set(found.values())) == len(camp)
+        assert all(tree in wood and tree & b.beside(tent) for tent, tree in found.items())
 
 
 @st.composite

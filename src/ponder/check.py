@@ -53,7 +53,7 @@ def task(task: Task) -> Iterator[str]:
             yield f"size {size}: the problem says its size is {problem.size}"
         if msgspec.json.decode(msgspec.json.encode(problem), type=Problem) != problem:
             yield f"size {size}: the problem changes when it is stored: keep to JSON, with lists and not tuples"
-        solution = task.grade_turns(problem, [task.solve(problem)] * len(problem.turns))
+        solution = task.grade_turns(problem, [task.solve_turn(problem, t) for t in range(len(problem.turns))])
         if not solution.correct or solution.said is None:
             yield f"size {size}: its own solution is graded wrong: {solution.why}"
         yield from _junk(task, problem)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
-Status: TypeAlias = Literal["graded", "unparsed", "truncated", "failed"]
+# `open` is a conversation that has begun; the other four are ways to end.
+Status: TypeAlias = Literal["open", "graded", "unparsed", "truncated", "failed"]
+Remember: TypeAlias = Literal["answers", "visible", "all"]
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]  # what statistics hand to a figure: named tables of plain values
 
@@ -126,6 +128,30 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # a method may allow fewer completion tokens than the model's own `budget`
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a model is shown again of its own conversation."""
+
+    remember: Remember = "visible"  # of each reply: its gist, what a user would see, or its thinking too
+    window: int | None = None  # of the turns: only the last so many
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise UserError(
+                f"window is a number of turns, at least 1, not {self.window}", hint="leave it out to keep all"
+            )
+
+    def of_reply(self, task: Task, said: Completion) -> Message:
+        if self.remember == "answers":
+            return Message("assistant", task.gist(said.answer))
+        if self.remember == "all" and said.thinking:
+            return Message("assistant", f"<think>{said.thinking}</think>\n{said.answer}")
+        return Message("assistant", said.answer)
+
+    def of_past(self, past: list[Message]) -> list[Message]:
+        return past if self.window is None else past[-2 * self.window :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +298,17 @@ class Task(Plugin, ABC):
     def grade(self, problem: Problem, answer: str) -> Grade:
         """Judge the text of an answer, whatever it holds, without raising."""
 
+    def solve_turn(self, problem: Problem, turn: int) -> str:  # noqa: ARG002 for those who override it
+        """A right answer to one turn of a conversation."""
+        return self.solve(problem)
+
     def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
         """Judge a whole conversation; unless a task says otherwise, its last answer counts."""
         return self.grade(problem, answers[-1])
+
+    def gist(self, answer: str) -> str:
+        """What is left of a reply in the conversation where only answers are remembered."""
+        return answer
 
     def fixed(self) -> Sequence[Problem] | None:
         """Every problem, for a task that holds a fixed set; None for one that makes its own."""
@@ -298,7 +332,7 @@ class Task(Plugin, ABC):
         seen: set[bytes] = set()
         key = (self.identity(), self.version, size, seed)
         index = repeats = 0
-        while repeats < 1000:
+        while repeats < 200:  # of 240 puzzles the last ones are found, and ten are not searched for hours
             problem = self.problem(size, seed_from(*key, index))
             index += 1
             mark = digest(problem.id)[:8]

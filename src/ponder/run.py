@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple, Self
@@ -42,6 +43,7 @@ class Job(NamedTuple):
     position: int
     problem: Problem
     sample: int
+    begun: tuple[Completion, ...] = ()  # the turns that an earlier run finished
 
 
 @dataclass
@@ -96,7 +98,7 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
     for position, problem in enumerate(cell.asked()):
         for sample in range(cell.samples):
             if (position, sample) not in done:
-                yield Job(cell, position, problem, sample)
+                yield Job(cell, position, problem, sample, store.begun(cell, position, sample))
 
 
 async def run(study: Study, store: Store, tally: Tally) -> None:
@@ -127,10 +129,9 @@ async def _run_model(cells: Sequence[Cell], store: Store, tally: Tally) -> None:
 
 async def _work(model: Model, feed: _Feed, writer: _Writer, tally: Tally) -> None:
     while job := await feed.next():
-        attempt = await ask(model, job)
+        attempt = await ask(model, job, writer)
         feed.answered()
         tally.count(attempt, model)
-        await writer.put(Done(job.cell, job.position, attempt))
         if tally.failures_in_a_row >= FAILURES_IN_A_ROW + model.in_flight:
             what = f"the last {tally.failures_in_a_row} attempts failed: {attempt.why}"
             raise UserError(what, where=job.cell.model_label, hint="put the model right and run again: it resumes")
@@ -171,26 +172,27 @@ class _Writer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._batch: list[Done] = []
+        self._ended = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._clock = asyncio.create_task(self._tick())
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._clock.cancel()
-        if self._batch:
-            self._store.add(self._batch)
+        self._ended.set()
+        await self._clock
 
     async def put(self, done: Done) -> None:
         self._batch.append(done)
         if self._clock.done():
-            self._clock.result()  # raises what stopped it: a full disk
+            await self._clock  # raises what stopped it: a full disk
         if len(self._batch) >= FLUSH_ATTEMPTS:
             await self._flush()
 
     async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
+        while not self._ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), FLUSH_SECONDS)
             await self._flush()
 
     async def _flush(self) -> None:
@@ -199,24 +201,36 @@ class _Writer:
             await asyncio.to_thread(self._store.add, batch)
 
 
-async def ask(model: Model, job: Job) -> Attempt:
-    """One attempt: every turn asked, the whole graded."""
-    problem, said = job.problem, list[Completion]()
-    messages = [Message("system", problem.system)] if problem.system else []
-    messages += problem.history
-    try:
-        for turn, text in enumerate(problem.turns):
-            messages.append(Message("user", text))
-            seed = job.cell.attempt_seed(problem, job.sample, turn)
-            request = Request(job.cell.task, problem, tuple(messages), seed, job.sample, turn)
-            said.append(_clean(await model.complete(request)))
-            messages.append(Message("assistant", said[-1].answer))
-    except UserError:
-        raise
-    except Exception as error:  # a crash is no answer either
-        why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
-        return Attempt(problem, job.sample, "failed", False, why[:500], ())
-    return graded(job.cell.task, Attempt(problem, job.sample, "graded", False, "", tuple(said)))
+async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
+    """One attempt: every turn asked, and stored as it is answered; then the whole graded."""
+    cell, problem = job.cell, job.problem
+    given = [Message("system", problem.system)] if problem.system else []
+    given += problem.history
+    said, past = list[Completion](), list[Message]()
+    attempt = Attempt(problem, job.sample, "open", False, "", ())
+    for turn, text in enumerate(problem.turns):
+        asked = Message("user", text)
+        if turn < len(job.begun):
+            said.append(job.begun[turn])
+        else:
+            messages = (*given, *cell.memory.of_past(past), asked)
+            seed = cell.attempt_seed(problem, job.sample, turn)
+            try:
+                completion = await model.complete(Request(cell.task, problem, messages, seed, job.sample, turn))
+            except UserError:
+                raise
+            except Exception as error:  # a crash is no answer either
+                why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
+                attempt = replace(attempt, status="failed", why=why[:500], completions=tuple(said))
+                await writer.put(Done(cell, job.position, attempt, stored=len(said)))
+                return attempt
+            said.append(_clean(completion))
+            if turn + 1 < len(problem.turns):
+                await writer.put(Done(cell, job.position, replace(attempt, completions=tuple(said)), stored=turn))
+        past += [asked, cell.memory.of_reply(cell.task, said[-1])]
+    attempt = graded(cell.task, replace(attempt, completions=tuple(said)))
+    await writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(said) - 1)))
+    return attempt
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:

@@ -38,16 +38,22 @@ CREATE TABLE turn (
     PRIMARY KEY (attempt, position));
 """
 
-REPLACE_ATTEMPT = "INSERT OR REPLACE INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"
-REPLACE_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (cell, problem, sample) DO UPDATE SET
+    status = excluded.status, correct = excluded.correct, why = excluded.why, details = excluded.details,
+    prompt_tokens = excluded.prompt_tokens, thinking_tokens = excluded.thinking_tokens,
+    answer_tokens = excluded.answer_tokens, seconds = excluded.seconds, counted_by = excluded.counted_by
+    RETURNING id"""
+PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Done(NamedTuple):
-    """A finished attempt on its way into the store."""
+    """An attempt on its way into the store or out of it, with a turn or more done."""
 
     cell: Cell
     position: int  # of the problem among those of its source
     attempt: Attempt
+    stored: int = 0  # how many of its turns the store holds already
 
 
 class Store:
@@ -162,10 +168,11 @@ class Store:
         key = (cell, row[0], attempt.sample)
         details = json.dumps(attempt.details) if attempt.details else None
         graded = (attempt.status, attempt.correct, attempt.why, details)
-        (row_id,) = self._db.execute(REPLACE_ATTEMPT, (*key, *graded, *_bill(attempt.bill))).fetchone()
-        for position, turn in enumerate(attempt.completions):
+        bill = Bill() if attempt.status == "open" else attempt.bill
+        (row_id,) = self._db.execute(PUT_ATTEMPT, (*key, *graded, *_bill(bill))).fetchone()
+        for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             said = (row_id, position, turn.thinking, turn.answer, turn.stop)
-            self._db.execute(REPLACE_TURN, (*said, *_bill(turn.bill)))
+            self._db.execute(PUT_TURN, (*said, *_bill(turn.bill)))
 
     def _cell_id(self, cell: Cell) -> int:
         if cell.key not in self._cells:
@@ -181,15 +188,23 @@ class Store:
     def done(self, cell: Cell) -> set[tuple[int, int]]:
         """Position and sample of each attempt of a cell that needn't be made again."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND status != 'failed'"""
+                 WHERE cell = ? AND status NOT IN ('failed', 'open')"""
         with self._one_at_a_time:
             return set(self._db.execute(sql, (self._find(cell),)))
+
+    def begun(self, cell: Cell, position: int, sample: int) -> tuple[Completion, ...]:
+        """The finished turns of a conversation that was cut short."""
+        sql = """SELECT attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND source = ? AND position = ? AND sample = ?"""
+        with self._one_at_a_time:
+            row = self._db.execute(sql, (self._find(cell), cell.source, position, sample)).fetchone()
+            return tuple(self._turns(row[0])) if row else ()
 
     def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
         """How many answers these cells have, and what they cost together."""
         sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'failed'"""
+                 WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
         answers, bill = 0, Bill()
         for cell in cells:
             n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
@@ -201,7 +216,7 @@ class Store:
         """What statistics need of the attempts that a study asks for, without their text."""
         sql = """SELECT name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds,
                  counted_by, details FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample"""
+                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
         for cell in cells:
             for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
                 name, sample, status, correct, why, prompt, thinking, answer, seconds, counted_by, details = row
@@ -214,7 +229,8 @@ class Store:
         """The attempts of a cell, whole, or the first few of them."""
         sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? ORDER BY position, sample LIMIT ?"""
+                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
+                 ORDER BY position, sample LIMIT ?"""
         for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
             row_id, position, body, sample, status, correct, why, details = row
             problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
@@ -232,7 +248,7 @@ class Store:
         sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
                  AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)"""
         with self._transaction():
-            for cell, position, attempt in changes:
+            for cell, position, attempt, _ in changes:
                 details = json.dumps(attempt.details) if attempt.details else None
                 grade = (attempt.status, attempt.correct, attempt.why, details)
                 where = (attempt.sample, self._cell_id(cell), cell.source, position)

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -20,11 +20,12 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 import msgspec
 
 from ponder import plugins
-from ponder.core import Figure, Method, Model, Problem, Task, UserError, Variable, digest, seed_from
+from ponder.core import Figure, Memory, Method, Model, Problem, Task, UserError, Variable, digest, seed_from
 
 Table: TypeAlias = Mapping[str, Any]
 BUILT_IN = Path(__file__).parent / "studies"
 DEFAULT_PROBLEMS = 20
+TASK_KEYS = ("size", "remember", "window")  # of every [[task]], beside its own settings
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Cell:
     problems: int | None  # None: all that the task has
     samples: int
     seed: int
+    memory: Memory
 
     @cached_property
     def source(self) -> bytes:
@@ -49,12 +51,14 @@ class Cell:
     @cached_property
     def key(self) -> bytes:
         """Names the attempts, together with a problem's position and a sample's index."""
-        return digest(self.source.hex(), self.model.identity(), [m.identity() for m in self.methods])
+        memory = [asdict(self.memory)] if self.memory != Memory() else []
+        return digest(self.source.hex(), self.model.identity(), [m.identity() for m in self.methods], *memory)
 
     def spec(self) -> dict[str, Any]:
         """The cell in words, as the store keeps it."""
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
-        return {"task": task, "model": self.model.identity(), "methods": [m.identity() for m in self.methods]}
+        methods = [m.identity() for m in self.methods]
+        return {"task": task, "model": self.model.identity(), "methods": methods, "memory": asdict(self.memory)}
 
     def asked(self) -> Iterator[Problem]:
         return itertools.islice(self.task.problems(self.size, self.seed), self.problems)
@@ -153,9 +157,10 @@ class Study:
                     hint="give each [[model]] a `label`",
                 )
             labels[label] = identity
-            for task, size, task_label in tasks:
+            for task, size, memory, task_label in tasks:
                 problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
-                cells.append(Cell(task, task_label, size, model, methods, label, problems, self.samples, self.seed))
+                counts = (problems, self.samples, self.seed)
+                cells.append(Cell(task, task_label, size, model, methods, label, *counts, memory))
         return tuple(cells)
 
     @cached_property
@@ -167,17 +172,30 @@ class Study:
             for variant, _ in self._sweep("figures", table, f"{self.where}: figure[{i}]")
         )
 
-    def _tasks(self) -> Iterator[tuple[Task, int, str]]:
+    def _tasks(self) -> Iterator[tuple[Task, int, Memory, str]]:
         for i, table in enumerate(self.task):
             where = f"{self.where}: task[{i}]"
-            settings = {k: v for k, v in table.items() if k != "size"}
+            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
+            memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
             for variant, swept in self._sweep("tasks", settings, where):
-                task = build("tasks", variant, where, self.folder)
-                sizes = table.get("size", task.sizes())
-                for size in dict.fromkeys(sizes if isinstance(sizes, list | tuple) else [sizes]):
-                    with placed(f"{where}.size"):
-                        task.check_size(convert(size, int, f"{where}.size", self.folder))
-                    yield task, size, _label(task.plugin_name(), swept)
+                task: Task = build("tasks", variant, where, self.folder)
+                for (memory, remembered), size in itertools.product(memories, self._sizes(task, table, where)):
+                    yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered})
+
+    def _sizes(self, task: Task, table: Table, where: str) -> list[int]:
+        asked = table.get("size", task.sizes())
+        sizes = list(dict.fromkeys(asked if isinstance(asked, list | tuple) else [asked]))
+        for size in sizes:
+            with placed(f"{where}.size"):
+                task.check_size(convert(size, int, f"{where}.size", self.folder))
+        return sizes
+
+    def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
+        hints = get_type_hints(Memory)
+        for variant, swept in _variants(table, []):
+            settings = {k: convert(v, hints[k], f"{where}.{k}", self.folder) for k, v in variant.items()}
+            with placed(f"{where}.window"):
+                yield Memory(**settings), swept
 
     def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], str]]:
         for i, table in enumerate(self.model):
@@ -208,10 +226,15 @@ class Study:
         if not isinstance(table.get("name"), str):
             raise UserError(f"a {kind[:-1]} needs a name", where=where, hint=f"ponder list {kind}")
         hints = get_type_hints(_load(kind, table["name"], where, self.folder))
-        swept = [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
-        for values in itertools.product(*(table[k] for k in swept)):
-            chosen = dict(zip(swept, values, strict=True))
-            yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
+        yield from _variants(table, [k for k, hint in hints.items() if _takes_list(hint)])
+
+
+def _variants(table: Table, lists: Sequence[str]) -> Iterator[tuple[Table, Table]]:
+    """Each choice of one value from every list that is a sweep and no value itself, and what was chosen."""
+    swept = [k for k, v in table.items() if isinstance(v, list) and k not in lists]
+    for values in itertools.product(*(table[k] for k in swept)):
+        chosen = dict(zip(swept, values, strict=True))
+        yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
 
 
 def build(kind: str, table: Table, where: str, folder: Path) -> Any:
@@ -225,7 +248,7 @@ def build(kind: str, table: Table, where: str, folder: Path) -> Any:
         if key == "name":
             continue
         if key not in known:
-            more = {"tasks": ["size"], "models": ["method"]}.get(kind, [])
+            more = {"tasks": TASK_KEYS, "models": ("method",)}.get(kind, ())
             what = f"{kind[:-1]} `{name}` has no key `{key}`"
             raise UserError(what, where=f"{where}.{key}", hint=plugins.nearest(key, [*known, *more]))
         settings[key] = convert(value, hints[key], f"{where}.{key}", folder)

@@ -29,6 +29,7 @@ from ponder.figures import (
 )
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
+from ponder.stats.effort import Effort as Fits
 from ponder.stats.effort import effort
 
 MOST_POINTS = 2000
@@ -50,7 +51,7 @@ class Effort(Figure):
                     series=series,
                     critical_size=critical.size,
                     lapse=critical.lapse,
-                    effort=fit.says,
+                    effort=_phrase(fit),
                     rests_on=counts(part),
                 )
             )
@@ -116,6 +117,14 @@ class Effort(Figure):
             series, subtitle=[summary["rests_on"] + drawn, *_says(summary, mine["fits"], self.unit)]
         )
         return alt.layer(*layers, width=520, height=HEIGHT, title=title)
+
+
+def _phrase(fit: Fits) -> str:
+    """The verdict; a peak with its interval, because two straight lines only come near a sudden drop."""
+    bend = fit.bend_on_all
+    if fit.verdict != "falls after a peak" or bend is None:
+        return fit.verdict
+    return f"falls after a peak near {span(flat(peak=bend.peak), 'peak')}"
 
 
 def _point(series: str, o: Outcome) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Oracle(Model):
         size = request.problem.size
         thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
         right = rng.random() < self.chance(size)
-        answer = request.task.solve(request.problem) if right else mistake(request, rng)
+        answer = request.task.solve_turn(request.problem, request.turn) if right else mistake(request, rng)
         await asyncio.sleep(self.seconds)
         prompt_tokens = sum(len(m.content) for m in request.messages) // 4
         answer_tokens = 1 + len(answer) // 4
@@ -61,10 +61,12 @@ class Oracle(Model):
 
 def mistake(request: Request, rng: random.Random) -> str:
     """A wrong answer in the right form: the solution with one digit changed."""
-    solution = request.task.solve(request.problem)
+    task, problem, turn = request.task, request.problem, request.turn
+    solutions = [task.solve_turn(problem, t) for t in range(len(problem.turns))]
+    solution = solutions[turn]
     digits = [i for i, c in enumerate(solution) if c.isdigit()]
     for at in rng.sample(digits, min(20, len(digits))):
         wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1 :]}"
-        if not request.task.grade(request.problem, wrong).correct:
+        if not task.grade_turns(problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]).correct:
             return wrong
     return "I give up."

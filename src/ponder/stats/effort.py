@@ -56,13 +56,6 @@ class Effort:
     truncated: int
     verdict: Verdict  # on all attempts
 
-    @property
-    def says(self) -> str:
-        """The verdict as a phrase: `falls after 100`."""
-        if self.verdict == "falls after a peak" and self.bend_on_all:
-            return f"falls after {self.bend_on_all.peak.value:g}"
-        return self.verdict
-
 
 def effort(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Effort:
     line_on_successes, bend_on_successes = _fits(data.where(data.correct), level, replicates, seed)

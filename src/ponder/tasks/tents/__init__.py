@@ -53,8 +53,11 @@ class Tents(Task):
             super().check_size(size)
             return
         shape = _shape(size)
-        if not shape or not possible(*shape, self.difficulty):
-            near = sorted((abs(n - size), n) for n in range(16, 2 * max(size, 16)) if _shape(n) and n != size)
+        smallest = (
+            16 if self.difficulty == "easy" else 25
+        )  # there are ten tricky puzzles of 4×5, and hardly more of 4×6
+        if size < smallest or not shape or not possible(*shape, self.difficulty):
+            near = sorted((abs(n - size), n) for n in range(smallest, 2 * max(size, 16)) if _shape(n) and n != size)
             hint = f"near it are {', '.join(str(n) for _, n in near[:3])}"
             raise UserError(f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint)
 

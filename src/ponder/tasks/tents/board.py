@@ -47,29 +47,3 @@ def bits(cells: int) -> Iterator[int]:
         lowest = cells & -cells
         yield lowest
         cells ^= lowest
-
-
-def matching(board: Board, tents: int, trees: int) -> dict[int, int] | None:
-    """Pair each tent with a tree of its own beside it (tent: tree), or None where that can't be done.
-
-    Augmenting paths, breadth first: a chain of tents as long as the grid would exhaust a recursion.
-    """
-    tree_of: dict[int, int] = {}
-    tent_of: dict[int, int] = {}
-    for start in bits(tents):
-        asked_by: dict[int, int] = {}  # tree: the tent that wants it
-        queue = [start]
-        for tent in queue:
-            for tree in bits(board.beside(tent) & trees):
-                if tree not in asked_by:
-                    asked_by[tree] = tent
-                    if tree in tent_of:
-                        queue.append(tent_of[tree])
-        spare = next((tree for tree in asked_by if tree not in tent_of), 0)
-        if not spare:
-            return None
-        while spare:  # each tent on the path gives up its tree for the one it asked for
-            tent = asked_by[spare]
-            tent_of[spare] = tent
-            spare, tree_of[tent] = tree_of.get(tent, 0), spare
-    return tree_of

@@ -1,7 +1,7 @@
 """All solutions of any Tents puzzle, by deduction, and where that gets stuck, by trying both values of a cell.
 
-Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the time has no gentle bound; on
-the sizes used here it is milliseconds.
+Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the time has no gentle bound.
+Measured on random camps, with and without two row sums exchanged: up to 32 ms at 20×20, up to 3 s at 30×30.
 """
 
 from __future__ import annotations
