@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from ast import literal_eval
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,13 @@ def reply(answer: str, *, thinking: str = "", usage: bool = True, **more: Any) -
     }
 
 
-def solved(prompt: str) -> str:
-    """The answer to a chain sum, found in its prompt."""
+def solved(messages: list[dict[str, str]]) -> str:
+    """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it."""
+    prompt = messages[-1]["content"]
+    if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):
+        told = [m["content"] for m in messages if m["role"] == "assistant"]
+        before = int(re.findall(r"<answer>(-?\d+)", told[-1])[-1]) if told else 0
+        return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in prompt.split(', '))}</answer>"
     chain = re.search(r"What is ([\d +-]+)\?", prompt)
     return (
         f"<answer>{sum(int(n) for n in chain[1].replace(' ', '').replace('-', '+-').split('+'))}</answer>"
@@ -92,7 +98,7 @@ class Server:
         self.counts[f"prompt {prompt}"] += 1
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
-        return web.json_response(reply(solved(prompt), thinking=self.faults.get("thinking", "adding up")))
+        return web.json_response(reply(solved(body["messages"]), thinking=self.faults.get("thinking", "adding up")))
 
     def fault(self, fault: str, request: web.Request) -> web.StreamResponse:
         if fault == "429":

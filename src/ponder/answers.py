@@ -42,8 +42,8 @@ def last_json_grid(text: str) -> list[Any] | None:
 
 def final(text: str) -> str | None:
     """The final answer: the last `<answer>` tag or `\\boxed{}`, else the last line that says something."""
-    if tagged := _ANSWER.findall(text):
-        return str(tagged[-1]).strip()
+    if (inside := tagged(text)) is not None:
+        return inside
     if (boxed := _last_boxed(text)) is not None:
         return boxed
     lines = [line.strip(" \t*`#.") for line in text.splitlines()]
@@ -54,6 +54,12 @@ def final(text: str) -> str | None:
         re.sub(r"^.*?\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", "", last, flags=re.IGNORECASE).strip(" *`$.")
         or last
     )
+
+
+def tagged(text: str) -> str | None:
+    """What the last `<answer>` tag holds: a model that corrects itself means its last word."""
+    found = _ANSWER.findall(text)
+    return str(found[-1]).strip() if found else None
 
 
 def _last_boxed(text: str) -> str | None:

@@ -134,22 +134,14 @@ def _outcomes() -> list[Outcome]:
         status: Any = "graded" if right else rng.choice(["graded", "unparsed", "truncated", "failed"])
         tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
         why = "" if right else "made up"
-        found.append(
-            Outcome(
-                "task",
-                "model",
-                size,
-                f"{size}/{problem}",
-                sample,
-                status,
-                right,
-                why,
-                50,
-                tokens,
-                9,
-                0.1,
-                "server",
-                {},
-            )
-        )
+        details = {
+            "said": [size if right else None],
+            "true": [size],
+            "start": 0,
+            "per_turn": size,
+            "filled": problem % 2,
+        }
+        details |= {"errors": 0.5 * sample}
+        graded = (f"{size}/{problem}", sample, status, right, why)
+        found.append(Outcome("task", "model", size, *graded, 50, tokens, 9, 0.1, "server", details))
     return found

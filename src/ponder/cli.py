@@ -200,11 +200,8 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
     loaded = Study.load(study, settings)
     with Store(store) as opened:
         files = write_report(loaded, opened, out or Path("reports") / loaded.name)
-    _say(
-        [str(f) for f in files],
-        as_json,
-        lambda: "\n".join(str(f) for f in files if f.suffix in (".html", ".png")),
-    )
+    shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
+    _say([str(f) for f in files], as_json, lambda: "\n".join(shown))
 
 
 @main.command()

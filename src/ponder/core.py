@@ -306,6 +306,10 @@ class Task(Plugin, ABC):
         """Judge a whole conversation; unless a task says otherwise, its last answer counts."""
         return self.grade(problem, answers[-1])
 
+    def said(self, problem: Problem, answer: str) -> Any:
+        """What one turn's answer says, as JSON, whether or not it is right; None if nothing."""
+        return self.grade(problem, answer).said
+
     def gist(self, answer: str) -> str:
         """What is left of a reply in the conversation where only answers are remembered."""
         return answer

@@ -221,7 +221,7 @@ async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
                 raise
             except Exception as error:  # a crash is no answer either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
-                attempt = replace(attempt, status="failed", why=why[:500], completions=tuple(said))
+                attempt = Attempt(problem, job.sample, "failed", False, why[:500], tuple(said), problem.facts)
                 await writer.put(Done(cell, job.position, attempt, stored=len(said)))
                 return attempt
             said.append(_clean(completion))

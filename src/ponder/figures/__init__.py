@@ -27,7 +27,7 @@ def published(name: str) -> Records:
     if name not in known:
         raise UserError(f"there are no published numbers called `{name}`", hint=nearest(name, known))
     with known[name].open(encoding="utf-8", newline="") as file:
-        return [{k: v if k == "model" else float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        return [{k: v if k == "model" else float(v) if v else None for k, v in r.items()} for r in csv.DictReader(file)]
 
 
 def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
@@ -37,6 +37,16 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
     for o in outcomes:
         groups.setdefault(f"{o.model}, {o.task}" if several else o.model, []).append(o)
     yield from groups.items()
+
+
+def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
+    """Those outcomes whose task records this detail."""
+    found = [o for o in outcomes if name in o.details]
+    if not found:
+        raise UserError(
+            f"no attempt records `{name}`, which this figure draws", hint="it goes with the task `execution`"
+        )
+    return found
 
 
 def flat(**values: Any) -> dict[str, Any]:

@@ -31,19 +31,20 @@ class Oracle(Model):
         if not 0 <= self.error <= 1:
             raise UserError(f"error is a share from 0 to 1, not {self.error}")
 
-    def chance(self, size: int) -> float:
-        """How likely an answer at this size is right."""
+    def chance(self, size: float) -> float:
+        """How likely an answer to a turn of this size is right."""
         if math.isinf(self.gives_out) or size == 0:
             return 1 - self.error
         fall = min(500.0, self.steepness * math.log(size / self.gives_out))
         return (1 - self.error) / (1 + math.exp(fall))
 
-    def mean_tokens(self, size: int) -> float:
+    def mean_tokens(self, size: float) -> float:
         return self.tokens_at_zero + self.tokens_per_size * (size if size <= self.peak else self.peak**2 / size)
 
     async def complete(self, request: Request) -> Completion:
         rng = random.Random(request.seed)
-        size = request.problem.size
+        # The work of one turn, so that a conversation of many small turns is easy and a single large one is hard.
+        size = request.problem.size / (len(request.problem.turns) + len(request.problem.history) // 2)
         thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
         right = rng.random() < self.chance(size)
         answer = request.task.solve_turn(request.problem, request.turn) if right else mistake(request, rng)

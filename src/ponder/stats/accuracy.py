@@ -52,7 +52,7 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
             SizeRow(
                 size=float(size),
                 accuracy=accuracy(part.correct, part.problem, level),
-                tokens=_mean(part.tokens, part.problem, level),
+                tokens=mean(part.tokens, part.problem, level),
                 median=_median(part, level),
                 graded=len(part) - unparsed - truncated,
                 unparsed=unparsed,
@@ -92,7 +92,8 @@ def _wilson(share: float, n: float, level: float) -> tuple[float, float]:
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
-def _mean(values: Floats, problem: Ints, level: float) -> Estimate:
+def mean(values: Floats, problem: Ints, level: float = 0.95) -> Estimate:
+    """The mean of something that can't be negative, such as tokens."""
     n, problems = len(values), len(np.unique(problem))
     if problems < 2:
         return Estimate(float(values.mean()) if n else math.nan, 0.0, math.inf, n, problems)

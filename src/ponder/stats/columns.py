@@ -75,3 +75,9 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
     if values.ndim == 2:
         return np.column_stack([summed(column, group) for column in values.T])
     return np.bincount(group, weights=values).astype(np.float64)
+
+
+def clusters(outcomes: Sequence[Outcome]) -> Ints:
+    """The number of each outcome's problem."""
+    names = [f"{o.size} {o.problem}" for o in outcomes]
+    return np.unique(np.array(names, dtype=np.str_), return_inverse=True)[1].astype(np.int64)

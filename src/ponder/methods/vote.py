@@ -1,0 +1,49 @@
+"""Voting: ask n times and take the answer that most of the samples agree on.
+
+After self-consistency (Wang et al. 2022), turn by turn as in Sinha et al. 2025. All n samples are asked and billed (the
+published code reads at most five). Answers agree when the task understands them alike; samples that say nothing have no
+vote; a tie goes to the answer that was given first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ponder.core import Completion, Method, Model, Request, UserError, Wrapped, seed_from
+
+
+@dataclass(frozen=True)
+class Vote(Method):
+    n: int  # samples a turn
+
+    example: ClassVar[dict[str, Any]] = {"n": 3}
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise UserError(f"n is a number of samples, at least 1, not {self.n}")
+
+    def apply(self, model: Model) -> Model:
+        return _Voting(model, self.n)
+
+
+class _Voting(Wrapped):
+    def __init__(self, inner: Model, n: int) -> None:
+        super().__init__(inner)
+        self._n = n
+
+    async def complete(self, request: Request) -> Completion:
+        requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(self._n)]
+        said = await asyncio.gather(*(self.inner.complete(r) for r in requests))
+        votes: Counter[str] = Counter()
+        first: dict[str, Completion] = {}
+        for completion in said:
+            ballot = json.dumps(request.task.said(request.problem, completion.answer))
+            if completion.stop == "end" and ballot != "null":
+                votes[ballot] += 1
+                first.setdefault(ballot, completion)
+        winner = first[votes.most_common(1)[0][0]] if votes else said[0]
+        return replace(winner, bill=sum((c.bill for c in said[1:]), said[0].bill))

@@ -1,0 +1,285 @@
+"""How far a model executes before it slips: accuracy along a rollout, survival of the first error, the horizon H_s.
+
+After Sinha et al. 2025, whose H_s is the first step at which fewer than a share s of the rollouts are free of error, and
+who predict ln s / ln p from a step accuracy p that stays the same. Departures: a reply without a number is wrong
+in its turn even where the turn adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier);
+every number has an interval clustered by problem; and whether p stays the same is tested.
+
+The survival's band is Wilson's on the effective sample of its variance (Rothman 1978), the variance summed by problem
+(Williams 1995): without censoring it is that of `accuracy`. The horizon's interval holds the steps at which the
+band allows a first fall below s. An error is known only to its turn, so the interval goes on to the turn's edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ponder.core import Estimate, Outcome
+from ponder.stats.accuracy import _wilson, accuracy
+from ponder.stats.bootstrap import Curve, draw_curve
+from ponder.stats.columns import Bools, Floats, Ints, summed
+from ponder.stats.distributions import t_quantile, z_quantile
+
+Direction: TypeAlias = Literal["falls", "rises", "no sign", "too few errors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """One row a rollout, one column a turn; turns after a rollout's `length` are False throughout."""
+
+    per_turn: int
+    problem: Ints  # 0, 1, 2, …
+    length: Ints  # turns asked
+    index: Bools  # the sum is the true one
+    turn: Bools  # the sum is right if the model's own last answer was
+    unparsed: Bools  # no number in the reply
+    failed: int  # attempts left out
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    @property
+    def problems(self) -> int:
+        return int(self.problem[-1]) + 1 if len(self) else 0
+
+    @property
+    def seen(self) -> Bools:
+        return np.arange(self.index.shape[1]) < self.length[:, None]
+
+    @property
+    def first_error(self) -> Ints:
+        """The turn, counted from 1, of each rollout's first wrong sum; beyond every turn where there is none."""
+        wrong = self.seen & ~self.index
+        never = self.index.shape[1] + 1
+        return np.where(wrong.any(axis=1), wrong.argmax(axis=1) + 1, never) if wrong.size else self.length + never
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """What rollouts did from step `first` to step `last`; `task` is at `last`, the others are over the turns between."""
+
+    first: int
+    last: int
+    index: Estimate  # the sum is the true one
+    task: Estimate  # every sum up to here is
+    turn: Estimate  # the sum follows from the model's own last answer
+    unparsed: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Whether turn accuracy stays the same along a rollout."""
+
+    early: Estimate  # turn accuracy in the first half of a rollout
+    late: Estimate
+    p_value: float  # of a drift as clear as this where there is none
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    rows: tuple[TurnRow, ...]
+    survival: Curve  # steps down: each value holds until the next step listed
+    horizon: Estimate  # nan: task accuracy never falls below the share within the steps seen
+    step_accuracy: Estimate  # if it is the same at each step
+    predicted: Estimate  # the horizon that follows from it; nan where no turn was wrong
+    trend: Trend
+    failed: int
+
+
+def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
+    """Outcomes of `execution` for one model and one number of steps per turn."""
+    if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
+        raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
+    ended = sorted((o for o in outcomes if o.status not in ("failed", "open")), key=lambda o: (*o[2:5], repr(o)))
+    steps = {int(o.details["per_turn"]) for o in ended}
+    if len(steps) > 1:
+        raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
+    names: dict[tuple[int, str], int] = {}
+    problem = [names.setdefault((o.size, o.problem), len(names)) for o in ended]
+    judged = [_judged(o.details["said"], o.details["true"], o.details["start"]) for o in ended]
+    index, turn, unparsed = (_padded([rows[i] for rows in judged]) for i in range(3))
+    return Rollouts(
+        per_turn=steps.pop() if steps else 1,
+        problem=np.array(problem, dtype=np.int64),
+        length=np.array([len(rows[0]) for rows in judged], dtype=np.int64),
+        index=index,
+        turn=turn,
+        unparsed=unparsed,
+        failed=sum(o.status == "failed" for o in outcomes),
+    )
+
+
+def horizon(data: Rollouts, share: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
+    """Turns are taken together, `blur` of the way so far at a time, so that a thousand of them stay readable."""
+    survival = _survival(data, level)
+    step = _step_accuracy(data, level)
+    return Horizon(
+        rows=_rows(data, level, blur),
+        survival=survival,
+        horizon=_crossing(data, survival, share),
+        step_accuracy=step,
+        predicted=_predicted(step, share),
+        trend=_trend(data, level),
+        failed=data.failed,
+    )
+
+
+def _judged(said: Sequence[Any], true: Sequence[int], start: int) -> tuple[list[bool], list[bool], list[bool]]:
+    """Turn by turn: index, turn, unparsed. In Python's integers, because a model may say one of forty digits."""
+    index, turn = [], []
+    shown = before = start
+    for answer, total in zip(said, true, strict=False):
+        index.append(answer == total)
+        turn.append(answer is not None and answer - shown == total - before)
+        shown, before = shown if answer is None else answer, total
+    return index, turn, [answer is None for answer, _ in zip(said, true, strict=False)]
+
+
+def _padded(rows: Sequence[Sequence[bool]]) -> Bools:
+    out = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.bool_)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row)] = row
+    return out
+
+
+def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
+    turns, rows, start = data.index.shape[1], [], 0
+    unbroken = np.logical_and.accumulate(data.index, axis=1)
+    while start < turns:
+        end = min(turns, start + max(1, int(blur * start)))
+        some, last = slice(start, end), slice(end - 1, end)
+        index, turn, unparsed = (_over(data, x, some, level) for x in (data.index, data.turn, data.unparsed))
+        # Only rollouts that were asked this far: those that end before can't be right here, only wrong.
+        task = _over(data, unbroken, last, level)
+        rows.append(TurnRow(start * data.per_turn + 1, end * data.per_turn, index, task, turn, unparsed))
+        start = end
+    return tuple(rows)
+
+
+def _over(data: Rollouts, values: Bools, turns: slice, level: float) -> Estimate:
+    """The share of True over some turns, resting on rollouts, not on turns."""
+    seen = data.seen[:, turns]
+    row, column = np.nonzero(seen)
+    found = accuracy(values[:, turns][row, column], data.problem[row], level)
+    return replace(found, attempts=int(seen.any(axis=1).sum()))
+
+
+def _survival(data: Rollouts, level: float) -> Curve:
+    """Kaplan-Meier at every turn where it, or what it rests on, changes."""
+    error, turns = data.first_error, data.index.shape[1]
+    until = np.minimum(error, data.length)
+    events = np.bincount(error[error <= data.length], minlength=turns + 1)[: turns + 1]
+    at_risk = np.cumsum(np.bincount(until, minlength=turns + 1)[::-1])[::-1][: turns + 1]
+    value = np.cumprod(1 - events / np.maximum(at_risk, 1))
+    changes = np.concatenate([np.flatnonzero(events), data.length + 1, [1, turns]])
+    at = np.unique(changes[(changes >= 1) & (changes <= turns)])
+    pull = _influence(data, events, at_risk, at)
+    ends = [_ends(data, t, float(value[t]), pull[:, i], level) for i, t in enumerate(at)]
+    low, high = np.minimum.accumulate(np.array([(1.0, 1.0), *ends]), axis=0).T
+    at = np.concatenate([[0], at])
+    return draw_curve(at.astype(np.float64) * data.per_turn, value[at], low, high)
+
+
+def _influence(data: Rollouts, events: Ints, at_risk: Ints, at: Ints) -> Floats:
+    """Rollouts × turns: how far each moves the log survival; the squares add up to Greenwood's variance."""
+    when = np.flatnonzero(events)
+    left = np.maximum(at_risk - events, 1)[when]  # none left: survival is 0, and its logarithm not asked for
+    until = np.minimum(data.first_error, data.length)[:, None]
+    expected = (until >= when) * (events[when] / at_risk[when])
+    moved = ((data.first_error[:, None] == when) - expected) / left
+    so_far = np.concatenate([np.zeros((len(data), 1)), np.cumsum(moved, axis=1)], axis=1)
+    return np.asarray(so_far[:, np.searchsorted(when, at, side="right")])
+
+
+def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -> tuple[float, float]:
+    """The band at one turn; `most` and `few` are those of `accuracy`."""
+    slipped = data.first_error <= np.minimum(turn, data.length)
+    known = slipped | (data.length >= turn)
+    problems = len(np.unique(data.problem[known]))
+    if problems < 2:
+        return 0.0, 1.0
+    shown = len(np.unique(data.problem[known & (slipped == (value > 0.5))]))
+    n = problems + (int(known.sum()) - problems) * shown / (shown + 5)
+    variance = float((summed(value * pull, data.problem) ** 2).sum()) * data.problems / (data.problems - 1)
+    if variance > 0:
+        upper = (1 + level) / 2
+        n = min(n, value * (1 - value) / variance * (z_quantile(upper) / t_quantile(upper, problems - 1)) ** 2)
+    return _wilson(value, n, level)
+
+
+def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
+    """The first step at which survival falls below the share, and the first ones at which the band allows or forces it."""
+    steps = np.array(survival.size)
+
+    def first(values: Sequence[float]) -> float:
+        below = np.flatnonzero(np.array(values) < share)
+        return float(steps[below[0]]) if len(below) else math.inf
+
+    value, high = first(survival.value), first(survival.high)
+    # The error may lie at the turn's first step. Where all seen is surely above the share, the last step seen is a floor.
+    low = min(first(survival.low) - data.per_turn + 1, float(steps[-1]))
+    return Estimate(value if math.isfinite(value) else math.nan, max(low, 1.0), high, len(data), data.problems)
+
+
+def _step_accuracy(data: Rollouts, level: float) -> Estimate:
+    """The K-th root of turn accuracy."""
+    found = _over(data, data.turn, slice(None), level)
+    low, total = found.low, int(data.length.sum())
+    if found.value == 1.0 and data.problems > 1:
+        # Turn accuracy q that is always the same leaves a rollout of T turns clean with chance q^T: the bound on the
+        # share of clean rollouts bounds q much more closely than one turn a problem would.
+        low = low ** (data.problems / total)
+    value, low, high = (x ** (1 / data.per_turn) for x in (found.value, low, found.high))
+    return replace(found, value=value, low=low, high=high)
+
+
+def _predicted(step: Estimate, share: float) -> Estimate:
+    def steps(p: float) -> float:
+        return math.inf if p >= 1 else math.log(share) / math.log(p) if p > 0 else 0.0
+
+    value = math.nan if math.isnan(step.value) or step.value >= 1 else steps(step.value)
+    return Estimate(value, steps(step.low), steps(step.high), step.attempts, step.problems)
+
+
+def _trend(data: Rollouts, level: float) -> Trend:
+    """By the signs of each problem's own drift, so that hard problems, and errors in bursts, mislead no one.
+
+    Where accuracy stays the same, a rollout is as likely as its reverse, so a problem's covariance of being right with
+    the turn's number is as likely positive as negative: all signs are tried for up to 12 problems, beyond which their
+    sum is normal. Six problems with an error are the fewest that can show a drift at 95 %.
+    """
+    turn = np.arange(data.index.shape[1], dtype=np.float64)
+    centred = (turn - (data.length[:, None] - 1) / 2) * data.seen
+    drift = summed((centred * data.turn).sum(axis=1), data.problem) if len(data) else np.zeros(0)
+    drift = drift[drift != 0]
+    p_value = _sign_flips(drift)
+    direction: Direction = "no sign"
+    if 2.0 ** (1 - len(drift)) > 1 - level:
+        direction = "too few errors"
+    elif p_value < 1 - level:
+        direction = "falls" if drift.sum() < 0 else "rises"
+    early, late = (_half(data, half, level) for half in (centred < 0, centred > 0))
+    return Trend(early, late, p_value, direction)
+
+
+def _half(data: Rollouts, turns: Bools, level: float) -> Estimate:
+    row, column = np.nonzero(turns & data.seen)
+    found = accuracy(data.turn[row, column], data.problem[row], level)
+    return replace(found, attempts=len(np.unique(row)))
+
+
+def _sign_flips(drift: Floats) -> float:
+    """The chance that the sum would be as far from 0 if each had either sign at random."""
+    n, far = len(drift), abs(float(drift.sum()))
+    if n == 0:
+        return 1.0
+    if n > 12:
+        return math.erfc(far / math.sqrt(2 * float(drift @ drift)))
+    signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+    return float((np.abs(signs @ drift) >= far * (1 - 1e-12)).mean())

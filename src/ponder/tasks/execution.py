@@ -1,0 +1,172 @@
+"""Execution: keep a running sum over a given plan, looking each step's value up in a given dictionary.
+
+After Sinha et al. 2025. Plan and knowledge are both given, so only execution is tested: size = steps in all, `per_turn`
+of them asked at once, the answer after each turn the sum so far. Departures: each rollout has a dictionary of its own
+unless `shared`; the prompts are ours, and their worked examples are right (two of the published ones are not); the last
+answer tag counts, not the first; a reply without a number is wrong even where the turn adds up to 0; injected errors
+are never 0, so the error rate is what it says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from ponder import answers
+from ponder.core import Grade, Message, Problem, Task, UserError, digest
+
+WORDS = """
+about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
+alter among angel anger angle apple apply arena argue arise array aside asset audio avoid award aware badly baker basic
+basis beach began begin being below bench birth black blame blind block blood board boost bound brain brand bread break
+breed brief bring broad broke brown build built buyer cabin cable carry catch cause chain chair chart chase cheap check
+chest chief child china civil claim class clean clear click clock close coach coast could count court cover craft crash
+cream crime cross crowd crown curve cycle daily dance dealt death delay depth doing doubt dozen draft drama drawn dream
+dress drink drive eager early earth eight elect empty enemy enjoy enter entry equal error event every exact exist extra
+faith false fault fiber field fifth fifty fight final first fixed flash fleet floor fluid focus force forth found frame
+fresh front fruit fully funny giant given glass globe going grace grade grand grant grass great green gross group grown
+guard guess guest guide happy heart heavy hence horse hotel house human ideal image index inner input issue joint judge
+known label large laser later laugh layer learn lease least leave legal level light limit local logic loose lower lucky
+lunch magic major maker march match maybe mayor meant media metal might minor minus mixed model money month moral motor
+mount mouse mouth movie music needs never night noise north noted novel nurse occur ocean offer often order other ought
+paint panel paper party peace phase phone photo piece pilot pitch place plain plane plant plate point pound power press
+price pride prime print prior prize proof proud prove queen quick quiet quite radio raise range rapid ratio reach ready
+""".split()  # noqa: SIM905 three hundred words read better so
+
+EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango": -1}
+INJECTED = 10  # a wrong sum in a filled history is off by 1 to so much
+
+RULES = """\
+Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
+dictionary and add it to the sum. The sum goes on from message to message.
+{how}
+
+Example, with the dictionary {example}:
+{shots}
+
+Now the real task. The dictionary is:
+{dictionary}"""
+
+HOW = {
+    "answer": "Reply with the sum so far as <answer>N</answer> and nothing else.",
+    "thinking": "Reply with the sum so far as <answer>N</answer> and nothing else.",
+    "cot": "Work step by step, then end your reply with the sum so far as <answer>N</answer>.",
+}
+
+
+@dataclass(frozen=True)
+class Execution(Task):
+    per_turn: int = 1  # steps asked in one turn; 0: all of them in a single turn
+    mode: Literal["answer", "cot", "thinking"] = "thinking"  # answer only, worked out in the reply, or thought over
+    dictionary: int = 100  # words in it
+    values: int = 99  # the largest value; the smallest is its negative
+    shared: bool = False  # one dictionary for all rollouts, as published
+    filled: int = 0  # turns that the history shows as done before the first one asked
+    errors: float = 0.0  # share of those turns whose shown sum is wrong
+
+    default_sizes = (12, 24, 60)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.errors <= 1:
+            raise UserError(f"errors is a share from 0 to 1, not {self.errors}", hint="errors = [0.0, 0.5, 1.0]")
+        if not 1 <= self.dictionary <= len(WORDS):
+            raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
+        if self.values < 1 or self.per_turn < 0 or self.filled < 0:
+            raise UserError("values must be at least 1, and per_turn and filled not negative")
+
+    def check_size(self, size: int) -> None:
+        if size < 1 or size % (self.per_turn or size):
+            near = [n for n in range(max(1, size - self.per_turn), size + self.per_turn + 1) if n % self.per_turn == 0]
+            hint = f"{size} steps: per_turn = {[k for k in range(1, size + 1) if size % k == 0]}" if size > 0 else ""
+            what = f"{size} steps can't be asked {self.per_turn} at a time"
+            raise UserError(what, hint=f"{hint}; or size = {near}" if near and hint else "size = 12")
+        if self.filled >= size // (self.per_turn or size):
+            hint = f"size = {(self.filled + 1) * max(1, self.per_turn)}"
+            raise UserError(f"{self.filled} turns are filled in, so none is left to ask", hint=hint)
+
+    def problem(self, size: int, seed: int) -> Problem:
+        rng = random.Random(seed)
+        table = _dictionary(random.Random("shared") if self.shared else rng, self.dictionary, self.values)
+        keys = rng.choices(list(table), k=size)
+        per_turn = self.per_turn or size
+        turns = [keys[i : i + per_turn] for i in range(0, size, per_turn)]
+        shown = self._shown([sum(table[k] for k in turn) for turn in turns[: self.filled]], rng)
+        history = []
+        for turn, total in zip(turns, shown, strict=False):
+            history += [Message("user", ", ".join(turn)), Message("assistant", f"<answer>{total}</answer>")]
+        start = shown[-1] if shown else 0
+        live = turns[self.filled :]
+        sums = list(accumulate((sum(table[k] for k in turn) for turn in live), initial=start))
+        return Problem(
+            id=digest(table, keys, per_turn, self.mode, shown).hex(),
+            size=size,
+            turns=tuple(", ".join(turn) for turn in live),
+            gold={"sums": sums[1:], "start": start},
+            system=_system(table, self.mode, per_turn),
+            history=tuple(history),
+            facts={"seed": seed, "per_turn": per_turn, "filled": self.filled, "errors": self.errors},
+        )
+
+    def _shown(self, added: Sequence[int], rng: random.Random) -> list[int]:
+        """The sums that a filled history shows; an error changes one of them and is not carried on."""
+        wrong = (rng.choice((-1, 1)) * rng.randint(1, INJECTED) if rng.random() < self.errors else 0 for _ in added)
+        return [true + off for true, off in zip(accumulate(added), wrong, strict=True)]
+
+    def solve(self, problem: Problem) -> str:
+        return self.solve_turn(problem, len(problem.turns) - 1)
+
+    def solve_turn(self, problem: Problem, turn: int) -> str:
+        return f"<answer>{problem.gold['sums'][turn]}</answer>"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        return self.grade_turns(problem, [answer] * len(problem.turns))
+
+    def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
+        """Right if every turn's sum is; the sums themselves go into the details, for the horizon."""
+        gold, said = problem.gold, [_number(text) for text in answers]
+        details = {"said": said, "true": gold["sums"], "start": gold["start"]}
+        details |= {k: problem.facts[k] for k in ("per_turn", "filled", "errors")}
+        wrong = next((t for t, (s, true) in enumerate(zip(said, gold["sums"], strict=False)) if s != true), None)
+        if wrong is None and len(said) == len(gold["sums"]):
+            return Grade(True, said, "", details)
+        why = "no number" if wrong is not None and said[wrong] is None else "wrong sum"
+        return Grade(False, None if all(s is None for s in said) else said, why, details)
+
+    def said(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 it needs no problem
+        return _number(answer)
+
+    def gist(self, answer: str) -> str:
+        number = _number(answer)
+        return "No answer." if number is None else f"<answer>{number}</answer>"
+
+
+def _dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
+    return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
+
+
+def _number(text: str) -> int | None:
+    """The whole number in the last answer tag, or the reply as a whole; `1,234` and `12.0` are whole numbers."""
+    number = answers.number(answers.tagged(text) or text)
+    return int(number) if number is not None and number.denominator == 1 else None
+
+
+def _system(table: dict[str, int], mode: str, per_turn: int) -> str:
+    shots = "\n(anew, from 0)\n".join(_shot(group, mode) for group in ((1,) if per_turn == 1 else (2, 3, 6)))
+    return RULES.format(how=HOW[mode], example=EXAMPLE, shots=shots, dictionary=table)
+
+
+def _shot(group: int, mode: str) -> str:
+    """The example's six keys in turns of so many, each with its right reply."""
+    keys, total, lines = list(EXAMPLE), 0, []
+    for i in range(0, len(keys), group):
+        turn = keys[i : i + group]
+        steps = []
+        for key in turn:
+            steps.append(f"{key} is {EXAMPLE[key]}: {total} + {EXAMPLE[key]} = {total + EXAMPLE[key]}.")
+            total += EXAMPLE[key]
+        worked = " ".join(steps) + " " if mode == "cot" else ""
+        lines += [f"user: {', '.join(turn)}", f"you: {worked}<answer>{total}</answer>"]
+    return "\n".join(lines)

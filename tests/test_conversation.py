@@ -1,0 +1,257 @@
+"""Conversations: what is shown again, what is billed, and what a killed run keeps."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ponder.store import Store
+from ponder.study import Study
+from ponder.tasks.execution import EXAMPLE, Execution, _shot
+
+STUDY = """
+problems = {problems}
+[[task]]
+name = "execution"
+size = 12
+per_turn = 2
+dictionary = 5
+{task}
+[[model]]
+name = "endpoint"
+id = "served"
+url = "{url}"
+in_flight = 8
+"""
+
+
+def attempts(study: str):
+    with Store(Path("ponder.db")) as store:
+        return [done.attempt for cell in Study.load(study).cells for done in store.attempts(cell)]
+
+
+@pytest.mark.parametrize(
+    ("task", "replies", "messages"),
+    [
+        ("", "So <answer>", 1 + 2 * 5 + 1),
+        ('remember = "answers"', "<answer>", 1 + 2 * 5 + 1),
+        ('remember = "all"', "<think>adding up</think>\nSo <answer>", 1 + 2 * 5 + 1),
+        ("window = 2", "So <answer>", 1 + 2 * 2 + 1),
+    ],
+)
+def test_what_is_shown_again(serve, write, ponder, task, replies, messages) -> None:
+    served = serve()
+    write("s.toml", STUDY.format(problems=1, url=served.url, task=task))
+    assert ponder("run", "s.toml").exit_code == 0
+    bodies = served.state()["bodies"]
+    assert len(bodies) == 6
+    last = bodies[-1]["messages"]
+    assert len(last) == messages
+    assert last[0]["role"] == "system"
+    assert all(m["content"].startswith(replies) for m in last if m["role"] == "assistant")
+    (attempt,) = attempts("s.toml")
+    assert attempt.correct
+    assert attempt.details["said"] == attempt.details["true"]
+
+
+def test_every_turn_is_billed(serve, write, ponder) -> None:
+    write("s.toml", STUDY.format(problems=2, url=serve().url, task=""))
+    ponder("run", "s.toml")
+    for attempt in attempts("s.toml"):
+        assert [c.bill.thinking_tokens for c in attempt.completions] == [100] * 6
+        assert (attempt.bill.prompt_tokens, attempt.bill.thinking_tokens, attempt.bill.answer_tokens) == (240, 600, 120)
+
+
+def test_policies_have_keys_of_their_own() -> None:
+    def key(**task: object) -> bytes:
+        (cell,) = Study(task=[{"name": "execution", "size": 12, **task}], model=[{"name": "oracle"}]).cells
+        return cell.key
+
+    assert key() == key(remember="visible") != key(remember="all")
+    assert key(window=3) != key(window=4)
+    cells = Study(task=[{"name": "execution", "size": 12, "window": [1, 4]}], model=[{"name": "oracle"}]).cells
+    assert [c.task_label for c in cells] == ["execution window=1", "execution window=4"]
+
+
+def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
+    served = serve(seconds=0.03)
+    write("s.toml", STUDY.format(problems=20, url=served.url, task="").replace("size = 12", "size = 60"))
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline, turns = time.monotonic() + 60, 0
+    while turns < 60 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        try:
+            with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
+                (turns,) = db.execute("SELECT COUNT(*) FROM turn").fetchone()
+        except sqlite3.OperationalError:
+            continue
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
+        (stored,) = db.execute("SELECT COUNT(*) FROM turn").fetchone()
+        (opened,) = db.execute("SELECT COUNT(*) FROM attempt WHERE status = 'open'").fetchone()
+    assert opened
+    assert 60 <= stored < 600
+    before = served.state()["requests"]
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["requests"] - before == 600 - stored  # no finished turn is asked again
+    found = attempts("s.toml")
+    assert len(found) == 20
+    assert all(a.correct and len(a.completions) == 30 for a in found)
+
+
+def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) -> None:
+    write(
+        "s.toml", 'problems = 1\n[[task]]\nname = "execution"\nsize = 4\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n'
+    )
+    problem = next(Execution().problems(4, 0))
+    line = [
+        {"problem": problem.id, "turn": t, "answer": f"<answer>{s}</answer>", "thinking_tokens": 7}
+        for t, s in enumerate(problem.gold["sums"])
+    ]
+    write("a.jsonl", "\n".join(json.dumps(x) for x in line[:2]))
+    key = Study.load("s.toml").cells[0].key
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 1
+    (failed,) = attempts("s.toml")
+    assert (failed.status, len(failed.completions)) == ("failed", 2)
+    # The same cell once the model has recovered: the two turns that it had are not asked again.
+    write("a.jsonl", "\n".join(json.dumps(x) for x in line[2:]))
+    with sqlite3.connect("ponder.db") as db:
+        db.execute("UPDATE cell SET key = ? WHERE key = ?", (Study.load("s.toml").cells[0].key, key))
+    assert ponder("run", "s.toml").exit_code == 0
+    (attempt,) = attempts("s.toml")
+    assert attempt.correct
+    assert attempt.bill.thinking_tokens == 28
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("per_turn = 5", "12 steps can't be asked 5 at a time"),
+        ("window = 0", "window is a number of turns, at least 1, not 0"),
+        ("window = -1", "window is a number of turns"),
+        ("errors = 1.5", "errors is a share from 0 to 1, not 1.5"),
+        ("errors = -0.1", "errors is a share from 0 to 1, not -0.1"),
+        ('remember = "thoughts"', "Invalid enum value 'thoughts'"),
+        ("filled = 6", "6 turns are filled in, so none is left to ask"),
+        ("dictionary = 0", "dictionary must be from 1 to"),
+        ("dictionary = 9999", "dictionary must be from 1 to"),
+    ],
+)
+def test_mistakes(write, ponder, task, message) -> None:
+    study = STUDY.format(problems=1, url="http://127.0.0.1:9/v1", task=task)
+    name = task.partition(" ")[0]
+    lines = [x for x in study.splitlines() if not x.startswith(name) or x == task]
+    write("s.toml", "\n".join(lines))
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("reply", "number"),
+    [
+        ("<answer>12</answer>", 12),
+        ("<answer>12</answer>, or rather <answer>13</answer>", 13),
+        ("<answer>1,234</answer>", 1234),
+        ("<answer>-7.0</answer>", -7),
+        ("<answer>7.5</answer>", None),
+        ("<answer></answer>", None),
+        ("12", 12),
+        ("it is 12", None),
+        ("", None),
+    ],
+)
+def test_what_counts_as_a_number(reply, number) -> None:
+    task = Execution()
+    assert task.said(task.problem(1, 1), reply) == number
+
+
+def test_grades_turn_by_turn() -> None:
+    task = Execution(per_turn=2)
+    problem = task.problem(6, 3)
+    sums = problem.gold["sums"]
+    right = [f"<answer>{s}</answer>" for s in sums]
+    assert task.grade_turns(problem, right).correct
+    slipped = task.grade_turns(problem, [right[0], "<answer>99999</answer>", right[2]])
+    assert (slipped.correct, slipped.why) == (False, "wrong sum")
+    assert slipped.details["said"] == [sums[0], 99999, sums[2]]
+    silent = task.grade_turns(problem, [right[0], "hm", right[2]])
+    assert (silent.correct, silent.why, silent.said) == (False, "no number", [sums[0], None, sums[2]])
+    assert task.grade_turns(problem, ["", "", ""]).said is None
+
+
+def test_filled_histories() -> None:
+    true = Execution(filled=9, errors=0.0).problem(10, 1)
+    assert len(true.turns) == 1
+    assert len(true.history) == 18
+    wrong = Execution(filled=999, errors=0.5, dictionary=5).problem(1000, 2)
+    table = Execution(dictionary=5)
+    shown = [int(m.content[8:-9]) for m in wrong.history if m.role == "assistant"]
+    clean = Execution(filled=999, errors=0.0, dictionary=5).problem(1000, 2)
+    truth = [int(m.content[8:-9]) for m in clean.history if m.role == "assistant"]
+    off = [a - b for a, b in zip(shown, truth, strict=True)]
+    assert 430 < sum(o != 0 for o in off) < 570
+    assert max(map(abs, off)) <= 10
+    assert wrong.gold["start"] == shown[-1]  # the live turn is judged from what was shown
+    assert wrong.gold["sums"][0] - shown[-1] == clean.gold["sums"][0] - truth[-1]
+    assert table.problem(2, 1) != table.problem(2, 2)
+
+
+def test_shared_dictionary() -> None:
+    def dictionary(shared: bool, seed: int) -> str:
+        return Execution(shared=shared).problem(3, seed).system.partition("The dictionary is:")[2]
+
+    assert dictionary(True, 1) == dictionary(True, 2)
+    assert dictionary(False, 1) != dictionary(False, 2)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 6])
+@pytest.mark.parametrize("mode", ["answer", "cot"])
+def test_the_worked_examples_are_right(group, mode) -> None:
+    total = 0
+    for asked, told in zip(*[iter(_shot(group, mode).splitlines())] * 2, strict=True):
+        total += sum(EXAMPLE[key] for key in asked.removeprefix("user: ").split(", "))
+        assert told.endswith(f"<answer>{total}</answer>")
+    assert total == 9
+
+
+def test_vote(serve, write, ponder) -> None:
+    served = serve()
+    write("s.toml", STUDY.format(problems=2, url=served.url, task="") + 'method = [{ name = "vote", n = 7 }]\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["requests"] == 2 * 6 * 7
+    assert {a.bill.thinking_tokens for a in attempts("s.toml")} == {6 * 7 * 100}
+
+
+def test_vote_takes_the_majority() -> None:
+    import asyncio
+    from collections import Counter
+
+    from ponder.core import Bill, Completion, Message, Model, Request
+    from ponder.methods.vote import Vote
+
+    said = ["hm", "<answer>2</answer>", "<answer>1</answer>", "2", "1,000", "<answer>2.0</answer>"]
+
+    class Scripted(Model):
+        async def complete(self, request: Request) -> Completion:
+            return Completion("", said[next(self.place)], "end", Bill(1, 0, 1))
+
+    model = Scripted()
+    model.place = iter(range(6))  # type: ignore[attr-defined]
+    task = Execution()
+    problem = task.problem(1, 1)
+    request = Request(task, problem, (Message("user", "x"),), 1)
+    answer = asyncio.run(Vote(6).apply(model).complete(request))
+    assert answer.answer == "<answer>2</answer>"
+    assert answer.bill == Bill(6, 0, 6)
+    assert Counter(said)["hm"] == 1
