@@ -30,7 +30,8 @@ def check(name: str) -> tuple[str, list[str]]:
     checks: dict[str, Callable[[Any], Iterator[str]]] = {
         "tasks": task, "models": model, "methods": method, "figures": figure,
     }  # fmt: skip
-    settings = {"name": name, **plugin.example}
+    plain = name if name.endswith(".py") else name.rpartition("/")[2]
+    settings = {"name": plain, **plugin.example}
     return kind[:-1], [*any_plugin(plugin), *checks[kind](build(kind, settings, f"{name} example", Path()))]
 
 

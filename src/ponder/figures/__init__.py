@@ -110,6 +110,11 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
     return themed
 
 
+def percent(field: str, title: str | None = None) -> alt.Y:
+    """An axis from 0 to 100 %."""
+    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+
+
 def values(records: Records) -> alt.InlineData:
     return alt.InlineData(values=records)
 

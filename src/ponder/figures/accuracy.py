@@ -15,6 +15,7 @@ from ponder.figures import (
     counts,
     curve_records,
     flat,
+    percent,
     published,
     span,
     themed,
@@ -79,7 +80,7 @@ class Accuracy(Figure):
             scale=alt.Scale(type="log", nice=False, padding=12),
             title=f"problem size ({self.unit}s, log scale)",
         )
-        y = alt.Y("accuracy:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"), title="accuracy")
+        y = percent("accuracy", "accuracy")
         sizes, curves = alt.Chart(values(tables["sizes"])), alt.Chart(values(tables["curves"]))
         tooltip = [
             "series:N",
@@ -98,9 +99,9 @@ class Accuracy(Figure):
             text = alt.Chart(values(list(named.values()))).mark_text(align="left", dx=5, fontSize=10, color="#5f6368")
             layers.append(text.encode(x=x, y=y, text="model:N"))
         layers += [
-            curves.mark_area(opacity=0.13).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
-            curves.mark_line(strokeWidth=1.8).encode(x=x, y=alt.Y("value:Q"), color=colour),
-            sizes.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
+            curves.mark_area(opacity=0.13).encode(x=x, y=percent("low"), y2="high:Q", color=colour),
+            curves.mark_line(strokeWidth=1.8).encode(x=x, y=percent("value"), color=colour),
+            sizes.mark_rule(strokeWidth=1.2).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
             sizes.mark_point(filled=True, size=46, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
         ]
         subtitle = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]

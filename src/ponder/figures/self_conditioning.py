@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Tables
-from ponder.figures import COLOURS, counts, flat, span, themed, values, with_details
+from ponder.figures import COLOURS, counts, flat, percent, span, themed, values, with_details
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.difference import difference
@@ -62,13 +62,8 @@ class SelfConditioning(Figure):
         scale = alt.Scale(domain=names, range=COLOURS)
         colour = alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, orient="bottom"))
         x = alt.X("errors:Q", title="share of wrong sums in the history", axis=alt.Axis(format="%"))
-        y = alt.Y(
-            "turn_accuracy:Q",
-            title="accuracy of the next turn",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(format="%"),
-        )
-        low, high = alt.Y("turn_accuracy_low:Q"), "turn_accuracy_high:Q"
+        y = percent("turn_accuracy", "accuracy of the next turn")
+        low, high = percent("turn_accuracy_low"), "turn_accuracy_high:Q"
         shown, start = alt.Chart(values(filled)), alt.Chart(values(fresh))
         tooltip = ["series:N", "filled:Q", "errors:Q", "turn_accuracy:Q", "attempts:Q"]
         dashes = alt.StrokeDash("filled:N", legend=alt.Legend(title="turns in the history", orient="bottom"))

@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables
-from ponder.figures import MUTED, counts, flat, published, span, themed, values, with_details
+from ponder.figures import MUTED, counts, flat, percent, published, span, themed, values, with_details
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 
@@ -51,9 +51,9 @@ class Tradeoff(Figure):
 
     def _panel(self, tables: Tables, row: dict[str, Any]) -> Any:
         points = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
-        x = alt.X("tokens:Q", title="output tokens a rollout", scale=alt.Scale(zero=True))
+        x = alt.X("tokens:Q", title="output tokens a rollout (log scale)", scale=alt.Scale(type="log", padding=24))
         y_title = f"task accuracy after {row['steps']} steps"
-        y = alt.Y("accuracy:Q", title=y_title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+        y = percent("accuracy", y_title)
         colour = alt.Color(
             "per_turn:Q",
             scale=alt.Scale(scheme="viridis", type="log"),
@@ -62,7 +62,7 @@ class Tradeoff(Figure):
         shown = alt.Chart(values(points))
         dots = shown.mark_point(filled=True, size=70, opacity=1)
         layers = [
-            shown.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
+            shown.mark_rule(opacity=0.6).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
             shown.mark_rule(opacity=0.6).encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
             dots.encode(x=x, y=y, color=colour, tooltip=["per_turn:Q", "accuracy:Q", "tokens:Q", "attempts:Q"]),
             shown.mark_text(dx=9, dy=-9, fontSize=11).encode(x=x, y=y, text="per_turn:Q"),

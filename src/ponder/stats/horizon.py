@@ -1,9 +1,9 @@
 """How far a model executes before it slips: accuracy along a rollout, survival of the first error, the horizon H_s.
 
-After Sinha et al. 2025, whose H_s is the first step at which fewer than a share s of the rollouts are free of error, and
+After Sinha et al. 2025, whose H_s is the first step at which less than a share s of the rollouts is free of error, and
 who predict ln s / ln p from a step accuracy p that stays the same. Departures: a reply without a number is wrong
-in its turn even where the turn adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier);
-every number has an interval clustered by problem; and whether p stays the same is tested.
+even in a turn that adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every
+number has an interval clustered by problem; and whether p stays the same is tested.
 
 The survival's band is Wilson's on the effective sample of its variance (Rothman 1978), the variance summed by problem
 (Williams 1995): without censoring it is that of `accuracy`. The horizon's interval holds the steps at which the
@@ -55,13 +55,13 @@ class Rollouts:
     def first_error(self) -> Ints:
         """The turn, counted from 1, of each rollout's first wrong sum; beyond every turn where there is none."""
         wrong = self.seen & ~self.index
-        never = self.index.shape[1] + 1
-        return np.where(wrong.any(axis=1), wrong.argmax(axis=1) + 1, never) if wrong.size else self.length + never
+        never = np.ones((len(self), 1), dtype=np.bool_)
+        return np.asarray(np.concatenate([wrong, never], axis=1).argmax(axis=1) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """What rollouts did from step `first` to step `last`; `task` is at `last`, the others are over the turns between."""
+    """From step `first` to step `last`: `task` as it stands at `last`, the others over the turns between."""
 
     first: int
     last: int
@@ -96,7 +96,8 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     """Outcomes of `execution` for one model and one number of steps per turn."""
     if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
         raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
-    ended = sorted((o for o in outcomes if o.status not in ("failed", "open")), key=lambda o: (*o[2:5], repr(o)))
+    ended = [o for o in outcomes if o.status not in ("failed", "open")]
+    ended.sort(key=lambda o: (o.size, o.problem, o.sample))
     steps = {int(o.details["per_turn"]) for o in ended}
     if len(steps) > 1:
         raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
@@ -214,7 +215,7 @@ def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -
 
 
 def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
-    """The first step at which survival falls below the share, and the first ones at which the band allows or forces it."""
+    """The first step at which survival is below the share, and the first at which its band may be and must be."""
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:
@@ -222,7 +223,7 @@ def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
         return float(steps[below[0]]) if len(below) else math.inf
 
     value, high = first(survival.value), first(survival.high)
-    # The error may lie at the turn's first step. Where all seen is surely above the share, the last step seen is a floor.
+    # The error may be in the turn's first step. If the band never comes down to the share, all steps seen lie before.
     low = min(first(survival.low) - data.per_turn + 1, float(steps[-1]))
     return Estimate(value if math.isfinite(value) else math.nan, max(low, 1.0), high, len(data), data.problems)
 
