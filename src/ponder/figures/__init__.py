@@ -68,10 +68,11 @@ def curve_records(curve: Any, **labels: Any) -> Records:
 
 
 def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
-    """An estimate in a sentence, such as `41.3 [38, 45]`; an open end is `?`."""
-    value, low, high = (
-        "?" if record[key] is None else format(record[key], form) for key in (name, f"{name}_low", f"{name}_high")
-    )
+    """An estimate in a sentence: `41.3 [38, 45]`, with `?` for an open end, or `beyond 60` for what was not reached."""
+    ends = (record[key] for key in (name, f"{name}_low", f"{name}_high"))
+    value, low, high = ("?" if end is None else format(end, form) for end in ends)
+    if value == high == "?" and low not in ("?", "0"):
+        return f"beyond {low}"
     return f"{value} [{low}, {high}]"
 
 
@@ -110,8 +111,8 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
     return themed
 
 
-def percent(field: str, title: str | None = None) -> alt.Y:
-    """An axis from 0 to 100 %."""
+def percent(field: str, title: alt.Optional[str] = alt.Undefined) -> alt.Y:
+    """An axis from 0 to 100 %; of a chart's layers only one need name it."""
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
 
 

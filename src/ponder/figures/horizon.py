@@ -30,11 +30,11 @@ class Horizon(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
-        groups: dict[tuple[str, str, int], list[Outcome]] = {}
+        groups: dict[tuple[str, int, str], list[Outcome]] = {}
         for o in with_details(outcomes, "per_turn"):
-            groups.setdefault((o.model, o.task, o.details["per_turn"]), []).append(o)
+            groups.setdefault((o.model, o.details["per_turn"], o.task), []).append(o)
         several = len({model for model, _, _ in groups}) > 1
-        for (model, task, per_turn), part in sorted(groups.items()):
+        for (model, per_turn, task), part in sorted(groups.items()):
             found = horizon(rollouts(part), share=self.share)
             named = task.replace("execution ", "") if "=" in task else f"{per_turn} a turn"
             labels = {"series": f"{model}, {named}" if several else named}

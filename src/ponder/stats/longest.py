@@ -1,0 +1,165 @@
+"""The longest single turn: the largest size at which a model is still right with a given chance, for few attempts.
+
+    search = Search(target=0.8)
+    while asked := search.next(results):  # {size: (right, tries)}
+        ...  # make the attempts, add them to the results
+    search.estimate(results)
+
+Sinha et al. 2025 name such a size for each frontier model, without a threshold, a procedure or an interval. Here it
+is the size at which success falls to `target`. Sizes double until a first attempt is wrong; then each attempt
+goes where it is expected to narrow the posterior of that size most (Kontsevich & Tyler 1999, with variance in place of
+entropy), and a batch is filled as if the attempts before had come out as expected.
+
+Success at size k is (1 - lapse) · exp(-g · (k / size)^slope), g such that it is `target` at `size`. Slope 1 is a step
+accuracy that stays the same, a large slope is a cliff. Both functions depend on the results only, so a run that
+was broken off goes on as it would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from ponder.core import Estimate, UserError
+from ponder.stats.columns import Floats, Ints
+
+Results: TypeAlias = Mapping[int, tuple[int, int]]  # of each size tried: how many were right, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    low: int = 1  # the smallest size to ask
+    high: int = 16_384
+    target: float = 0.8  # chance of success
+    width: float = 1.5  # enough when the interval's high end is so many times its low end
+    batch: int = 16  # attempts asked at once
+    most: int = 1000  # attempts in all
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low < self.high:
+            raise UserError(f"the search goes from low to a higher size, not from {self.low} to {self.high}")
+        if not 0.05 <= self.target <= 0.95:
+            raise UserError(f"target is a chance from 0.05 to 0.95, not {self.target}", hint="target = 0.8")
+        if self.width < 1.05:
+            raise UserError(f"width is high over low, at least 1.05, not {self.width}", hint="width = 1.5")
+
+    def next(self, results: Results) -> list[tuple[int, int]]:
+        """Sizes to ask, and how many attempts at each; none when the interval is narrow enough."""
+        right, tries = _sums(results)
+        left = min(self.batch, self.most - tries)
+        largest = max((size for size, (_, n) in results.items() if n), default=0)
+        if right == tries and largest < self.high and left > 0:  # nothing is known of where it ends
+            return [(min(max(self.low, 2 * largest), self.high), 1)]
+        posterior = self._posterior(results)
+        if left <= 0 or self._known(posterior):
+            return []
+        # Not further than twice what was tried: one lucky answer must not buy a turn of ten thousand steps.
+        candidates = _sizes(self.low, min(self.high, 2 * largest), self.width)
+        return _fill(posterior, candidates, left, self.target)
+
+    def estimate(self, results: Results) -> Estimate:
+        """The size at which success falls to the target; nan where that lies outside the sizes that may be asked."""
+        tries = _sums(results)[1]
+        low, value, high = self._posterior(results).quantiles((1 - self.level) / 2, 0.5, (1 + self.level) / 2)
+        inside = self.low <= value <= self.high
+        return Estimate(
+            value if inside else math.nan,
+            min(low, self.high) if low >= self.low else 0.0,
+            max(high, self.low) if high <= self.high else math.inf,
+            tries,
+            tries,
+        )
+
+    def _known(self, posterior: _Posterior) -> bool:
+        low, high = posterior.quantiles((1 - self.level) / 2, (1 + self.level) / 2)
+        outside = high < self.low or low > self.high
+        # Between two whole numbers nothing can be asked.
+        return outside or high <= self.width * low or math.floor(low) == math.floor(high)
+
+    def _posterior(self, results: Results) -> _Posterior:
+        grid, weight = _prior(self.low, self.high, self.target, self.width)
+        tried = sorted(size for size, (_, n) in results.items() if n)
+        share = _share(grid, np.array(tried, dtype=np.float64), self.target)
+        right = np.array([results[size][0] for size in tried], dtype=np.float64)
+        wrong = np.array([results[size][1] for size in tried], dtype=np.float64) - right
+        score = weight + np.log(share) @ right + np.log1p(-share) @ wrong
+        likely = score >= score.max() - 16  # e^-16: one in ten million
+        weight = np.exp(score[likely] - score.max())
+        return _Posterior(grid[likely], weight / weight.sum(), math.log(self.low), math.log(self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class _Posterior:
+    grid: Floats  # candidates: log of the size, slope, lapse
+    weight: Floats
+    first: float  # log of the smallest and the largest size that may be asked
+    last: float
+
+    def quantiles(self, *shares: float) -> list[float]:
+        """Of the size, a candidate's weight being spread over its step of the grid."""
+        size, where = np.unique(self.grid[:, 0], return_inverse=True)
+        mass = np.bincount(where, weights=self.weight)
+        step = float(np.diff(size).min()) if len(size) > 1 else 0.0
+        upto = np.concatenate([[0.0], np.cumsum(mass)]) / mass.sum()
+        edges = np.concatenate([size - step / 2, size[-1:] + step / 2])
+        return [math.exp(x) for x in np.interp(shares, upto, edges)]
+
+
+def _sums(results: Results) -> tuple[int, int]:
+    return sum(right for right, _ in results.values()), sum(tries for _, tries in results.values())
+
+
+def _sizes(low: int, high: int, width: float) -> Ints:
+    """Whole numbers, each less than half of `width` above the one before where there are such, on a log scale."""
+    count = math.ceil(math.log(high / low) / math.log(width) * 2) + 1
+    return np.unique(np.rint(np.geomspace(low, high, count))).astype(np.int64)
+
+
+@lru_cache(maxsize=8)
+def _prior(low: int, high: int, target: float, width: float) -> tuple[Floats, Floats]:
+    """Candidates and the logarithms of their weights.
+
+    Any size is as likely as any other, from a twentieth of the smallest to twenty times the largest that may be asked.
+    """
+    ends = math.log(low) - 3, math.log(high) + 3
+    size = np.linspace(*ends, math.ceil((ends[1] - ends[0]) / math.log(width) * 8))
+    slope = np.geomspace(0.5, 32, 13)
+    lapse = (1 - target) * np.array([0.0, 0.05, 0.15, 0.3, 0.5])
+    grid = np.stack(np.meshgrid(size, slope, lapse, indexing="ij"), axis=-1).reshape(-1, 3)
+    return grid, -np.log(grid[:, 1]) ** 2 / 4 - grid[:, 2] / (0.2 * (1 - target))
+
+
+def _share(grid: Floats, sizes: Floats, target: float) -> Floats:
+    """Candidates × sizes: the chance of success, short of certainty so that no single answer rules one out."""
+    size, slope, lapse = grid.T[:, :, None]
+    fall = np.log((1 - lapse) / target) * np.exp(np.minimum(slope * (np.log(sizes) - size), 20))
+    return np.asarray(np.clip((1 - lapse) * np.exp(-np.minimum(fall, 30)), 1e-4, 1 - 1e-4))
+
+
+def _fill(posterior: _Posterior, sizes: Ints, attempts: int, target: float) -> list[tuple[int, int]]:
+    share, weight = _share(posterior.grid, sizes.astype(np.float64), target), posterior.weight
+    # Where outside the sizes that may be asked it lies makes no difference.
+    place = np.clip(posterior.grid[:, 0], posterior.first - 0.1, posterior.last + 0.1)
+    counts = np.zeros(len(sizes), dtype=np.int64)
+    for _ in range(attempts):
+        pick = int(_expected_variance(place, weight, share).argmin())
+        counts[pick] += 1
+        hoped = float(weight @ share[:, pick])
+        weight = weight * share[:, pick] ** hoped * (1 - share[:, pick]) ** (1 - hoped)
+        weight /= weight.sum()
+    return [(int(size), int(n)) for size, n in zip(sizes, counts, strict=True) if n]
+
+
+def _expected_variance(place: Floats, weight: Floats, share: Floats) -> Floats:
+    """Of `place`, after one more attempt at each size: its mean over right and wrong."""
+    centred = place - weight @ place
+    moments = np.stack([weight, weight * centred, weight * centred**2])
+    right = moments @ share
+    wrong = moments.sum(axis=1)[:, None] - right
+    return np.asarray(sum(part[2] - part[1] ** 2 / np.maximum(part[0], 1e-12) for part in (right, wrong)))
