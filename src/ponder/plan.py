@@ -23,7 +23,7 @@ class Line:
     attempts: int
     stored: int
     tokens: int | None
-    basis: str  # "stored attempts", "budget (at most)" or "unknown"
+    basis: str  # where the number of tokens comes from
     cost: float | None
 
     @property
@@ -45,13 +45,16 @@ def _groups(study: Study) -> Iterable[list[Cell]]:
 
 
 def _line(cells: list[Cell], store: Store | None) -> Line:
-    asked = sum(cell.samples * _problems(cell) for cell in cells)
     stored, paid = store.spent(cells) if store else (0, Bill())
+    # A search asks until it knows; what it will need is not known before.
+    asked = stored if cells[0].search else sum(cell.samples * _problems(cell) for cell in cells)
     left = asked - stored
     model = cells[0].model
     budget = getattr(model, "budget", None)
     bill: Bill | None
-    if stored:
+    if cells[0].search:
+        bill, basis = None, "a search decides"
+    elif stored:
         mean = (round(n / stored) for n in (paid.prompt_tokens, paid.thinking_tokens, paid.answer_tokens))
         bill, basis = Bill(next(mean), next(mean), next(mean)), "stored attempts"
     elif budget:

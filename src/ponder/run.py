@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import NamedTuple, Self
@@ -106,21 +106,37 @@ async def run(study: Study, store: Store, tally: Tally) -> None:
     tally.max_tokens, tally.max_cost = study.max_tokens, study.max_cost
     store.record_study(study)
     for _, cells in itertools.groupby(study.cells, key=lambda cell: cell.model_label):
-        await _run_model(list(cells), store, tally)
+        async with AsyncExitStack() as stack:
+            model: Model | None = None
+            for asked in _rounds(list(cells), store, tally):
+                jobs = (job for cell in asked for job in pending(cell, store))
+                if (first := next(jobs, None)) is None:
+                    continue  # nothing to ask: don't load weights or open connections
+                if model is None:
+                    model = await stack.enter_async_context(asked[0].method_model())
+                await _round(model, _Feed(itertools.chain([first], jobs), tally), store, tally)
 
 
-async def _run_model(cells: Sequence[Cell], store: Store, tally: Tally) -> None:
-    jobs = (job for cell in cells for job in pending(cell, store))
-    first = next(jobs, None)
-    if first is None:
-        return  # nothing to ask: don't load weights or open connections
-    feed = _Feed(itertools.chain([first], jobs), tally)
+def _rounds(cells: Sequence[Cell], store: Store, tally: Tally) -> Iterator[list[Cell]]:
+    """What to ask of one model together: first all that is known beforehand, then what each search wants next."""
+    yield [cell for cell in cells if cell.search is None]
+    for _, group in itertools.groupby((c for c in cells if c.search), key=lambda cell: cell.task_label):
+        candidates = {cell.size: cell for cell in group}
+        search = next(iter(candidates.values())).search
+        assert search is not None
+        results: dict[int, tuple[int, int]] | None = None
+        # A round after which nothing has changed was capped, or failed: more of the same would not end.
+        while results != (found := {size: store.score(cell) for size, cell in candidates.items()}) and not tally.capped:
+            results = found
+            wanted = search.next(results)
+            tally.planned += sum(n for _, n in wanted)
+            if wanted:
+                yield [replace(candidates[size], problems=results[size][1] + n) for size, n in wanted]
+
+
+async def _round(model: Model, feed: _Feed, store: Store, tally: Tally) -> None:
     try:
-        async with (
-            cells[0].method_model() as model,
-            _Writer(store) as writer,
-            asyncio.TaskGroup() as group,
-        ):
+        async with _Writer(store) as writer, asyncio.TaskGroup() as group:
             for _ in range(model.in_flight):
                 group.create_task(_work(model, feed, writer, tally))
     except BaseExceptionGroup as errors:
@@ -228,6 +244,9 @@ async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
             if turn + 1 < len(problem.turns):
                 await writer.put(Done(cell, job.position, replace(attempt, completions=tuple(said)), stored=turn))
         past += [asked, cell.memory.of_reply(cell.task, said[-1])]
+        if turn + 1 < len(problem.turns):
+            # It is stored; hundreds of turns of thinking, times those in flight, would fill the memory.
+            said[-1] = replace(said[-1], thinking="")
     attempt = graded(cell.task, replace(attempt, completions=tuple(said)))
     await writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(said) - 1)))
     return attempt

@@ -192,6 +192,12 @@ class Store:
         with self._one_at_a_time:
             return set(self._db.execute(sql, (self._find(cell),)))
 
+    def score(self, cell: Cell) -> tuple[int, int]:
+        """How many answers of a cell are right, of how many."""
+        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
+        right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
+        return int(right), int(answers)
+
     def begun(self, cell: Cell, position: int, sample: int) -> tuple[Completion, ...]:
         """The finished turns of a conversation that was cut short."""
         sql = """SELECT attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem

@@ -15,17 +15,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from ponder import plugins
 from ponder.core import Figure, Memory, Method, Model, Problem, Task, UserError, Variable, digest, seed_from
 
+if TYPE_CHECKING:
+    from ponder.stats.longest import Search
+
 Table: TypeAlias = Mapping[str, Any]
 BUILT_IN = Path(__file__).parent / "studies"
 DEFAULT_PROBLEMS = 20
-TASK_KEYS = ("size", "remember", "window")  # of every [[task]], beside its own settings
+TASK_KEYS = ("size", "remember", "window", "search", "target", "largest")  # of every [[task]], beside its own settings
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Cell:
     samples: int
     seed: int
     memory: Memory
+    search: Search | None = None  # finds the sizes to ask; this one is only asked if it says so
 
     @cached_property
     def source(self) -> bytes:
@@ -157,10 +161,11 @@ class Study:
                     hint="give each [[model]] a `label`",
                 )
             labels[label] = identity
-            for task, size, memory, task_label in tasks:
+            for task, size, memory, task_label, search in tasks:
                 problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+                problems = search.most if search else problems
                 counts = (problems, self.samples, self.seed)
-                cells.append(Cell(task, task_label, size, model, methods, label, *counts, memory))
+                cells.append(Cell(task, task_label, size, model, methods, label, *counts, memory, search))
         return tuple(cells)
 
     @cached_property
@@ -172,18 +177,34 @@ class Study:
             for variant, _ in self._sweep("figures", table, f"{self.where}: figure[{i}]")
         )
 
-    def _tasks(self) -> Iterator[tuple[Task, int, Memory, str]]:
+    def _tasks(self) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
         for i, table in enumerate(self.task):
             where = f"{self.where}: task[{i}]"
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
             memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
             for variant, swept in self._sweep("tasks", settings, where):
                 task: Task = build("tasks", variant, where, self.folder)
-                for (memory, remembered), size in itertools.product(memories, self._sizes(task, table, where)):
-                    yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered})
+                search = self._search(table, where)
+                sizes = self._sizes(task, table, where, search)
+                for (memory, remembered), size in itertools.product(memories, sizes):
+                    yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered}), search
 
-    def _sizes(self, task: Task, table: Table, where: str) -> list[int]:
-        asked = table.get("size", task.sizes())
+    def _search(self, table: Table, where: str) -> Search | None:
+        """How to look for the longest size, where the table asks for that instead of naming sizes."""
+        if "search" not in table:
+            return None
+        from ponder.stats.longest import Search  # numpy, which nothing else here needs
+
+        convert(table["search"], Literal["max"], f"{where}.search", self.folder)
+        if "size" in table:
+            raise UserError("a search finds its own sizes", where=f"{where}.size", hint="leave out size, or search")
+        target = convert(table.get("target", 0.8), float, f"{where}.target", self.folder)
+        largest = convert(table.get("largest", 4096), int, f"{where}.largest", self.folder)
+        with placed(where):
+            return Search(target=target, high=largest)
+
+    def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
+        asked = search.sizes if search else table.get("size", task.sizes())
         sizes = list(dict.fromkeys(asked if isinstance(asked, list | tuple) else [asked]))
         for size in sizes:
             with placed(f"{where}.size"):

@@ -51,7 +51,9 @@ class Tradeoff(Figure):
 
     def _panel(self, tables: Tables, row: dict[str, Any]) -> Any:
         points = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
-        x = alt.X("tokens:Q", title="output tokens a rollout (log scale)", scale=alt.Scale(type="log", nice=False, padding=30))
+        x = alt.X(
+            "tokens:Q", title="output tokens a rollout (log scale)", scale=alt.Scale(type="log", nice=False, padding=30)
+        )
         y_title = f"task accuracy after {row['steps']} steps"
         y = percent("accuracy", y_title)
         colour = alt.Color(

@@ -10,15 +10,16 @@ is the size at which success falls to `target`. Sizes double until a first attem
 goes where it is expected to narrow the posterior of that size most (Kontsevich & Tyler 1999, with variance in place of
 entropy), and a batch is filled as if the attempts before had come out as expected.
 
-Success at size k is (1 - lapse) · exp(-g · (k / size)^slope), g such that it is `target` at `size`. Slope 1 is a step
-accuracy that stays the same, a large slope is a cliff. Both functions depend on the results only, so a run that
-was broken off goes on as it would have.
+Success at size k is (1 - lapse) · (1 + c · (k / size)^slope)^-shape, c such that it is `target` at `size`. Shape 100 with
+slope 1 is a step accuracy that stays the same, p^k; shape 1 is a logistic in log k; a large slope is a cliff. With one
+of the shapes alone, a ladder of sizes covers a curve of the other 70 times in 100. The search depends on nothing but
+the results, so a run that was broken off goes on as it would have.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -83,13 +84,11 @@ class Search:
         return outside or high <= self.width * low or math.floor(low) == math.floor(high)
 
     def _posterior(self, results: Results) -> _Posterior:
-        grid, weight = _prior(self.low, self.high, self.target, self.width)
-        tried = sorted(size for size, (_, n) in results.items() if n)
-        share = _share(grid, np.array(tried, dtype=np.float64), self.target)
-        right = np.array([results[size][0] for size in tried], dtype=np.float64)
-        wrong = np.array([results[size][1] for size in tried], dtype=np.float64) - right
-        score = weight + np.log(share) @ right + np.log1p(-share) @ wrong
-        likely = score >= score.max() - 16  # e^-16: one in ten million
+        grid, score = _prior(self.low, self.high, self.target, self.width)
+        for size, (right, tries) in sorted(results.items()):
+            log_right, log_wrong = _logs(self.low, self.high, self.target, self.width, size)
+            score = score + right * log_right + (tries - right) * log_wrong
+        likely = score >= score.max() - 12  # e^-12: one in 160,000
         weight = np.exp(score[likely] - score.max())
         return _Posterior(grid[likely], weight / weight.sum(), math.log(self.low), math.log(self.high))
 
@@ -123,23 +122,31 @@ def _sizes(low: int, high: int, width: float) -> Ints:
 
 @lru_cache(maxsize=8)
 def _prior(low: int, high: int, target: float, width: float) -> tuple[Floats, Floats]:
-    """Candidates and the logarithms of their weights.
+    """Candidates (log of the size, slope, lapse, shape) and the logarithms of their weights.
 
-    Any size is as likely as any other, from a twentieth of the smallest to twenty times the largest that may be asked.
+    Any size is as likely as any other, from a seventh of the smallest to seven times the largest that may be asked.
+    Slopes near 1 and small lapses are likelier, weakly: e^-2 is the weight of a slope of 7.4 or of a lapse of 8 %.
     """
-    ends = math.log(low) - 3, math.log(high) + 3
-    size = np.linspace(*ends, math.ceil((ends[1] - ends[0]) / math.log(width) * 8))
-    slope = np.geomspace(0.5, 32, 13)
-    lapse = (1 - target) * np.array([0.0, 0.05, 0.15, 0.3, 0.5])
-    grid = np.stack(np.meshgrid(size, slope, lapse, indexing="ij"), axis=-1).reshape(-1, 3)
-    return grid, -np.log(grid[:, 1]) ** 2 / 4 - grid[:, 2] / (0.2 * (1 - target))
+    ends = math.log(low) - 2, math.log(high) + 2
+    size = np.linspace(*ends, math.ceil((ends[1] - ends[0]) / math.log(width) * 6))
+    slope, lapse, shape = np.geomspace(0.5, 16, 16), (1 - target) * np.array([0.0, 0.1, 0.25, 0.5]), (1.0, 100.0)
+    grid = np.stack(np.meshgrid(size, slope, lapse, shape, indexing="ij"), axis=-1).reshape(-1, 4)
+    return grid, -(np.log(grid[:, 1]) ** 2) / 2 - grid[:, 2] / (0.2 * (1 - target))
+
+
+@lru_cache(maxsize=64)
+def _logs(low: int, high: int, target: float, width: float, size: int) -> tuple[Floats, Floats]:
+    """What a right and what a wrong answer at a size add to each candidate's score."""
+    share = _share(_prior(low, high, target, width)[0], np.array([size], dtype=np.float64), target)[:, 0]
+    return np.log(share), np.log1p(-share)
 
 
 def _share(grid: Floats, sizes: Floats, target: float) -> Floats:
     """Candidates × sizes: the chance of success, short of certainty so that no single answer rules one out."""
-    size, slope, lapse = grid.T[:, :, None]
-    fall = np.log((1 - lapse) / target) * np.exp(np.minimum(slope * (np.log(sizes) - size), 20))
-    return np.asarray(np.clip((1 - lapse) * np.exp(-np.minimum(fall, 30)), 1e-4, 1 - 1e-4))
+    size, slope, lapse, shape = grid.T[:, :, None]
+    scale = ((1 - lapse) / target) ** (1 / shape) - 1
+    fall = shape * np.log1p(scale * np.exp(np.minimum(slope * (np.log(sizes) - size), 20)))
+    return np.asarray(np.clip((1 - lapse) * np.exp(-fall), 1e-4, 1 - 1e-4))
 
 
 def _fill(posterior: _Posterior, sizes: Ints, attempts: int, target: float) -> list[tuple[int, int]]:
@@ -147,11 +154,13 @@ def _fill(posterior: _Posterior, sizes: Ints, attempts: int, target: float) -> l
     # Where outside the sizes that may be asked it lies makes no difference.
     place = np.clip(posterior.grid[:, 0], posterior.first - 0.1, posterior.last + 0.1)
     counts = np.zeros(len(sizes), dtype=np.int64)
-    for _ in range(attempts):
+    some = math.ceil(attempts / 8)
+    for start in range(0, attempts, some):
         pick = int(_expected_variance(place, weight, share).argmin())
-        counts[pick] += 1
-        hoped = float(weight @ share[:, pick])
-        weight = weight * share[:, pick] ** hoped * (1 - share[:, pick]) ** (1 - hoped)
+        n = min(some, attempts - start)
+        counts[pick] += n
+        hoped = n * float(weight @ share[:, pick])
+        weight = weight * share[:, pick] ** hoped * (1 - share[:, pick]) ** (n - hoped)
         weight /= weight.sum()
     return [(int(size), int(n)) for size, n in zip(sizes, counts, strict=True) if n]
 

@@ -1,0 +1,67 @@
+"""What a turn of a long conversation costs, beside as many single turns: the same task, server and number of calls.
+
+A conversation sends its whole history with every call and stores each turn as it ends, so that a killed run loses none.
+The CPU of the start is in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from measured import PONDER, Cost, cost, table, verdict
+from run_loop import look, serving
+
+TURNS = 180
+STUDY = """
+problems = {problems}
+[[task]]
+name = "execution"
+size = {steps}
+[[model]]
+name = "endpoint"
+id = "served"
+url = "{url}"
+in_flight = 16
+"""
+
+
+def measure(server: str, problems: int, steps: int) -> Cost:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "study.toml").write_text(STUDY.format(problems=problems, steps=steps, url=f"{server}/v1"))
+        used = cost([PONDER, "run", "study.toml"], folder, lambda pid: look(server, f"watch?pid={pid}"))
+        asked = look(server, "state")["requests"]
+        assert asked == problems * steps, f"{asked} calls, not {problems * steps}"
+    return used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="30 rollouts instead of 100")
+    rollouts = 30 if parser.parse_args().quick else 100
+    calls = rollouts * TURNS
+    with serving(0.05) as server:
+        single, many = measure(server, calls, 1), measure(server, rollouts, TURNS)
+        few = measure(server, rollouts // 5, TURNS)
+    rows = [
+        (name, f"{n:,}", f"{1000 * used.cpu_seconds / n:.2f}", f"{used.peak_mb:.0f}")
+        for name, n, used in (
+            ("single turns", calls, single),
+            (f"{rollouts} rollouts of {TURNS} turns", calls, many),
+            (f"{rollouts // 5} rollouts of {TURNS} turns", calls // 5, few),
+        )
+    ]
+    print(table(rows, ("asked as", "calls", "CPU ms a call", "peak MB")))
+    print()
+    print(
+        verdict(
+            "CPU of a call in a conversation, beside a single turn", many.cpu_seconds / single.cpu_seconds, 1.3, "×"
+        )
+    )
+    print(verdict("memory that five times the rollouts take", many.peak_mb - few.peak_mb, 10, " MB"))
+
+
+if __name__ == "__main__":
+    main()
