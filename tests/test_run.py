@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import signal
 import sqlite3
 import subprocess
@@ -210,7 +211,7 @@ def test_money_cap(serve, write, ponder) -> None:
 
 
 def test_full_disk(serve, write, ponder, monkeypatch) -> None:
-    served = serve(thinking="x" * 20_000)
+    served = serve(thinking=random.Random(1).randbytes(10_000).hex())  # which doesn't compress away
     write("s.toml", study_for(served, problems=50))
     assert ponder("run", "s.toml", "--set", "problems=5").exit_code == 0
     connect = sqlite3.connect

@@ -334,10 +334,10 @@ class Task(Plugin, ABC):
             yield from (p for p in fixed if p.size == size)
             return
         seen: set[bytes] = set()
-        key = (self.identity(), self.version, size, seed)
+        key = digest(self.identity(), self.version, size, seed).hex()
         index = repeats = 0
         while repeats < 200:  # of 240 puzzles the last ones are found, and ten are not searched for hours
-            problem = self.problem(size, seed_from(*key, index))
+            problem = self.problem(size, seed_from(key, index))
             index += 1
             mark = digest(problem.id)[:8]
             repeats = repeats + 1 if mark in seen else 0

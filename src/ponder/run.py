@@ -32,7 +32,7 @@ from ponder.study import Cell, Study
 
 FLUSH_SECONDS = 0.25
 FLUSH_ATTEMPTS = 512
-CHUNK = 64  # jobs made at once
+CHUNK = 256  # jobs made at once
 FAILURES_IN_A_ROW = 25  # beyond those in flight: the endpoint is down, not busy
 
 
@@ -95,10 +95,11 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
         wanted = itertools.product(range(cell.problems), range(cell.samples))
         if done.issuperset(wanted):
             return  # without making a single problem: a large puzzle takes a second
+    begun = store.begun(cell)
     for position, problem in enumerate(cell.asked()):
         for sample in range(cell.samples):
             if (position, sample) not in done:
-                yield Job(cell, position, problem, sample, store.begun(cell, position, sample))
+                yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
 
 
 async def run(study: Study, store: Store, tally: Tally) -> None:
@@ -210,6 +211,7 @@ class _Writer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), FLUSH_SECONDS)
             await self._flush()
+        await self._flush()  # what came in while the last batch was being written
 
     async def _flush(self) -> None:
         batch, self._batch = self._batch, []

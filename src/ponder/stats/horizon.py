@@ -219,7 +219,7 @@ def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:
-        below = np.flatnonzero(np.array(values) < share)
+        below = np.flatnonzero(np.array(values) < share - 1e-9)  # 16 of 20 is not below 0.8, whatever the product says
         return float(steps[below[0]]) if len(below) else math.inf
 
     value, high = first(survival.value), first(survival.high)

@@ -10,10 +10,10 @@ is the size at which success falls to `target`. Sizes double until a first attem
 goes where it is expected to narrow the posterior of that size most (Kontsevich & Tyler 1999, with variance in place of
 entropy), and a batch is filled as if the attempts before had come out as expected.
 
-Success at size k is (1 - lapse) · (1 + c · (k / size)^slope)^-shape, c such that it is `target` at `size`. Shape 100 with
-slope 1 is a step accuracy that stays the same, p^k; shape 1 is a logistic in log k; a large slope is a cliff. With one
-of the shapes alone, a ladder of sizes covers a curve of the other 70 times in 100. The search depends on nothing but
-the results, so a run that was broken off goes on as it would have.
+Success at size k is (1 - lapse) · (1 + c · (k / size)^slope)^-shape, c such that it is `target` at `size`. Slope 1 with
+shape 100 is a step accuracy that stays the same, p^k; shape 1 is a logistic in log k; a large slope is a cliff. With
+one of the shapes alone, a ladder of sizes covers a curve of the other 70 times in 100. The search depends on
+nothing but the results, so a run that was broken off goes on as it would have.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Search:
         if right == tries and largest < self.high and left > 0:  # nothing is known of where it ends
             return [(min(max(self.low, 2 * largest), self.high), 1)]
         posterior = self._posterior(results)
-        if left <= 0 or self._known(posterior):
+        if left <= 0 or self._known(posterior, results):
             return []
         # Not further than twice what was tried: one lucky answer must not buy a turn of ten thousand steps.
         candidates = _sizes(self.low, min(self.high, 2 * largest), self.width)
@@ -66,22 +66,30 @@ class Search:
 
     def estimate(self, results: Results) -> Estimate:
         """The size at which success falls to the target; nan where that lies outside the sizes that may be asked."""
+        low, value, high = self._interval(self._posterior(results), results)
         tries = _sums(results)[1]
-        low, value, high = self._posterior(results).quantiles((1 - self.level) / 2, 0.5, (1 + self.level) / 2)
-        inside = self.low <= value <= self.high
         return Estimate(
-            value if inside else math.nan,
+            value if self.low <= value <= self.high else math.nan,
             min(low, self.high) if low >= self.low else 0.0,
             max(high, self.low) if high <= self.high else math.inf,
             tries,
             tries,
         )
 
-    def _known(self, posterior: _Posterior) -> bool:
-        low, high = posterior.quantiles((1 - self.level) / 2, (1 + self.level) / 2)
-        outside = high < self.low or low > self.high
+    def _interval(self, posterior: _Posterior, results: Results) -> tuple[float, float, float]:
+        low, value, high = posterior.quantiles((1 - self.level) / 2, 0.5, (1 + self.level) / 2)
+        if posterior.weight[posterior.grid[:, 1] >= 8].sum() > 1 - self.level:
+            # It may be a cliff, and of a cliff nothing is known between two sizes that were tried.
+            tried = [size for size, (_, tries) in results.items() if tries]
+            low = max((size for size in tried if size <= low), default=low)
+            high = min((size for size in tried if size >= high), default=high)
+        return low, value, high
+
+    def _known(self, posterior: _Posterior, results: Results) -> bool:
+        low, _, high = self._interval(posterior, results)
+        outside = high <= self.low or low >= self.high
         # Between two whole numbers nothing can be asked.
-        return outside or high <= self.width * low or math.floor(low) == math.floor(high)
+        return outside or high <= self.width * low or math.ceil(high) - math.floor(low) <= 1
 
     def _posterior(self, results: Results) -> _Posterior:
         grid, score = _prior(self.low, self.high, self.target, self.width)
@@ -125,13 +133,14 @@ def _prior(low: int, high: int, target: float, width: float) -> tuple[Floats, Fl
     """Candidates (log of the size, slope, lapse, shape) and the logarithms of their weights.
 
     Any size is as likely as any other, from a seventh of the smallest to seven times the largest that may be asked.
-    Slopes near 1 and small lapses are likelier, weakly: e^-2 is the weight of a slope of 7.4 or of a lapse of 8 %.
+    Slopes near 1 and small lapses are likelier, weakly: a slope of 16 is a quarter as likely as one of 1, and a lapse
+    of half the way to the target a twelfth as likely as none.
     """
     ends = math.log(low) - 2, math.log(high) + 2
     size = np.linspace(*ends, math.ceil((ends[1] - ends[0]) / math.log(width) * 6))
-    slope, lapse, shape = np.geomspace(0.5, 16, 16), (1 - target) * np.array([0.0, 0.1, 0.25, 0.5]), (1.0, 100.0)
-    grid = np.stack(np.meshgrid(size, slope, lapse, shape, indexing="ij"), axis=-1).reshape(-1, 4)
-    return grid, -(np.log(grid[:, 1]) ** 2) / 2 - grid[:, 2] / (0.2 * (1 - target))
+    slope, lapse = [*np.geomspace(0.5, 16, 16), 32, 64, 128], (1 - target) * np.array([0.0, 0.1, 0.25, 0.5])
+    grid = np.stack(np.meshgrid(size, slope, lapse, [1.0, 100.0], indexing="ij"), axis=-1).reshape(-1, 4)
+    return grid, -np.abs(np.log(grid[:, 1])) / 2 - grid[:, 2] / (0.2 * (1 - target))
 
 
 @lru_cache(maxsize=64)
