@@ -18,10 +18,12 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.installed  ## speed and memory beside the peers; takes a while, run by hand
+bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and memory beside the peers; takes a while, run by hand
 	$(VENV)/bin/python benchmarks/tents_generation.py
 	$(VENV)/bin/python benchmarks/run_loop.py
+	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
+	$(VENV)/bin/python benchmarks/longest_turn.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py

@@ -72,7 +72,9 @@ A study is one TOML file. A list is a sweep, except where a setting is itself a 
 names the nearest known one. Any key can be set for one run: `--set problems=5`, `--set model.id=qwq`,
 `--set 'task.size=[16, 25]'`, `--set model[1].budget=4096`.
 
-`[[task]]` takes `name`, `size` and the settings of that [task](tasks.md); `[[model]]` takes `name`, `method` (a list of
+`[[task]]` takes `name`, `size`, the settings of that [task](tasks.md), and for conversations `remember` and `window`
+(what the model is shown again), or `search`, `target` and `largest` in place of `size` (see
+[long plans](../execution.md)); `[[model]]` takes `name`, `method` (a list of
 tables, applied in order) and the settings of that [model](models.md); `[[figure]]` takes `name` and the settings of
 that [figure](figures.md). `name` may also be the path of a file of your own, `"./mine.py"`, relative to the study."""
     return "\n\n".join(["# The study file", NOTE.strip(), text, "Keys of the study itself:", _settings(rows)]) + "\n"

@@ -16,8 +16,8 @@ EVERY = [(kind, name) for kind in plugins.CONTRACTS for name in plugins.files(ki
 
 # The pipeline from left to right: a file imports only from what stands before it.
 ORDER = [
-    "core", "plugins", "answers", "tasks", "models", "methods", "study", "store", "run", "plan", "progress",
-    "stats", "figures", "report", "export", "describe", "check", "scaffold", "cli",
+    "core", "stats", "plugins", "answers", "tasks", "models", "methods", "study", "store", "run", "plan", "progress",
+    "figures", "report", "export", "describe", "check", "scaffold", "cli",
 ]  # fmt: skip
 
 

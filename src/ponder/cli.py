@@ -168,7 +168,8 @@ def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> No
     if tally.failed:
         click.echo(f"{tally.failed} attempts failed and were left out; run again to retry them", err=True)
         raise click.exceptions.Exit(1)
-    click.echo(f"next: ponder report {study}", err=True)
+    where = "" if str(store) == STORE else f" --store {store}"
+    click.echo(f"next: ponder report {study}{where}", err=True)
 
 
 @main.command()

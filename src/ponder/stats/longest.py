@@ -18,6 +18,7 @@ nothing but the results, so a run that was broken off goes on as it would have.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,14 @@ class Search:
         if self.width < 1.05:
             raise UserError(f"width is high over low, at least 1.05, not {self.width}", hint="width = 1.5")
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every size that a search may ask: doublings, and steps of less than half of `width`, on a log scale."""
+        doubled = itertools.takewhile(lambda size: size < self.high, (self.low << n for n in itertools.count()))
+        count = math.ceil(math.log(self.high / self.low) / math.log(self.width) * 2) + 1
+        steps = np.rint(np.geomspace(self.low, self.high, count)).astype(int).tolist()
+        return tuple(sorted({*doubled, *steps}))
+
     def next(self, results: Results) -> list[tuple[int, int]]:
         """Sizes to ask, and how many attempts at each; none when the interval is narrow enough."""
         right, tries = _sums(results)
@@ -61,7 +70,7 @@ class Search:
         if left <= 0 or self._known(posterior, results):
             return []
         # Not further than twice what was tried: one lucky answer must not buy a turn of ten thousand steps.
-        candidates = _sizes(self.low, min(self.high, 2 * largest), self.width)
+        candidates = np.array([size for size in self.sizes if size <= 2 * largest], dtype=np.int64)
         return _fill(posterior, candidates, left, self.target)
 
     def estimate(self, results: Results) -> Estimate:
@@ -120,12 +129,6 @@ class _Posterior:
 
 def _sums(results: Results) -> tuple[int, int]:
     return sum(right for right, _ in results.values()), sum(tries for _, tries in results.values())
-
-
-def _sizes(low: int, high: int, width: float) -> Ints:
-    """Whole numbers, each less than half of `width` above the one before where there are such, on a log scale."""
-    count = math.ceil(math.log(high / low) / math.log(width) * 2) + 1
-    return np.unique(np.rint(np.geomspace(low, high, count))).astype(np.int64)
 
 
 @lru_cache(maxsize=8)
