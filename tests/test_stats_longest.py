@@ -41,17 +41,27 @@ def ladder(search, curve, rng, tries) -> dict[int, tuple[int, int]]:
     return {2**i: (int(rng.binomial(tries, curve(2**i))), tries) for i in range(11)}
 
 
-@pytest.mark.parametrize(
-    "curve",
-    [power(0.9), power(0.99), power(0.999), power(0.99, lapse=0.05), logistic(100, 3), logistic(60, 2, lapse=0.05)],
-    ids=["0.9", "0.99", "0.999", "lapse", "logistic", "logistic with lapse"],
-)
-def test_interval_covers_and_is_as_narrow_as_asked(curve) -> None:
-    rng, search, right = np.random.default_rng(1), Search(width=2.0, high=4096), truth(curve)
-    found = [search.estimate(searched(search, curve, rng)) for _ in range(50)]
-    assert sum(e.low <= right <= e.high for e in found) >= 0.9 * 50
-    assert np.median([e.value for e in found]) == pytest.approx(right, rel=0.15)
-    assert all(e.high <= 2 * e.low and e.low <= e.value <= e.high for e in found if e.attempts < search.most)
+CURVES = [
+    power(0.9),
+    power(0.99),
+    power(0.999),
+    power(0.99, lapse=0.05),
+    logistic(100, 3),
+    logistic(60, 2, lapse=0.05),
+]
+
+
+def test_interval_covers_and_is_as_narrow_as_asked() -> None:
+    rng, search, hits = np.random.default_rng(1), Search(width=2.0, high=4096), []
+    for curve in CURVES:
+        right = truth(curve)
+        found = [search.estimate(searched(search, curve, rng)) for _ in range(50)]
+        hits.append(sum(e.low <= right <= e.high for e in found))
+        assert np.median([e.value for e in found]) == pytest.approx(right, rel=0.15)
+        assert all(e.low <= e.value <= e.high <= 2 * e.low for e in found if e.attempts < search.most)
+    # Fifty runs of one curve may miss 95 % by 6: all together by 2.5.
+    assert sum(hits) >= 0.92 * 300
+    assert min(hits) >= 0.82 * 50
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 7, 30, 100, 700])

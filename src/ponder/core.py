@@ -370,6 +370,9 @@ class Model(Plugin, ABC):
     async def complete(self, request: Request) -> Completion:
         """Answer one request, or raise `ModelFailure`."""
 
+    def check(self, task: Task, size: int) -> None:
+        """Raise `UserError` for what it can't be asked, before a run starts."""
+
     def title(self) -> str:
         """The name in legends, where a study gives no `label`."""
         return self.plugin_name()

@@ -162,6 +162,8 @@ class Study:
                 )
             labels[label] = identity
             for task, size, memory, task_label, search in tasks:
+                with placed(f"{self.where}: model `{label}`"):
+                    model.check(task, size)
                 problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
                 problems = search.most if search else problems
                 counts = (problems, self.samples, self.seed)

@@ -39,7 +39,7 @@ def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
     right = int(correct.sum())
     if problems == 1:  # the others may be anything
         return Estimate(right / n, 0.0, 1.0, n, 1)
-    low, high = _wilson(right / n, _effective(correct, problem, level), level)
+    low, high = wilson(right / n, _effective(correct, problem, level), level)
     return Estimate(right / n, low, high, n, problems)
 
 
@@ -85,7 +85,7 @@ def _effective(correct: Bools, problem: Ints, level: float) -> float:
     return min(most, share * (1 - share) / variance * few**2)
 
 
-def _wilson(share: float, n: float, level: float) -> tuple[float, float]:
+def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     z2 = z_quantile((1 + level) / 2) ** 2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
@@ -112,7 +112,7 @@ def _median(data: Columns, level: float) -> Estimate:
     if problems < 2:
         return Estimate(middle, 0.0, math.inf, n, problems)
     below = np.where(data.truncated, math.inf, data.tokens) <= tokens[(n - 1) // 2]
-    low, high = _wilson(0.5, _effective(below, data.problem, level), level)
+    low, high = wilson(0.5, _effective(below, data.problem, level), level)
     ends = tokens[max(0, math.ceil(n * low) - 1)], tokens[min(n - 1, math.floor(n * high))]
     # With more than half of the attempts cut off, even the low end may be unknown: it is what they got at least.
     least = float(min(ends[0], data.tokens.max()))

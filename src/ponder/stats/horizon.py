@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, Outcome
-from ponder.stats.accuracy import _wilson, accuracy
+from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.bootstrap import Curve, draw_curve
 from ponder.stats.columns import Bools, Floats, Ints, summed
 from ponder.stats.distributions import t_quantile, z_quantile
@@ -211,7 +211,7 @@ def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -
     if variance > 0:
         upper = (1 + level) / 2
         n = min(n, value * (1 - value) / variance * (z_quantile(upper) / t_quantile(upper, problems - 1)) ** 2)
-    return _wilson(value, n, level)
+    return wilson(value, n, level)
 
 
 def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:

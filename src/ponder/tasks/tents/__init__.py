@@ -19,7 +19,7 @@ from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate, possible
 from ponder.tasks.tents.puzzle import Grid, Puzzle
 
-__all__ = ["Puzzle", "Tents"]
+__all__ = ["Puzzle", "Tents", "shape"]
 
 PROMPT = """\
 This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. Put tents into empty \
@@ -52,12 +52,12 @@ class Tents(Task):
         if self.ids:
             super().check_size(size)
             return
-        shape = _shape(size)
+        sides = shape(size)
         smallest = (
             16 if self.difficulty == "easy" else 25
         )  # there are ten tricky puzzles of 4×5, and hardly more of 4×6
-        if size < smallest or not shape or not possible(*shape, self.difficulty):
-            near = sorted((abs(n - size), n) for n in range(smallest, 2 * max(size, 16)) if _shape(n) and n != size)
+        if size < smallest or not sides or not possible(*sides, self.difficulty):
+            near = sorted((abs(n - size), n) for n in range(smallest, 2 * max(size, 16)) if shape(n) and n != size)
             hint = f"near it are {', '.join(str(n) for _, n in near[:3])}"
             raise UserError(f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint)
 
@@ -80,7 +80,7 @@ class Tents(Task):
         if self.ids:
             chosen = [p for p in self._given if p.size == size]
             return chosen[seed % len(chosen)]
-        width, height = _shape(size) or (0, 0)
+        width, height = shape(size) or (0, 0)
         puzzle = generate(width, height, self.difficulty, random.Random(seed))
         return _problem(puzzle, {"difficulty": self.difficulty, "seed": seed})
 
@@ -97,7 +97,7 @@ class Tents(Task):
         return Grade(correct=broken is None, said=grid, why=broken or "")
 
 
-def _shape(size: int) -> tuple[int, int] | None:
+def shape(size: int) -> tuple[int, int] | None:
     """Width and height nearest to a square, at most twice as wide as high; None where there are none."""
     height = next((h for h in range(isqrt(max(size, 0)), 3, -1) if size % h == 0), None)
     return (size // height, height) if height and size <= 2 * height * height else None
