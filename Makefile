@@ -23,6 +23,7 @@ bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and
 	$(VENV)/bin/python benchmarks/run_loop.py
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
+	$(VENV)/bin/python benchmarks/pocket.py
 	$(VENV)/bin/python benchmarks/longest_turn.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
@@ -30,7 +31,7 @@ docs: $(VENV)/.installed  ## write the reference pages again
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(call PIP,$(VENV)) -e '.[dev,gym]'
+	$(call PIP,$(VENV)) -e '.[dev,gym,torch]'
 	scripts/system-packages
 	touch $@
 

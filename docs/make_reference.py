@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import click
 from ponder import describe, plugins
 from ponder.cli import main as command_line
 from ponder.core import Task
+from ponder.models.pocket import SHIPPED
 from ponder.study import BUILT_IN, Study, built_in
 
 NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
@@ -22,7 +24,8 @@ NOTE = "<!-- Written by `make docs` from the code. Change the code, not this pag
 def pages() -> dict[str, str]:
     """The name and text of each page."""
     made = {f"{kind}.md": _plugins(kind) for kind in plugins.CONTRACTS}
-    return made | {"studies.md": _studies(), "commands.md": _commands(), "study-file.md": _study_file()}
+    made |= {"studies.md": _studies(), "commands.md": _commands(), "study-file.md": _study_file()}
+    return made | {"pocket.md": _pocket()}
 
 
 def _plugins(kind: str) -> str:
@@ -62,6 +65,29 @@ def _commands() -> str:
         text = inspect.cleandoc(command.get_help(context))
         parts += [f"## {name}", f"```\n{text}\n```"]
     return "\n\n".join(p.strip() for p in parts) + "\n"
+
+
+def _pocket() -> str:
+    """What the shipped weights can do, from the card beside them."""
+    card = json.loads((SHIPPED / "card.json").read_text("utf-8"))
+    trained, test = card["trained"], card["test"]
+    tokens, minutes = f"{trained['tokens'] / 1e6:.1f} million tokens", f"{trained['cpu_seconds'] / 60:.0f} CPU minutes"
+    made = (
+        f"{card['parameters']:,} parameters, trained from {trained['from']}: {tokens}, {minutes} on one thread, "
+        f"seed {trained['seed']}. `ponder make pocket -o DIR` makes such a model again; it needs the extra `torch`, "
+        "running it doesn't."
+    )
+    rows = [
+        f"| {r['shape']} | {r['puzzles']} | {r['accuracy']:.3f} | {r['low']:.3f} – {r['high']:.3f} | "
+        f"{r['thinking_tokens']:.0f} | {'–' if r['sound_if_right'] is None else format(r['sound_if_right'], '.2f')} |"
+        for r in test["by_size"]
+    ]
+    heads = ["| puzzle | puzzles asked | right | 95 % interval | thinking tokens | every step sound, if right |"]
+    table = "\n".join([*heads, "|---|---|---|---|---|---|", *rows])
+    asked = f"Asked on puzzles {test['puzzles']}; {test['decoding']}."
+    limits = "\n".join(f"- {line}" for line in card["limits"])
+    parts = ["# The pocket model", NOTE.strip(), made, asked, table, "Limits:", limits, f"Digest: `{card['digest']}`"]
+    return "\n\n".join(parts) + "\n"
 
 
 def _study_file() -> str:

@@ -344,7 +344,7 @@ def test_memory_is_not_held_by_finished_attempts(folder) -> None:
         def watched(batch) -> None:
             nonlocal most
             add(batch)
-            most = max(most, sum(isinstance(o, Attempt) for o in gc.get_objects()))
+            most = max(most, sum(type(o) is Attempt for o in gc.get_objects()))
 
         store.add = watched  # type: ignore[method-assign]
         asyncio.run(run(study, store, Tally()))

@@ -228,6 +228,21 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 
 
 @main.command()
+@click.argument("model")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The folder to make it in.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the training.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
+def make(model: str, out: Path, seed: int, as_json: bool) -> None:
+    """Make the weights of MODEL (pocket) from nothing; stopped, it goes on where it last saved."""
+    from ponder import plugins
+
+    for report in plugins.load("models", model).make(out, seed):
+        line = "  ".join(f"{k} {v}" for k, v in report.items())
+        click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
+    click.echo(f'next: name = "{model}", weights = "{out}" in a study\'s [[model]]', err=True)
+
+
+@main.command()
 @click.argument("kind", type=click.Choice(["task", "model", "method", "figure"]))
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -373,6 +373,11 @@ class Model(Plugin, ABC):
     def check(self, task: Task, size: int) -> None:
         """Raise `UserError` for what it can't be asked, before a run starts."""
 
+    @classmethod
+    def make(cls, folder: Path, seed: int) -> Iterator[dict[str, Any]]:  # noqa: ARG003 for those who override it
+        """Make the model's weights from nothing in a folder, and say now and then how it stands."""
+        raise UserError(f"{cls.plugin_name()} is not made by Ponder", hint="ponder make pocket -o DIR")
+
     def title(self) -> str:
         """The name in legends, where a study gives no `label`."""
         return self.plugin_name()

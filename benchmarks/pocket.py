@@ -1,0 +1,72 @@
+"""Tokens a CPU second of the pocket model's NumPy engine, beside transformers' `generate` on the same folder.
+
+The same puzzles, greedy, at most 64 at once, one thread each. `generate` takes batches of equally long prompts, because
+left padding would cost it more; our engine refills its rows as they end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import torch
+from measured import table, verdict
+from transformers import AutoModelForCausalLM
+
+from ponder.models.pocket import SHIPPED
+from ponder.models.pocket import vocabulary as v
+from ponder.models.pocket.engine import Engine, Row
+from ponder.tasks.tents import Puzzle, Tents
+
+ROWS, PUZZLES, BUDGET = 64, 256, 400
+
+
+def prompts(size: int) -> list[list[int]]:
+    problems = itertools.islice(Tents().problems(size, seed=1), PUZZLES)
+    return [v.encode(v.prompt(Puzzle.from_id(p.gold))) for p in problems]
+
+
+def ours(asked: list[list[int]]) -> tuple[int, float]:
+    """Tokens written, and CPU seconds."""
+    engine, tokens, waiting = Engine(SHIPPED, ROWS), [], list(asked)
+    began = time.process_time()
+    while waiting or engine.busy:
+        while waiting and engine.room:
+            engine.join(Row(waiting.pop(), BUDGET, 0.0, 0, lambda row: tokens.append(len(row.said))))
+        if engine.busy:
+            engine.step()
+    return sum(tokens), time.process_time() - began
+
+
+def theirs(asked: list[list[int]]) -> tuple[int, float]:
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype="float32").eval()
+    tokens, began = 0, time.process_time()
+    for _, group in itertools.groupby(sorted(asked, key=len), key=len):
+        alike = list(group)
+        for start in range(0, len(alike), ROWS):
+            prompt = torch.tensor(alike[start : start + ROWS])
+            mask = torch.ones_like(prompt)
+            with torch.inference_mode():
+                said = model.generate(prompt, attention_mask=mask, max_new_tokens=BUDGET, do_sample=False)
+            new = said[:, prompt.shape[1] :]
+            ends = (new == model.config.eos_token_id).int()
+            tokens += int(torch.where(ends.any(1), ends.argmax(1) + 1, new.shape[1]).sum())
+    return tokens, time.process_time() - began
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows, ratios = [], []
+    for size in (16, 25, 36):
+        asked = prompts(size)
+        (mine, my_seconds), (other, other_seconds) = ours(asked), theirs(asked)
+        speed, other_speed = mine / my_seconds, other / other_seconds
+        ratios.append(other_speed / speed)
+        rows.append((size, f"{mine:,}", f"{speed:,.0f}", f"{other_speed:,.0f}", f"{speed / other_speed:.1f}×"))
+    print(table(rows, ("size", "tokens", "NumPy tokens/CPU s", "generate tokens/CPU s", "ratio")))
+    print()
+    print(verdict("generate's speed, of ours", max(ratios), 0.5))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The pocket model's words: a Tents puzzle as a few dozen tokens, and its list of tents as the grid that is graded.
+
+One word is one token. A cell is a word together with what is said of it (`b3?`: column b, row 3, still open), so a fact
+is retrieved by one look at one token. The same table is written as a Hugging Face tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ponder.tasks.tents.board import bits
+from ponder.tasks.tents.puzzle import EMPTY, TENT, Puzzle
+
+SIDE = 12  # the longest side that has words
+MOST = SIDE // 2  # tents in a line, which don't touch
+COLUMNS = "abcdefghijkl"
+
+PAD, BOS, EOS, THINK, ANSWER = "<pad>", "<bos>", "<eos>", "<think>", "</think>"
+TREES, ROWS, COLS = "<trees>", "<rows>", "<columns>"  # what a pass of the thinking goes through
+SPECIAL = (PAD, BOS, EOS, THINK, ANSWER, TREES, ROWS, COLS)
+
+# What is said of a cell: open; open and counted in the fullest packing of its line; grass; tent; tree; paired.
+STATES = OPEN, COUNTED, GRASS, TENTED, TREE, PAIRED = "?+.AT*"
+
+
+def cell(row: int, column: int, state: str) -> str:
+    return f"{COLUMNS[column]}{row + 1}{state}"
+
+
+def row_clue(row: int, tents: int) -> str:
+    return f"{row + 1}={tents}"
+
+
+def column_clue(column: int, tents: int) -> str:
+    return f"{COLUMNS[column]}={tents}"
+
+
+def need(tents: int) -> str:
+    return f"need{tents}"
+
+
+def room(tents: int) -> str:
+    return f"room{tents}"
+
+
+def _words() -> list[tuple[str, tuple[str, ...]]]:
+    """Each word, with the parts of its meaning."""
+    side, tents = range(SIDE), range(MOST + 1)
+    return [
+        *((word, (word,)) for word in SPECIAL),
+        *((f"w{n + 1}", ("width", f"column {n}")) for n in side),
+        *((f"h{n + 1}", ("height", f"row {n}")) for n in side),
+        *((column_clue(n, k), ("column clue", f"column {n}", f"tents {k}")) for n in side for k in tents),
+        *((row_clue(n, k), ("row clue", f"row {n}", f"tents {k}")) for n in side for k in tents),
+        *((need(k), ("need", f"tents {k}")) for k in tents),
+        *((room(k), ("room", f"tents {k}")) for k in tents),
+        *((cell(y, x, s), (s, f"row {y}", f"column {x}")) for s in STATES for y in side for x in side),
+    ]
+
+
+WORDS, PARTS = (list(column) for column in zip(*_words(), strict=True))
+INDEX = {word: index for index, word in enumerate(WORDS)}
+
+
+def encode(words: Iterable[str]) -> list[int]:
+    return [INDEX[word] for word in words]
+
+
+def decode(tokens: Iterable[int]) -> list[str]:
+    return [WORDS[token] for token in tokens]
+
+
+def expressible(puzzle: Puzzle) -> bool:
+    """Whether there are words for this puzzle."""
+    return max(puzzle.width, puzzle.height) <= SIDE and max(puzzle.columns + puzzle.rows) <= MOST
+
+
+def prompt(puzzle: Puzzle) -> list[str]:
+    """The puzzle, up to the word after which the model thinks."""
+    trees = [divmod(bit.bit_length() - 1, puzzle.board.stride) for bit in bits(puzzle.trees)]
+    return [
+        BOS,
+        f"w{puzzle.width}",
+        f"h{puzzle.height}",
+        *(column_clue(n, k) for n, k in enumerate(puzzle.columns)),
+        *(row_clue(n, k) for n, k in enumerate(puzzle.rows)),
+        *(cell(row, column, TREE) for row, column in trees),
+        THINK,
+    ]
+
+
+def place(word: str) -> tuple[int, int, str] | None:
+    """Row, column and state of a word that speaks of a cell."""
+    if word in INDEX and word[-1] in STATES and word[0] in COLUMNS:
+        return int(word[1:-1]) - 1, COLUMNS.index(word[0]), word[-1]
+    return None
+
+
+def grid_text(puzzle: Puzzle, answer: Sequence[str]) -> str:
+    """The answer's tents, set into the puzzle, as the JSON grid that the task asks for."""
+    grid = puzzle.grid()
+    for word in answer:
+        row, column, state = place(word) or (SIDE, SIDE, "")
+        if state == TENTED and row < puzzle.height and column < puzzle.width and grid[row][column] == EMPTY:
+            grid[row][column] = TENT
+        elif state:
+            return f"{word} is no place for a tent."
+    return json.dumps(grid)
+
+
+def tokenizer() -> dict[str, Any]:
+    """`tokenizer.json` as Hugging Face's `tokenizers` reads it."""
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        # Thinking must stay readable when special tokens are left out of the text, so only these three are special.
+        "added_tokens": [{"id": INDEX[word], "content": word, **special} for word in (PAD, BOS, EOS)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": INDEX, "unk_token": PAD},
+    }
+
+
+def write_tokenizer(folder: Path) -> None:
+    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), indent=1) + "\n", "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
