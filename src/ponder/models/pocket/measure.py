@@ -126,6 +126,8 @@ def _card(folder: Path, found: list[dict[str, Any]]) -> dict[str, Any]:
         "limits": [
             f"It has words for sides up to {v.SIDE} and plays easy puzzles only: the tricky rules weren't taught.",
             "Sides above 8 are a twentieth of what it trained on, and area above 100 is none of it.",
+            "There are 240 easy 4×4 puzzles and it trained on nine tenths: at 16 cells a study asks what it has seen.",
+            "One training seed so far.",
             "It thinks in its own words. It knows nothing else.",
         ],
     }
