@@ -14,7 +14,19 @@ from typing import Any
 import altair as alt
 
 from ponder.core import Figure, Outcome, Tables, UserError
-from ponder.figures import COLOURS, MUTED, counts, curve_records, flat, percent, span, themed, values, with_details
+from ponder.figures import (
+    COLOURS,
+    MUTED,
+    counts,
+    curve_records,
+    flat,
+    percent,
+    published,
+    span,
+    themed,
+    values,
+    with_details,
+)
 from ponder.stats.horizon import horizon, rollouts
 
 MOST_BANDS = 4  # with more series than this, bands hide each other
@@ -23,6 +35,7 @@ MOST_BANDS = 4  # with more series than this, bands hide each other
 @dataclass(frozen=True)
 class Horizon(Figure):
     share: float = 0.5  # of the rollouts that must still be right
+    overlay: str = ""  # published horizons to mark: `execution_horizon`
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -75,7 +88,8 @@ class Horizon(Figure):
         scale = alt.Scale(domain=names, range=COLOURS) if few else alt.Scale(domain=names, scheme="viridis")
         colour = alt.Color("series:N", scale=scale, sort=names, legend=alt.Legend(title=None, symbolOpacity=1))
         models = list(dict.fromkeys(r["model"] for r in tables["summary"]))
-        title = alt.TitleParams(", ".join(models), subtitle=_subtitle(tables))
+        note = ["grey diamonds: published horizons, one step a turn, no thinking"] if self.overlay else []
+        title = alt.TitleParams(", ".join(models), subtitle=[*_subtitle(tables), *note])
         panels = alt.vconcat(self._survival(tables, colour), self._turns(tables, colour)).properties(title=title)
         return themed(panels)
 
@@ -92,6 +106,10 @@ class Horizon(Figure):
             half.encode(y=percent("share")),
             line.encode(x=x, y=percent("value", "task accuracy"), color=colour),
         ]
+        if self.overlay:
+            marks = [{"model": r["model"], "size": r["horizon"], "share": 0.5} for r in published(self.overlay)]
+            point = alt.Chart(values(marks)).mark_point(shape="diamond", color=MUTED, size=50)
+            layers.append(point.encode(x=x, y=percent("share"), tooltip=["model:N", "size:Q"]))
         return alt.layer(*layers, width=500, height=230)
 
     def _turns(self, tables: Tables, colour: alt.Color) -> Any:
