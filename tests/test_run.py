@@ -75,7 +75,7 @@ def test_running_again_asks_nothing(serve, write, ponder) -> None:
 
 def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
     served = serve(seconds=0.05)
-    write("s.toml", study_for(served, problems=400, model="in_flight = 16").replace("in_flight = 32\n", ""))
+    write("s.toml", study_for(served, problems=400).replace("in_flight = 32", "in_flight = 4"))
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -92,7 +92,7 @@ def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
     before = {(o.size, o.problem): o for o in outcomes("s.toml")}
     assert 100 <= len(before) < 800
     asked_before = served.state()["requests"]
-    assert ponder("run", "s.toml").exit_code == 0
+    assert ponder("run", "s.toml", "--set", "model.in_flight=64").exit_code == 0
     after = {(o.size, o.problem): o for o in outcomes("s.toml")}
     assert len(after) == 800
     assert {k: after[k] for k in before} == before
@@ -101,7 +101,7 @@ def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
 
 def test_interrupting_leaves_a_clean_store(serve, write, folder) -> None:
     served = serve(seconds=0.05)
-    write("s.toml", study_for(served, problems=2000))
+    write("s.toml", study_for(served, problems=100_000))
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 60

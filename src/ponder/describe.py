@@ -65,6 +65,8 @@ def schema(plugin: type[Plugin]) -> list[dict[str, str]]:
             default = repr(f.default_factory())
         else:
             default = "required" if f.default is dataclasses.MISSING else repr(f.default)
+        if isinstance(f.default, Path):  # where it lies on this machine says nothing elsewhere
+            default = repr(f.default.name)
         row = {"key": f.name, "type": _type_name(hints[f.name]), "default": default}
         rows.append(row | {"about": comments.get(f.name, "")})
     return rows
