@@ -102,7 +102,9 @@ def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
 def test_interrupting_leaves_a_clean_store(serve, write, folder) -> None:
     served = serve(seconds=0.05)
     write("s.toml", study_for(served, problems=100_000))
-    command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
+    # Where the tests run in the background SIGINT may be ignored, and a child would ignore it too.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heed}; from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 60
     while served.state().get("answered", 0) < 100 and time.monotonic() < deadline:

@@ -190,6 +190,7 @@ class _Writer:
         self._store = store
         self._batch: list[Done] = []
         self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self._clock = asyncio.create_task(self._tick())
@@ -214,9 +215,11 @@ class _Writer:
         await self._flush()  # what came in while the last batch was being written
 
     async def _flush(self) -> None:
-        batch, self._batch = self._batch, []
-        if batch:
-            await asyncio.to_thread(self._store.add, batch)
+        # One batch at a time: a model that answers faster than the disk writes has to wait for it.
+        async with self._writing:
+            batch, self._batch = self._batch, []
+            if batch:
+                await asyncio.to_thread(self._store.add, batch)
 
 
 async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
