@@ -24,14 +24,6 @@ CONTRACTS: dict[str, type[Plugin]] = {"tasks": Task, "models": Model, "methods":
 HERE = Path(__file__).parent
 
 
-def kind_of(word: str) -> str:
-    """The folder for a word such as `task` or `tasks`."""
-    kind = word if word in CONTRACTS else f"{word}s"
-    if kind not in CONTRACTS:
-        raise UserError(f"`{word}` is no kind of plugin", hint=nearest(word, CONTRACTS))
-    return kind
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint for a word that isn't among the known ones."""
     known = sorted(known)
