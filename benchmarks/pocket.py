@@ -13,17 +13,18 @@ import torch
 from measured import table, verdict
 from transformers import AutoModelForCausalLM
 
-from ponder.models.pocket import SHIPPED
-from ponder.models.pocket import vocabulary as v
+from ponder.models.pocket import LANGUAGES, SHIPPED
 from ponder.models.pocket.engine import Engine, Row
-from ponder.tasks.tents import Puzzle, Tents
+from ponder.models.pocket.language import first_turn
+from ponder.tasks.tents import Tents
 
 ROWS, PUZZLES, BUDGET = 64, 256, 400
 
 
 def prompts(size: int) -> list[list[int]]:
-    problems = itertools.islice(Tents().problems(size, seed=1), PUZZLES)
-    return [v.encode(v.prompt(Puzzle.from_id(p.gold))) for p in problems]
+    task, spoken = Tents(), LANGUAGES["tents"]
+    problems = itertools.islice(task.problems(size, seed=1), PUZZLES)
+    return [spoken.encode(spoken.prompt(first_turn(task, problem))) for problem in problems]
 
 
 def ours(asked: list[list[int]]) -> tuple[int, float]:

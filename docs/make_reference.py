@@ -9,13 +9,14 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ponder import describe, plugins
 from ponder.cli import main as command_line
 from ponder.core import Task
-from ponder.models.pocket import SHIPPED
+from ponder.models.pocket import WEIGHTS
 from ponder.study import BUILT_IN, Study, built_in
 
 NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
@@ -68,26 +69,48 @@ def _commands() -> str:
 
 
 def _pocket() -> str:
-    """What the shipped weights can do, from the card beside them."""
-    card = json.loads((SHIPPED / "card.json").read_text("utf-8"))
+    """What the shipped weights can do, from the cards beside them."""
+    about = (
+        "One small network a task and style, in the Hugging Face format. `ponder make pocket -o DIR` makes them again; "
+        "it needs the extra `torch`, running them doesn't. `language(folder)` in `ponder.models.pocket` renders "
+        "requests in a model's words and reads its answers, for whoever loads a folder by other means."
+    )
+    cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in sorted(WEIGHTS.iterdir())]
+    cards.sort(key=lambda card: (card["task"] != "tents", ("plain", "long", "short").index(card["style"])))
+    parts = ["# The pocket model", NOTE.strip(), about, *(part for card in cards for part in _card(card))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _card(card: dict[str, Any]) -> list[str]:
     trained, test = card["trained"], card["test"]
     tokens, minutes = f"{trained['tokens'] / 1e6:.1f} million tokens", f"{trained['cpu_seconds'] / 60:.0f} CPU minutes"
     made = (
         f"{card['parameters']:,} parameters, trained from {trained['from']}: {tokens}, {minutes} on one thread, "
-        f"seed {trained['seed']}. `ponder make pocket -o DIR` makes such a model again; it needs the extra `torch`, "
-        "running it doesn't."
+        f"seed {trained['seed']}."
     )
     rows = [
-        f"| {r['shape']} | {r['puzzles']} | {r['accuracy']:.3f} | {r['low']:.3f} – {r['high']:.3f} | "
+        f"| {r['label']} | {r['problems']} | {r['accuracy']:.3f} | {r['low']:.3f} – {r['high']:.3f} | "
         f"{r['thinking_tokens']:.0f} | {'–' if r['sound_if_right'] is None else format(r['sound_if_right'], '.2f')} |"
         for r in test["by_size"]
     ]
-    heads = ["| puzzle | puzzles asked | right | 95 % interval | thinking tokens | every step sound, if right |"]
+    what = "puzzle" if card["task"] == "tents" else "steps a turn × turns"
+    heads = [f"| {what} | problems | right | 95 % interval | thinking tokens | every step sound, if right |"]
     table = "\n".join([*heads, "|---|---|---|---|---|---|", *rows])
-    asked = f"Asked on puzzles {test['puzzles']}; {test['decoding']}."
+    asked = f"Asked on problems {test['problems']}; {test['decoding']}."
     limits = "\n".join(f"- {line}" for line in card["limits"])
-    parts = ["# The pocket model", NOTE.strip(), made, asked, table, "Limits:", limits, f"Digest: `{card['digest']}`"]
-    return "\n\n".join(parts) + "\n"
+    title = f"## {card['task'].capitalize()}" + (f", {card['style']}" if card["task"] != "tents" else "")
+    return [title, made, asked, table, *_seeds(card["seeds"]), "Limits:", limits, f"Digest: `{card['digest']}`"]
+
+
+def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
+    """Other trainings by the same recipe, side by side."""
+    if len(seeds) < 2:
+        return ["One training seed so far."]
+    labels = list(seeds[0]["accuracy"])
+    rows = [" | ".join([f"| {s['seed']}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |" for s in seeds]
+    head = " | ".join(["| seed", *labels]) + " |"
+    said = f"The same recipe with other seeds; {seeds[0]['seed']}, which ships, was chosen before they were trained:"
+    return [said, "\n".join([head, "|---" * (len(labels) + 1) + "|", *rows])]
 
 
 def _study_file() -> str:

@@ -11,22 +11,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ponder.core import Message, Request, UserError
-from ponder.models.pocket import SHIPPED, Pocket
-from ponder.models.pocket import vocabulary as v
+from ponder.core import Message, Outcome, Request, Task, UserError
+from ponder.models.pocket import LANGUAGES, SHIPPED, WEIGHTS, Pocket, language
 from ponder.models.pocket.engine import Engine, Row
+from ponder.models.pocket.language import first_turn
+from ponder.store import Store
 from ponder.study import Study
 from ponder.tasks.chain_sum import ChainSum
-from ponder.tasks.tents import Puzzle, Tents
+from ponder.tasks.execution import Execution
+from ponder.tasks.tents import Tents
+
+FOLDERS = sorted(WEIGHTS.iterdir())
+TENTS = Tents()
 
 
-def prompts(size: int, n: int, seed: int = 5) -> list[list[int]]:
-    problems = itertools.islice(Tents().problems(size, seed), n)
-    return [v.encode(v.prompt(Puzzle.from_id(p.gold))) for p in problems]
+def prompts(size: int, n: int, seed: int = 5, task: Task = TENTS) -> list[list[int]]:
+    problems = itertools.islice(task.problems(size, seed), n)
+    spoken = LANGUAGES[task.plugin_name()]
+    return [spoken.encode(spoken.prompt(first_turn(task, p))) for p in problems]
 
 
-def written(asked: list[list[int]], rows: int = 16, temperature: float = 0.0, budget: int = 400) -> list[list[int]]:
-    engine, said = Engine(SHIPPED, rows), {}
+def written(
+    asked: list[list[int]], rows: int = 16, temperature: float = 0.0, budget: int = 400, weights: Path = SHIPPED
+) -> list[list[int]]:
+    engine, said = Engine(weights, rows), {}
     waiting = list(enumerate(asked))
     while waiting or engine.busy:
         while waiting and engine.room:
@@ -47,17 +55,30 @@ class Recorded(Row):
         return super().choose(logits)
 
 
+@pytest.fixture(scope="module", params=FOLDERS, ids=lambda weights: weights.name)
+def weights(request) -> Path:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def reference():
+def reference(weights):
     transformers = pytest.importorskip("transformers")
-    return transformers.AutoModelForCausalLM.from_pretrained(SHIPPED, dtype="float32").eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(weights, dtype="float32").eval()
 
 
-def test_logits_are_those_of_transformers(reference) -> None:
+def some(weights: Path, n: int) -> list[list[int]]:
+    """Prompts in the language of some weights, small and larger."""
+    if language(weights).task == "tents":
+        return prompts(16, n) + prompts(25, n)
+    task = Execution(per_turn=3, dictionary=16, filled=2)
+    return prompts(9, n, task=task) + prompts(6, n, task=Execution(per_turn=0, dictionary=16))
+
+
+def test_logits_are_those_of_transformers(weights, reference) -> None:
     import torch
 
-    for prompt in prompts(25, 5):
-        engine = Engine(SHIPPED, 16)
+    for prompt in some(weights, 4):
+        engine = Engine(weights, 16)
         row = Recorded(prompt, 120, 0.0, 1, lambda row: None)
         engine.join(row)
         while engine.busy:
@@ -67,23 +88,24 @@ def test_logits_are_those_of_transformers(reference) -> None:
         assert np.abs(np.array(row.logits) - theirs).max() < 1e-4
 
 
-def test_greedy_text_is_that_of_transformers(reference) -> None:
+def test_greedy_text_is_that_of_transformers(weights, reference) -> None:
     import torch
 
-    for size, n in ((16, 120), (25, 80)):
-        asked = prompts(size, n)
-        for prompt, ours in zip(asked, written(asked, rows=64), strict=True):
-            with torch.no_grad():
-                # Each of our tokens must be their likeliest after all that came before it.
-                theirs = reference(torch.tensor([prompt + ours[:-1]])).logits[0, len(prompt) - 1 :].argmax(-1).tolist()
-            assert theirs == ours
+    asked = some(weights, 80)
+    for prompt, ours in zip(asked, written(asked, rows=64, weights=weights), strict=True):
+        with torch.no_grad():
+            # Each of our tokens must be their likeliest after all that came before it.
+            theirs = reference(torch.tensor([prompt + ours[:-1]])).logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+        assert theirs == ours
 
 
-def test_the_tokenizer_is_ours() -> None:
+def test_the_tokenizer_is_ours(weights) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer.from_file(str(SHIPPED / "tokenizer.json"))
-    words = v.prompt(Puzzle.from_id("4x4:_cia,1,1,0,1,1,0,1,1"))
-    assert tokenizer.encode(" ".join(words)).ids == v.encode(words)
+    tokenizer = tokenizers.Tokenizer.from_file(str(weights / "tokenizer.json"))
+    spoken = language(weights)
+    for prompt in some(weights, 2):
+        assert tokenizer.encode(" ".join(spoken.decode(prompt))).ids == prompt
+    assert tokenizer.get_vocab() == spoken.index
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -100,8 +122,6 @@ def test_it_solves_puzzles_and_gives_out(write, ponder) -> None:
         "s.toml", 'problems = 30\nseed = 11\n[[task]]\nname = "tents"\nsize = [16, 100]\n[[model]]\nname = "pocket"\n'
     )
     assert ponder("run", "s.toml").exit_code == 0
-    from ponder.store import Store
-
     with Store(Path("ponder.db")) as store:
         found = list(store.outcomes(Study.load("s.toml").cells))
     right = {size: sum(o.correct for o in found if o.size == size) for size in (16, 100)}
@@ -133,8 +153,67 @@ def test_it_refuses_what_it_has_no_words_for() -> None:
     assert "sides up to 12" in caught.value.hint
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path, write, ponder) -> None:
-    shutil.copytree(SHIPPED, tmp_path / "w")
+def test_it_refuses_what_it_was_not_taught_of_execution() -> None:
+    Pocket().check(Execution(dictionary=16), 24)
+    for task, size, what in (
+        (Execution(), 24, "no dictionary of 100 words"),
+        (Execution(dictionary=16), 97, "no words for 97 steps"),
+        (Execution(dictionary=16, values=999), 24, "no words for values up to 999"),
+        (Execution(dictionary=16, mode="answer"), 24, "the mode 'answer'"),
+    ):
+        with pytest.raises(UserError, match=what) as caught:
+            Pocket().check(task, size)
+        assert "up to 96 steps" in caught.value.hint
+    with pytest.raises(UserError, match="no pocket model for tents") as caught:
+        Pocket(style="short").check(Tents(), 16)
+    assert caught.value.hint == "for tents there are the styles plain"
+
+
+def run(write, ponder, task: str, style: str = "plain", problems: int = 30) -> list[Outcome]:
+    """Outcomes of a study of execution with a dictionary of 16 words."""
+    head = f'problems = {problems}\nseed = 11\n[[task]]\nname = "execution"\ndictionary = 16\n{task}\n'
+    write("s.toml", f'{head}[[model]]\nname = "pocket"\nstyle = "{style}"\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    with Store(Path("ponder.db")) as store:
+        return list(store.outcomes(Study.load("s.toml").cells))
+
+
+def share(outcomes: list[Outcome], size: int) -> float:
+    found = [o.correct for o in outcomes if o.size == size]
+    return sum(found) / len(found)
+
+
+def test_it_executes_plans_and_gives_out(write, ponder) -> None:
+    found = run(write, ponder, "size = [2, 4, 96]\nper_turn = 0")
+    assert share(found, 2) >= 0.9
+    assert share(found, 4) >= 0.9
+    assert share(found, 96) <= 0.5
+    assert {o.thinking_tokens for o in found if o.size == 4} == {32}
+
+
+def test_it_executes_plans_over_several_turns(write, ponder) -> None:
+    found = run(write, ponder, "size = 12\nper_turn = [1, 3]", problems=15)
+    assert share(found, 12) >= 0.8
+    assert {len(o.details["said"]) for o in found} == {4, 12}
+
+
+def test_styles_share_their_words_and_shapes_and_differ_in_what_they_say(write, ponder) -> None:
+    folders = [WEIGHTS / name for name in ("execution", "execution-long", "execution-short")]
+    assert len({(f / "config.json").read_text() for f in folders}) == 1
+    assert len({(f / "tokenizer.json").read_text() for f in folders}) == 1
+    assert len({(f / "model.safetensors").read_bytes() for f in folders}) == 3
+    tokens, right = {}, {}
+    for style in ("short", "plain", "long"):
+        found = run(write, ponder, "size = [2, 16]\nper_turn = 0", style)
+        tokens[style] = sum(o.thinking_tokens for o in found)
+        right[style] = share(found, 2), share(found, 16)
+    assert tokens["short"] < tokens["plain"] < tokens["long"]
+    assert min(small for small, _ in right.values()) >= 0.85
+    assert right["long"][1] - right["short"][1] > 0.2
+
+
+def test_a_damaged_checkpoint_is_named(weights, tmp_path, write, ponder) -> None:
+    shutil.copytree(weights, tmp_path / "w")
     weights = bytearray((tmp_path / "w" / "model.safetensors").read_bytes())
     weights[-1000] ^= 255
     (tmp_path / "w" / "model.safetensors").write_bytes(weights)
@@ -147,6 +226,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, write, ponder) -> None:
     assert "/nowhere holds no pocket model" in result.stderr
 
 
-def test_the_card_says_how_it_was_made() -> None:
-    card = json.loads((SHIPPED / "card.json").read_text())
-    assert {"digest", "recipe", "trained", "test", "limits"} <= card.keys()
+def test_the_card_says_how_it_was_made(weights) -> None:
+    card = json.loads((weights / "card.json").read_text())
+    assert {"task", "style", "digest", "recipe", "trained", "test", "seeds", "limits"} <= card.keys()
+    assert card["seeds"][0]["digest"] == card["digest"]

@@ -12,11 +12,17 @@ pytest.importorskip("torch")
 
 import torch
 
-from ponder.models.pocket import vocabulary as v
+from ponder.core import Request
+from ponder.models.pocket import LANGUAGES
+from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.engine import safetensors
-from ponder.models.pocket.measure import puzzles
-from ponder.models.pocket.recipe import Data, Recipe, Training, held_out
-from ponder.models.pocket.traces import trace, unsound
+from ponder.models.pocket.execution import AGAIN, added, number
+from ponder.models.pocket.language import ANSWER, BOS, EOS, THINK, first_turn, held_out
+from ponder.models.pocket.network import Shape
+from ponder.models.pocket.recipe import Data, Recipe, Training
+from ponder.models.pocket.tents import Curriculum
+from ponder.models.pocket.tents_traces import trace, unsound
+from ponder.tasks.execution import Execution, dictionary
 from ponder.tasks.tents.generator import generate
 
 
@@ -28,10 +34,10 @@ def test_traces_are_sound_and_end_in_the_solution(side) -> None:
         words = trace(puzzle) if v.expressible(puzzle) else None
         if words:
             solved += 1
-            end = words.index(v.ANSWER)
+            end = words.index(ANSWER)
             assert unsound(puzzle, words[:end]) is None
             assert v.grid_text(puzzle, words[end + 1 : -1]).startswith("[[")
-            assert words[-1] == v.EOS
+            assert words[-1] == EOS
     assert solved >= 36
 
 
@@ -39,7 +45,7 @@ def test_an_unsound_step_is_found_out() -> None:
     puzzle = generate(5, 5, "easy", random.Random(1))
     words = trace(puzzle)
     assert words
-    end = words.index(v.ANSWER)
+    end = words.index(ANSWER)
     found = 0
     for place in range(end):
         spoken = v.place(words[place])
@@ -50,22 +56,93 @@ def test_an_unsound_step_is_found_out() -> None:
     assert found >= 5
 
 
+EXECUTION = LANGUAGES["execution"]
+
+
+def asked(per_turn: int, filled: int, seed: int, errors: float = 0.0) -> Request:
+    task = Execution(per_turn=per_turn, dictionary=16, filled=filled, errors=errors)
+    return first_turn(task, task.problem(per_turn * (filled + 1), seed))
+
+
+@pytest.mark.parametrize("style", EXECUTION.styles)
+@pytest.mark.parametrize(("per_turn", "filled"), [(1, 0), (4, 0), (3, 5), (1, 40), (24, 1), (96, 0)])
+def test_lessons_of_execution_end_in_the_right_sum(style, per_turn, filled) -> None:
+    for seed in range(20):
+        request = asked(per_turn, filled, seed, errors=0.5)
+        lesson = EXECUTION.lesson(request, style, random.Random(seed))
+        assert lesson.prompt == EXECUTION.prompt(request)
+        thinking, text = EXECUTION.read(request, EXECUTION.encode(lesson.said))
+        assert request.task.grade_turns(request.problem, [text]).correct
+        clean = EXECUTION.lesson(request, style)
+        assert not clean.slips
+        assert EXECUTION.unsound(request, clean.said[: clean.said.index(ANSWER)], style) is None
+        assert (EXECUTION.unsound(request, thinking, style) is None) == (not lesson.slips)
+
+
+def test_every_step_of_a_plain_lesson_is_right() -> None:
+    for seed in range(30):
+        request = asked(6, 2, seed)
+        table, start = dictionary(request.problem), request.problem.gold["start"]
+        words = EXECUTION.lesson(request).said
+        assert number(words[:4]) == start
+        for n, key in enumerate(request.problem.turns[0].split(", ")):
+            step, said, value, *total = words[4 + 7 * n : 11 + 7 * n]
+            start += table[key]
+            assert (step, said, int(value), number(total)) == (f"#{13 + n}", key, table[key], start)
+
+
+def test_sums_in_tens_complement() -> None:
+    assert added(5, -8) == ["u7_", "t9_", "h9_", "k9_"]
+    assert added(-3, 8) == ["u5^", "t0^", "h0^", "k0^"]
+    assert added(95, 17) == ["u2^", "t1^", "h1", "k0"]
+    for total in range(-1500, 1500, 7):
+        for value in range(-99, 100, 11):
+            assert number(added(total, value)) == total + value
+    assert number(["u1", "t2", "k3"]) is None
+
+
+def test_the_prompt_shows_what_the_history_shows() -> None:
+    request = asked(2, 3, 5, errors=1.0)
+    words = EXECUTION.prompt(request)
+    shown = [request.task.said(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
+    sums = [number(words[i : i + 4]) for i, word in enumerate(words) if word[0] == "u" and word[1:].isdigit()]
+    assert sums == shown
+    assert [word for word in words if word[0] == "#"] == [f"#{n}" for n in range(1, 9)]
+    # Only what is shown is read: a window on the conversation starts to count anew.
+    late = Request(request.task, request.problem, request.messages[-3:], 0)
+    assert [word for word in EXECUTION.prompt(late) if word[0] == "#"] == [f"#{n}" for n in range(1, 5)]
+
+
+def test_a_long_lesson_puts_its_slips_right() -> None:
+    slipped = 0
+    for seed in range(60):
+        request = asked(4, 0, seed)
+        lesson = EXECUTION.lesson(request, "long", random.Random(seed))
+        first, again = " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)
+        assert again.split() == EXECUTION.lesson(request).said[: len(again.split())]
+        assert (first.split() == again.split()) == (not lesson.slips)
+        slipped += bool(lesson.slips)
+    assert 10 < slipped < 30
+
+
 def test_training_never_sees_a_test_puzzle() -> None:
-    asked = {tuple(v.prompt(p)) for p in itertools.islice(puzzles(4, 4), 20)}
+    tents = LANGUAGES["tents"]
+    four, _, six, *_ = tents.exams
+    asked = {tuple(tents.prompt(first_turn(four.task, p))) for p in itertools.islice(four.problems(), 20)}
     assert len(asked) == 20
-    data = Data(Recipe(smallest=16, largest=16, side=4, tail=0.0))
+    data = Data(Recipe("tents", Curriculum(smallest=16, largest=16, side=4, tail=0.0), Shape()))
     seen = set()
     for step in range(60):
-        words = v.decode(data.batch(step).tokens.tolist())
-        starts = [i for i, word in enumerate(words) if word == v.BOS]
-        seen |= {tuple(words[i : words.index(v.THINK, i) + 1]) for i in starts}
+        words = tents.decode(data.batch(step).tokens.tolist())
+        starts = [i for i, word in enumerate(words) if word == BOS]
+        seen |= {tuple(words[i : words.index(THINK, i) + 1]) for i in starts}
     assert len(seen) > 100
     assert not seen & asked
-    assert all(held_out(p) for p in itertools.islice(puzzles(6, 6), 5))
+    assert all(held_out(p) for p in itertools.islice(six.problems(), 5))
 
 
 def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
-    recipe = Recipe(steps=60, tokens=256, smallest=9, largest=9, side=3)
+    recipe = Recipe("tents", Curriculum(smallest=9, largest=9, side=3), Shape(), steps=60, tokens=256)
     data, straight = Data(recipe), Training(recipe)
     losses = [straight.learn(data.batch(step)) for step in range(8)]
     assert losses[-1] < losses[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import itertools
 import random
@@ -13,10 +14,23 @@ from typing import Any
 import msgspec
 
 from ponder import describe
-from ponder.core import Figure, Grade, Message, Method, Model, Outcome, Plugin, Problem, Request, Task
+from ponder.core import (
+    Figure,
+    Grade,
+    Message,
+    Method,
+    Model,
+    Outcome,
+    Plugin,
+    Policy,
+    Problem,
+    Request,
+    Task,
+    UserError,
+)
 from ponder.models.oracle import Oracle
+from ponder.models.pocket import SHIPPED
 from ponder.study import build
-from ponder.tasks.chain_sum import ChainSum
 
 JUNK = (
     "", " ", "\x00", "I don't know.", "<answer></answer>", "[[", "[[]]", "[" * 5000, "[[1,2],[3]]", '{"a": 1}', "NaN",
@@ -28,7 +42,7 @@ def check(name: str) -> tuple[str, list[str]]:
     """The kind of a plugin, and each way in which it breaks its contract."""
     kind, plugin = describe.find(name)
     checks: dict[str, Callable[[Any], Iterator[str]]] = {
-        "tasks": task, "models": model, "methods": method, "figures": figure,
+        "tasks": task, "models": model, "caches": cache, "methods": method, "figures": figure,
     }  # fmt: skip
     plain = name if name.endswith(".py") else name.rpartition("/")[2]
     settings = {"name": plain, **plugin.example}
@@ -87,14 +101,54 @@ def model(model: Model) -> Iterator[str]:
     msgspec.json.encode(model.identity(), enc_hook=str)
 
 
+def cache(policy: Policy) -> Iterator[str]:
+    import torch
+    from transformers import AutoTokenizer
+
+    from ponder.caches import Seen
+
+    rows, heads, n, width = 2, 5, 24, 32
+    policy = policy.fitted(SHIPPED, AutoTokenizer.from_pretrained(SHIPPED))
+    torch.manual_seed(1)
+    ids = torch.randint(9, 99, (rows, n))
+    born = policy.birth(torch.randn(rows, n, heads * width), ids)
+    whole = Seen(
+        layer=0,
+        keys=torch.randn(rows, heads, n, width),
+        values=torch.randn(rows, heads, n, width),
+        queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
+        received=torch.rand(rows, heads, n) if policy.accumulates else None,
+        scaling=width**-0.5,
+        places=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
+        padding=torch.zeros(rows, 1, n, dtype=torch.bool),
+        ids=ids[:, None],
+        born=None if born is None else born[:, None],
+        seen=n,
+        seeds=torch.arange(rows),
+    )
+    try:
+        scores = policy.score(whole)
+    except UserError:  # it says that it can't, and why
+        return
+    if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
+        yield f"`score` must give finite numbers, rows × heads (or 1) × columns, not {tuple(scores.shape)}"
+        return
+    parts = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
+    alone: dict[str, Any] = {k: v[1:] if isinstance(v, torch.Tensor) else v for k, v in parts.items()}
+    if not torch.allclose(policy.score(Seen(**alone)).float(), scores[1:].float(), atol=1e-6):
+        yield "a row's scores must not depend on the other rows of its batch"
+
+
 def method(method: Method) -> Iterator[str]:
-    inner = Oracle(tokens_at_zero=1000)
+    on_model, on_task, size = method.tried_on
+    inner: Model = build("models", on_model, "tried_on", Path())
+    task: Task = build("tasks", on_task, "tried_on", Path())
     cheaper = method.apply(inner)
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"
         return
-    problem = ChainSum().problem(4, seed=1)
-    request = Request(ChainSum(), problem, tuple(Message("user", t) for t in problem.turns), seed=1)
+    problem = task.problem(size, seed=1)
+    request = Request(task, problem, tuple(Message("user", t) for t in problem.turns), seed=1)
     completion = asyncio.run(_ask(cheaper, request))
     if completion.bill.tokens <= 0:
         yield "what its model spends must be billed"

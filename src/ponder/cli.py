@@ -231,19 +231,57 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 @click.argument("model")
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The folder to make it in.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the training.")
+@click.option("--task", default="", help="Only what answers this task.")
+@click.option("--style", default="", help="Only this style, and what it starts from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
-def make(model: str, out: Path, seed: int, as_json: bool) -> None:
+def make(model: str, out: Path, seed: int, task: str, style: str, as_json: bool) -> None:
     """Make the weights of MODEL (pocket) from nothing; stopped, it goes on where it last saved."""
     from ponder import plugins
 
-    for report in plugins.load("models", model).make(out, seed):
+    for report in plugins.load("models", model).make(out, seed, task, style):
         line = "  ".join(f"{k} {v}" for k, v in report.items())
         click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
     click.echo(f'next: name = "{model}", weights = "{out}" in a study\'s [[model]]', err=True)
 
 
 @main.command()
-@click.argument("kind", type=click.Choice(["task", "model", "method", "figure"]))
+@click.argument("study")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the study for this once.")
+@click.option("--problems", type=click.IntRange(1), default=200, show_default=True, help="Asked of each size.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
+def fit(study: str, settings: tuple[str, ...], problems: int, as_json: bool) -> None:
+    """Train what the methods of STUDY need of its models (the predictor of dynts), and put it beside their weights."""
+    from ponder.fit import fit as fit_study
+    from ponder.study import Study
+
+    for report in fit_study(Study.load(study, settings), problems):
+        line = "  ".join(f"{k} {v}" for k, v in report.items())
+        click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
+
+
+@main.command()
+@click.argument("model")
+@click.option("--port", type=int, default=8080, show_default=True, help="0: any that is free.")
+@click.option("--slots", type=click.IntRange(1), default=4, show_default=True, help="Answers under way at once.")
+@click.option("--context", type=click.IntRange(1), default=2048, show_default=True, help="Tokens a slot can hold.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="As many as cores are idle.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def serve(model: str, port: int, slots: int, context: int, threads: int, as_json: bool) -> None:
+    """Serve MODEL (smollm2, or a .gguf file) as an endpoint on this machine, until Ctrl-C."""
+    from ponder.serve import serve as serve_file
+    from ponder.serve import weights
+
+    path = weights(model)
+
+    def ready(url: str) -> None:
+        _say({"url": url, "id": path.stem}, as_json, lambda: url)
+        click.echo(f'serving {path.stem}; in a study\'s [[model]]: name = "endpoint", id = "{path.stem}"', err=True)
+
+    serve_file(path, port, slots, context, threads, ready)
+
+
+@main.command()
+@click.argument("kind", type=click.Choice(["task", "model", "cache", "method", "figure"]))
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def new(kind: str, name: str, as_json: bool) -> None:

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
     import altair
+    from torch import Tensor
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
@@ -115,6 +116,7 @@ class Completion:
     answer: str
     stop: Literal["end", "length"]
     bill: Bill
+    measures: Mapping[str, float] = field(default_factory=dict)  # what else was measured, such as the cache's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ class Outcome(NamedTuple):
     seconds: float
     counted_by: CountedBy
     details: Mapping[str, Any]
+    settings: Mapping[str, Any] = MappingProxyType({})  # of the methods that the model was under
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,8 +377,8 @@ class Model(Plugin, ABC):
         """Raise `UserError` for what it can't be asked, before a run starts."""
 
     @classmethod
-    def make(cls, folder: Path, seed: int) -> Iterator[dict[str, Any]]:  # noqa: ARG003 for those who override it
-        """Make the model's weights from nothing in a folder, and say now and then how it stands."""
+    def make(cls, folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:  # noqa: ARG003 for those who override it
+        """Make weights from nothing in a folder, for one task or style or all, and say now and then how it stands."""
         raise UserError(f"{cls.plugin_name()} is not made by Ponder", hint="ponder make pocket -o DIR")
 
     def title(self) -> str:
@@ -414,11 +417,70 @@ class Wrapped(Model):
 class Method(Plugin, ABC):
     """Makes a model cheaper: a function from model to model."""
 
+    # A model and a task to try it on, as in a study, and a size.
+    tried_on: ClassVar[tuple[dict[str, Any], dict[str, Any], int]] = (
+        {"name": "oracle", "tokens_at_zero": 1000},
+        {"name": "chain_sum"},
+        4,
+    )
+
     @abstractmethod
     def apply(self, model: Model) -> Model: ...
 
     def title(self) -> str:
         return self.plugin_name()
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How much stays, and what always does."""
+
+    budget: int  # tokens; a cache that reaches it is cut
+    window: int  # the last so many always stay
+    ratio: float | None = None  # share of what may leave that stays; None: cut back to the budget at every step
+    sinks: int = 4  # the first so many always stay
+    question: bool = True  # so does the prompt
+    answer: bool = True  # and what comes after the end of thinking
+    share: Literal["model", "layer", "head"] = "model"  # who chooses together: all layers, a layer's heads, each head
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window < self.budget:
+            what = f"the window must be at least 1 and smaller than the budget, not {self.window} of {self.budget}"
+            raise UserError(what, hint=f"window = {max(1, self.budget // 4)}")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise UserError(f"ratio is a share above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3")
+        if self.sinks < 0:
+            raise UserError(f"sinks is a number of tokens, not {self.sinks}")
+
+    def kept(self, length: int, protected: int) -> int | None:
+        """How many of the columns before the window stay, once a cut is due."""
+        due = length >= self.budget if self.ratio is not None else length > self.budget
+        if not due:
+            return None
+        rest = length - self.window
+        if self.ratio is None:
+            return max(self.budget - self.window, protected)
+        return protected + int(self.ratio * (rest - protected))
+
+
+class Policy(Plugin, ABC):
+    """Says how much each token in a KV cache matters; the cache lets go of those that matter least."""
+
+    queries: int = 0  # how many of the last queries it wants to see
+    accumulates: ClassVar[bool] = False  # whether it wants the attention that each token has received so far
+    per_layer: ClassVar[bool] = True  # whether layers may differ in what they say
+
+    def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for those who override it
+        """The policy for one model, from what lies beside its weights and from its vocabulary."""
+        return self
+
+    def birth(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for those who override it
+        """Something to remember of new tokens (rows × tokens), from the last hidden state; it comes back as `born`."""
+        return None
+
+    @abstractmethod
+    def score(self, seen: Any) -> Tensor:
+        """A score for every column of a `ponder.caches.Seen`, R × (H or 1) × n; the lowest leave first."""
 
 
 class Figure(Plugin, ABC):

@@ -32,7 +32,8 @@ def write(study: Study, store: Store, form: str, path: Path | None = None) -> tu
 
 def _rows(study: Study, store: Store) -> Iterator[dict[str, Any]]:
     for outcome in store.outcomes(study.cells):
-        yield outcome._asdict() | {"details": json.dumps(outcome.details)}
+        found = {name: json.dumps(dict(getattr(outcome, name))) for name in ("details", "settings")}
+        yield outcome._asdict() | found
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:

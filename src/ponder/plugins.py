@@ -18,9 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ponder.core import Figure, Method, Model, Plugin, Task, UserError
+from ponder.core import Figure, Method, Model, Plugin, Policy, Task, UserError
 
-CONTRACTS: dict[str, type[Plugin]] = {"tasks": Task, "models": Model, "methods": Method, "figures": Figure}
+CONTRACTS: dict[str, type[Plugin]] = {
+    "tasks": Task,
+    "models": Model,
+    "caches": Policy,
+    "methods": Method,
+    "figures": Figure,
+}
 HERE = Path(__file__).parent
 
 
@@ -32,8 +38,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """The built-in plugins of a kind: one file each, or a folder where the idea needs several."""
-    found = {p.stem: p for p in (HERE / kind).glob("*.py") if p.stem != "__init__"}
+    """The built-in plugins of a kind: one file each, or a folder where the idea needs several; none begins with _."""
+    found = {p.stem: p for p in (HERE / kind).glob("*.py") if not p.stem.startswith("_")}
     found |= {p.parent.name: p for p in (HERE / kind).glob("*/__init__.py")}
     return dict(sorted(found.items()))
 

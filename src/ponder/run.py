@@ -263,7 +263,14 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
     truncated = any(c.stop == "length" for c in attempt.completions)
     status: Status = "truncated" if truncated else "unparsed" if grade.said is None else "graded"
     correct = grade.correct and status == "graded"
-    return replace(attempt, status=status, correct=correct, why=grade.why, details=grade.details)
+    details = {**grade.details, **_measured(attempt.completions)}
+    return replace(attempt, status=status, correct=correct, why=grade.why, details=details)
+
+
+def _measured(turns: Sequence[Completion]) -> dict[str, float]:
+    """What the model measured on the way, averaged over its turns."""
+    names = dict.fromkeys(name for turn in turns for name in turn.measures)
+    return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
 
 
 def grade_again(study: Study, store: Store) -> int:

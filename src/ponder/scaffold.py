@@ -123,7 +123,26 @@ class {cls}(Figure):
         return themed(points + ranges, title="{title}")
 '''
 
-TEMPLATES = {"task": TASK, "model": MODEL, "method": METHOD, "figure": FIGURE}
+CACHE = '''"""{title}: say in one sentence what stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ponder.caches import Seen
+from ponder.core import Policy
+
+
+@dataclass(frozen=True)
+class {cls}(Policy):
+    def score(self, seen: Seen) -> Tensor:
+        """Rows × heads × columns; the lowest leave first."""
+        return seen.values.norm(dim=-1)
+'''
+
+TEMPLATES = {"task": TASK, "model": MODEL, "cache": CACHE, "method": METHOD, "figure": FIGURE}
 
 
 def scaffold(kind: str, name: str, folder: Path) -> Path:

@@ -21,7 +21,7 @@ import msgspec
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.study import Cell, Study
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = """
 CREATE TABLE study (name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP);
 CREATE TABLE cell (id INTEGER PRIMARY KEY, key BLOB UNIQUE, spec TEXT);
@@ -35,7 +35,7 @@ CREATE TABLE attempt (
 CREATE TABLE turn (
     attempt INTEGER, position INTEGER, thinking BLOB, answer TEXT, stop TEXT,
     prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
-    PRIMARY KEY (attempt, position));
+    measures TEXT, PRIMARY KEY (attempt, position));
 """
 
 PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -44,7 +44,7 @@ PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
     prompt_tokens = excluded.prompt_tokens, thinking_tokens = excluded.thinking_tokens,
     answer_tokens = excluded.answer_tokens, seconds = excluded.seconds, counted_by = excluded.counted_by
     RETURNING id"""
-PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Done(NamedTuple):
@@ -92,6 +92,8 @@ class Store:
                 f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
             )
             raise UserError(what, hint="pip install -U ponder")
+        if version == 1:
+            self._db.executescript("BEGIN; ALTER TABLE turn ADD COLUMN measures TEXT; PRAGMA user_version = 2; COMMIT;")
         if not write:
             self._db.execute("PRAGMA query_only = ON")
             return
@@ -174,7 +176,8 @@ class Store:
             # Compressed, thinking takes a third of the bytes and 30 µs; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
             said = (row_id, position, thinking, turn.answer, turn.stop)
-            self._db.execute(PUT_TURN, (*said, *_bill(turn.bill)))
+            measures = json.dumps(dict(turn.measures)) if turn.measures else None
+            self._db.execute(PUT_TURN, (*said, *_bill(turn.bill), measures))
 
     def _cell_id(self, cell: Cell) -> int:
         if cell.key not in self._cells:
@@ -231,7 +234,7 @@ class Store:
                 found = json.loads(details) if details else {}
                 cost = (prompt, thinking, answer, seconds, counted_by)
                 first = (cell.task_label, cell.model_label, cell.size, name, sample, status)
-                yield Outcome(*first, bool(correct), why, *cost, found)
+                yield Outcome(*first, bool(correct), why, *cost, found, cell.settings)
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell, whole, or the first few of them."""
@@ -248,9 +251,9 @@ class Store:
 
     def _turns(self, attempt: int) -> Iterator[Completion]:
         sql = "SELECT * FROM turn WHERE attempt = ? ORDER BY position"
-        for _, _, thinking, answer, stop, *bill in self._db.execute(sql, (attempt,)):
+        for _, _, thinking, answer, stop, *bill, measures in self._db.execute(sql, (attempt,)):
             text = zlib.decompress(thinking).decode() if thinking else ""
-            yield Completion(text, answer, stop, Bill(*bill))
+            yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts; texts and bills stay as they are."""

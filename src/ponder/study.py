@@ -58,6 +58,11 @@ class Cell:
         memory = [asdict(self.memory)] if self.memory != Memory() else []
         return digest(self.source.hex(), self.model.identity(), [m.identity() for m in self.methods], *memory)
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The methods' settings by name, defaults too, for figures that draw against one of them."""
+        return {f.name: getattr(m, f.name) for m in self.methods for f in dataclasses.fields(m)}  # type: ignore[arg-type]
+
     def spec(self) -> dict[str, Any]:
         """The cell in words, as the store keeps it."""
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}

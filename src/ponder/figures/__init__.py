@@ -19,6 +19,7 @@ PUBLISHED = Path(__file__).parent.parent / "published"
 SOLVED, FAILED = "#1f6fb4", "#e8802f"
 COLOURS = ["#1f6fb4", "#e8802f", "#2c9c69", "#8a5fbf", "#c8483f", "#7a6a58", "#d670ad", "#5b6770"]
 MUTED = "#8b929a"
+TEXT_COLUMNS = ("model", "method", "benchmark")  # of published numbers; the others are numbers
 
 
 def published(name: str) -> Records:
@@ -27,7 +28,8 @@ def published(name: str) -> Records:
     if name not in known:
         raise UserError(f"there are no published numbers called `{name}`", hint=nearest(name, known))
     with known[name].open(encoding="utf-8", newline="") as file:
-        return [{k: v if k == "model" else float(v) if v else None for k, v in r.items()} for r in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    return [{k: v if k in TEXT_COLUMNS else float(v) if v else None for k, v in r.items()} for r in rows]
 
 
 def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
@@ -47,6 +49,16 @@ def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
             f"no attempt records `{name}`, which this figure draws", hint="it goes with the task `execution`"
         )
     return found
+
+
+def setting(outcome: Outcome, name: str) -> Any:
+    """A setting of the methods that an attempt was made under, or else a detail of it; None if it has neither."""
+    return outcome.settings.get(name, outcome.details.get(name))
+
+
+def model_alone(outcome: Outcome) -> str:
+    """The model's name without its methods."""
+    return outcome.model.partition(" + ")[0]
 
 
 def flat(**values: Any) -> dict[str, Any]:

@@ -92,14 +92,14 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
-def mean(values: Floats, problem: Ints, level: float = 0.95) -> Estimate:
-    """The mean of something that can't be negative, such as tokens."""
+def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0.0) -> Estimate:
+    """The mean of something that is never below `least`, such as tokens."""
     n, problems = len(values), len(np.unique(problem))
     if problems < 2:
-        return Estimate(float(values.mean()) if n else math.nan, 0.0, math.inf, n, problems)
+        return Estimate(float(values.mean()) if n else math.nan, least, math.inf, n, problems)
     half = t_quantile((1 + level) / 2, problems - 1) * math.sqrt(_variance_of_mean(values, problem))
     mean = float(values.mean())
-    return Estimate(mean, max(0.0, mean - half), mean + half, n, problems)
+    return Estimate(mean, max(least, mean - half), mean + half, n, problems)
 
 
 def _median(data: Columns, level: float) -> Estimate:

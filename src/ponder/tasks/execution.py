@@ -9,6 +9,7 @@ are never 0, so the error rate is what it says.
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,6 +146,12 @@ class Execution(Task):
 
 def _dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
     return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
+
+
+def dictionary(problem: Problem) -> dict[str, int]:
+    """The dictionary that a problem gives, for models that render their own prompt."""
+    table: dict[str, int] = ast.literal_eval(problem.system.rsplit("\n", 1)[-1])
+    return table
 
 
 def _number(text: str) -> int | None:

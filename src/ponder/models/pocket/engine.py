@@ -1,11 +1,17 @@
 """A Llama on NumPy that writes many texts at once: rows join and leave at any step.
 
-A step works on a number of rows that is a multiple of 16 and on a cache length that is a multiple of 64, idle or not,
-and sums by matrix products: then a row's numbers, and with them its text, don't depend on who shares the batch.
+A row's keys and values lie in pages of 64 tokens, as in vLLM (Kwon et al. 2023). Reading them from memory is most of
+the work, so nothing else is read: the pages in use are always the first of the cache, whoever they belong to.
+
+A row's numbers, and with them its text, don't depend on who shares the batch, to the last bit: attention works page by
+page, and the rest on tiles of 16 rows, each in products of one shape. In a tile, numbers × rows, the rows lie in the
+lanes of the processor's vectors and so are treated alike. In products of rows × numbers they are not: OpenBLAS sums the
+first 6 rows of 12 in another order than the last.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +23,9 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-BLOCK = 64  # the cache grows, and is read, in multiples of this
-TILE = 16  # and rows are worked on in multiples of this
+PAGE = 64  # tokens; half a page of each row is read in vain, and each page costs a few calls
+TILE = 16  # rows
+AHEAD = np.triu(np.full((PAGE, PAGE), -np.inf, dtype=np.float32), 1)  # added to scores, hides what comes after a token
 
 
 @dataclass(eq=False)
@@ -35,6 +42,12 @@ class Row:
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
+        self.pages: list[int] = []  # of the engine's cache, from the first token to the last
+
+    @property
+    def place(self) -> int:
+        """Of the last token, which is the one to read next."""
+        return len(self.prompt) + len(self.said) - 1
 
     def choose(self, logits: Floats) -> int:
         if not self.temperature:
@@ -46,16 +59,52 @@ class Row:
 
 @dataclass(frozen=True)
 class Layer:
-    norm1: Floats
+    """A layer's matrices; the weights of the norms, and the scale of the scores, are multiplied in once and for all."""
+
     qkv: Floats
     out: Floats
-    norm2: Floats
     gate_up: Floats
     down: Floats
 
 
+class Pages:
+    """Attention in one step, over the pages in use; `rows` have the most pages first, `owners` are the pages' rows."""
+
+    def __init__(self, rows: list[Row], owners: list[Row], heads: int, width: int) -> None:
+        number = {row: n for n, row in enumerate(rows)}
+        self._owner = np.array([number[row] for row in owners])
+        levels = [[row.pages[n] for row in rows if n < len(row.pages)] for n in range(len(rows[0].pages))]
+        self._order = np.concatenate(levels)  # all first pages, all second pages, ...
+        self._ends = np.cumsum([len(level) for level in levels]).tolist()
+        self.last = np.array([row.pages[-1] for row in rows])
+        self.offset = np.array([row.place % PAGE for row in rows])  # of the new token in the last page
+        self._ahead = AHEAD[self.offset, None]
+        # Room to work in, the same for all layers, and so in the processor's cache.
+        self._scores = np.empty((len(owners), heads, PAGE), dtype=np.float32)
+        self._parts = np.empty((len(owners), heads, width + 1), dtype=np.float32)
+
+    def mixed(self, q: Floats, keys: Floats, values: Floats) -> Floats:
+        """For each row, its values as far as its query cares for their keys."""
+        scores, parts, used = self._scores, self._parts, len(self._owner)
+        np.matmul(keys[:used], q[self._owner, :, :, None], out=scores[..., None])
+        scores[self.last] += self._ahead
+        scores -= self._whole(scores.max(axis=-1), np.maximum)[self._owner, :, None]
+        np.exp(scores, out=scores)
+        np.matmul(scores[:, :, None], values[:used], out=parts[:, :, None, :-1])
+        parts[..., -1] = scores @ np.ones(PAGE, dtype=np.float32)
+        sums = self._whole(parts, np.add)
+        return (sums[..., :-1] / sums[..., -1:]).reshape(len(q), -1)
+
+    def _whole(self, parts: Floats, combine: np.ufunc) -> Floats:
+        """What the rows' pages come to, combined one after the other."""
+        found = parts[self._order]
+        for start, end in itertools.pairwise(self._ends):
+            combine(found[: end - start], found[start:end], out=found[: end - start])
+        return found[: self._ends[0]]
+
+
 class Engine:
-    """Weights from a folder in the Hugging Face format, and a cache for `rows` texts."""
+    """Weights from a folder in the Hugging Face format, and a cache for up to `rows` texts, as large as they need."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         # With two threads, on a busy machine, each mostly waits for the other, and burns CPU while it does.
@@ -67,135 +116,138 @@ class Engine:
         self._heads, self._eps = int(config["num_attention_heads"]), float(config["rms_norm_eps"])
         self._width = int(config["hidden_size"]) // self._heads
         self._embed = weights["model.embed_tokens.weight"]
-        self._head = np.ascontiguousarray(weights["lm_head.weight"].T)
-        self._norm = weights["model.norm.weight"]
-        self._layers = [_layer(weights, n, self._width**-0.5) for n in range(config["num_hidden_layers"])]
+        self._head = np.ascontiguousarray(weights["model.norm.weight"][:, None] * weights["lm_head.weight"].T)
+        self._layers = [_layer(weights, n, self._width) for n in range(config["num_hidden_layers"])]
         half = self._width // 2
         angles = np.outer(np.arange(self.positions), float(config["rope_theta"]) ** (-np.arange(half) / half))
-        self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-        self._rows: list[Row | None] = [None] * rows
-        self._length = np.zeros(rows, dtype=np.int64)  # tokens in the cache
-        self._next = np.zeros(rows, dtype=np.int64)  # the token to read next
-        self._keys, self._values = self._cache(BLOCK)
+        self._turns = np.exp(1j * angles).astype(np.complex64)
+        self._limit = rows
+        self._rows: list[Row] = []
+        self._owners: list[tuple[Row, int]] = []  # of each page in use: the row, and which of its pages it is
+        # An array for each layer, because memory is read the faster, the longer the stretch.
+        self._keys, self._values = (
+            [np.zeros((0, self._heads, PAGE, self._width), dtype=np.float32) for _ in self._layers] for _ in "kv"
+        )
 
     @property
     def busy(self) -> bool:
-        return any(self._rows)
+        return bool(self._rows)
 
     @property
     def room(self) -> bool:
-        return not all(self._rows)
+        return len(self._rows) < self._limit
 
-    def _cache(self, capacity: int) -> tuple[Floats, Floats]:
-        layers, rows = len(self._layers), len(self._rows)
-        shape = (2, layers, rows, self._heads, capacity, self._width)
-        keys, values = np.zeros(shape, dtype=np.float32)
-        return keys, values
+    def _claim(self, row: Row) -> None:
+        """Another page for a row."""
+        for pages in (*self._keys, *self._values):
+            if len(self._owners) == len(pages):
+                # In place, without a copy where the system can move memory; no view of the cache outlives a call.
+                pages.resize((len(pages) * 5 // 4 + 16, *pages.shape[1:]), refcheck=False)
+        row.pages.append(len(self._owners))
+        self._owners.append((row, len(row.pages) - 1))
 
-    def _fit(self, length: int) -> int:
-        """The cache length to work on, a multiple of `BLOCK` that holds `length`."""
-        needed = -(-length // BLOCK) * BLOCK
-        held = self._keys.shape[-2]
-        if needed > held:
-            keys, values = self._cache(max(needed, held * 3 // 2 // BLOCK * BLOCK))
-            keys[..., :held, :], values[..., :held, :] = self._keys, self._values
-            self._keys, self._values = keys, values
-        return needed
+    def _release(self, row: Row) -> None:
+        """Fill the gaps that a row leaves with the last pages in use."""
+        for page in sorted(row.pages, reverse=True):
+            owner, index = self._owners.pop()
+            if page < len(self._owners):
+                for pages in (*self._keys, *self._values):
+                    pages[page] = pages[len(self._owners)]
+                self._owners[page] = owner, index
+                owner.pages[index] = page
 
     def join(self, row: Row) -> None:
-        """Read a prompt into a free row and write its first token."""
-        slot = self._rows.index(None)
+        """Read a prompt and write its first token."""
+        self._rows.append(row)
         length = len(row.prompt)
-        self._fit(length)
-        self._rows[slot] = row
-        x = self._embed[row.prompt]
-        cos, sin = self._cos[:length, None], self._sin[:length, None]
+        for _ in range(0, length, PAGE):
+            self._claim(row)
+        x = self._embed[row.prompt].T
         ahead = np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
-        for n, layer in enumerate(self._layers):
-            q, k, v = self._projected(layer, x, cos, sin)
-            self._keys[n, slot, :, :length] = k.transpose(1, 0, 2)
-            self._values[n, slot, :, :length] = v.transpose(1, 0, 2)
-            weights = _softmax(q.transpose(1, 0, 2) @ k.transpose(1, 2, 0) + ahead)
-            mixed: Floats = weights @ v.transpose(1, 0, 2)
-            x = self._fed(layer, x + mixed.transpose(1, 0, 2).reshape(length, -1) @ layer.out)
-        self._length[slot] = length
-        self._write(slot, (_normed(x[-1:], self._norm, self._eps) @ self._head)[0])
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            q, k, v = self._projected(layer, x, self._turns[:length]).transpose(1, 2, 0, 3)
+            for page, start in zip(row.pages, range(0, length, PAGE), strict=True):
+                end = min(start + PAGE, length)
+                keys[page, :, : end - start], values[page, :, : end - start] = k[:, start:end], v[:, start:end]
+            scores = q @ k.swapaxes(1, 2) + ahead
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            mixed: Floats = weights @ v / weights.sum(axis=-1, keepdims=True)
+            x = self._fed(layer, x + layer.out.T @ mixed.swapaxes(1, 2).reshape(-1, length))
+        self._write(row, self._logits(x[:, -1:])[0])
 
     def step(self) -> None:
-        """One more token for every row, up to the last busy one."""
-        busy = max(slot for slot, row in enumerate(self._rows) if row)
-        rows = np.arange(min(len(self._rows), -(-(busy + 1) // TILE) * TILE))
-        place = self._length[rows]
-        length = self._fit(int(place.max()) + 1)
-        x = self._embed[self._next[rows]]
-        cos, sin = self._cos[place, None], self._sin[place, None]
-        ahead = np.where(np.arange(length) > place[:, None], np.float32(-np.inf), np.float32(0))[:, None]
-        for n, layer in enumerate(self._layers):
-            q, k, v = self._projected(layer, x, cos, sin)
-            self._keys[n, rows, :, place], self._values[n, rows, :, place] = k, v
-            keys, values = (cache[n, : len(rows), :, :length] for cache in (self._keys, self._values))
-            weights = _softmax((keys @ q[..., None])[..., 0] + ahead)
-            mixed: Floats = weights[:, :, None] @ values
-            x = self._fed(layer, x + mixed.reshape(len(rows), -1) @ layer.out)
-        logits = _normed(x, self._norm, self._eps) @ self._head
-        for slot, row in enumerate(self._rows[: len(rows)]):
-            if row is not None:
-                self._length[slot] += 1
-                self._write(slot, logits[slot])
+        """One more token for every row."""
+        for row in self._rows:
+            if row.place % PAGE == 0:
+                self._claim(row)
+        self._rows.sort(key=lambda row: -len(row.pages))
+        rows, idle = list(self._rows), [0] * (-len(self._rows) % TILE)
+        pages = Pages(rows, [owner for owner, _ in self._owners], self._heads, self._width)
+        turns = self._turns[[*(row.place for row in rows), *idle]]
+        mixed = np.zeros((len(turns), self._embed.shape[1]), dtype=np.float32)
+        x = _tiled(self._embed[[*(row.said[-1] for row in rows), *idle]])
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            q, k, v = self._projected(layer, x, turns)[: len(rows)].swapaxes(0, 1)
+            keys[pages.last, :, pages.offset], values[pages.last, :, pages.offset] = k, v
+            mixed[: len(rows)] = pages.mixed(q, keys, values)
+            x = self._fed(layer, x + layer.out.T @ _tiled(mixed))
+        for row, logits in zip(rows, self._logits(x), strict=False):
+            self._write(row, logits)
 
-    def _write(self, slot: int, logits: Floats) -> None:
-        row = self._rows[slot]
-        assert row is not None
+    def _write(self, row: Row, logits: Floats) -> None:
         token = row.choose(logits)
         row.said.append(token)
         row.ended = token == self.end
-        full = self._length[slot] + 1 >= self.positions
-        if row.ended or len(row.said) >= row.budget or full:
-            self._rows[slot] = None
-            self._length[slot] = self._next[slot] = 0
+        if row.ended or len(row.said) >= row.budget or row.place + 1 >= self.positions:
+            self._rows.remove(row)
+            self._release(row)
             row.done(row)
-        else:
-            self._next[slot] = token
 
-    def _projected(self, layer: Layer, x: Floats, cos: Floats, sin: Floats) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values, tokens × heads × width, the first two turned by their place."""
-        qkv = (_normed(x, layer.norm1, self._eps) @ layer.qkv).reshape(len(x), 3, self._heads, self._width)
-        return _turned(qkv[:, 0], cos, sin), _turned(qkv[:, 1], cos, sin), qkv[:, 2]
+    def _projected(self, layer: Layer, x: Floats, turns: npt.NDArray[np.complex64]) -> Floats:
+        """Queries, keys and values, tokens × 3 × heads × width, the first two turned by their place."""
+        qkv = _untiled(layer.qkv.T @ self._normed(x)).reshape(len(turns), 3, self._heads, self._width)
+        qkv.view(np.complex64)[:, :2] *= turns[:, None, None]
+        return qkv
 
     def _fed(self, layer: Layer, x: Floats) -> Floats:
-        gate, up = np.split(_normed(x, layer.norm2, self._eps) @ layer.gate_up, 2, axis=1)
-        return np.asarray(x + (gate / (1 + np.exp(-gate)) * up) @ layer.down)
+        gate, up = np.split(layer.gate_up.T @ self._normed(x), 2, axis=-2)
+        hidden = np.exp(-gate)
+        hidden += 1
+        np.divide(gate, hidden, out=hidden)
+        hidden *= up
+        return np.asarray(x + layer.down.T @ hidden)
+
+    def _logits(self, x: Floats) -> Floats:
+        return _untiled(self._head.T @ self._normed(x))
+
+    def _normed(self, x: Floats) -> Floats:
+        return np.asarray(x / np.sqrt((x * x).sum(axis=-2, keepdims=True) / x.shape[-2] + self._eps))
 
 
-def _softmax(scores: Floats) -> Floats:
-    """Over the last axis; summed by a matrix product, whose order of summing doesn't change with zeros at the end."""
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= (scores @ np.ones(scores.shape[-1], dtype=np.float32))[..., None]
-    return scores
+def _tiled(x: Floats) -> Floats:
+    """Rows × numbers as tiles × numbers × rows of a tile."""
+    return np.ascontiguousarray(x.reshape(-1, TILE, x.shape[-1]).swapaxes(1, 2))
 
 
-def _normed(x: Floats, weight: Floats, eps: float) -> Floats:
-    return np.asarray(x * (1 / np.sqrt(np.einsum("ij,ij->i", x, x)[:, None] / x.shape[1] + eps)) * weight)
+def _untiled(x: Floats) -> Floats:
+    """Tiles × numbers × rows of a tile, or numbers × tokens, as rows × numbers."""
+    return np.ascontiguousarray(x.swapaxes(-1, -2)).reshape(-1, x.shape[-2])
 
 
-def _turned(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """Rotary positions, first half against second half."""
-    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-
-def _layer(weights: dict[str, Floats], n: int, scale: float) -> Layer:
+def _layer(weights: dict[str, Floats], n: int, width: int) -> Layer:
     def found(name: str) -> Floats:
         return weights[f"model.layers.{n}.{name}.weight"].T
 
-    query = found("self_attn.q_proj") * np.float32(scale)  # the scale of the scores, put in once and for all
+    def paired(matrix: Floats) -> Floats:
+        """Each head's two halves one by one in turn, so that a rotary position is a product of complex numbers."""
+        return matrix.reshape(len(matrix), -1, 2, width // 2).swapaxes(2, 3).reshape(matrix.shape)
+
+    norm1, norm2 = (found(name)[:, None] for name in ("input_layernorm", "post_attention_layernorm"))
+    query, key = paired(found("self_attn.q_proj") * np.float32(width**-0.5)), paired(found("self_attn.k_proj"))
     return Layer(
-        norm1=found("input_layernorm"),
-        qkv=np.concatenate([query, found("self_attn.k_proj"), found("self_attn.v_proj")], axis=1),
+        qkv=norm1 * np.concatenate([query, key, found("self_attn.v_proj")], axis=1),
         out=np.ascontiguousarray(found("self_attn.o_proj")),
-        norm2=found("post_attention_layernorm"),
-        gate_up=np.concatenate([found("mlp.gate_proj"), found("mlp.up_proj")], axis=1),
+        gate_up=np.ascontiguousarray(norm2 * np.concatenate([found("mlp.gate_proj"), found("mlp.up_proj")], axis=1)),
         down=np.ascontiguousarray(found("mlp.down_proj")),
     )
 

@@ -1,4 +1,4 @@
-"""How often the pocket model is right on held-out puzzles, how long it thinks, and whether its steps are sound.
+"""How often a pocket model is right on held-out problems, how long it thinks, and whether its steps are sound.
 
 It goes into `card.json` beside the weights. A step is sound if it follows from what was said before by one rule.
 """
@@ -7,127 +7,145 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ponder.core import seed_from
-from ponder.models.pocket import vocabulary as v
+from ponder.core import Message, Problem, Request
+from ponder.models.pocket import read_card, speaks
 from ponder.models.pocket.engine import Engine, Row, safetensors
-from ponder.models.pocket.recipe import Recipe, held_out
-from ponder.models.pocket.traces import trace, unsound
+from ponder.models.pocket.language import ANSWER, EOS, Exam, Language, Style
 from ponder.stats.accuracy import accuracy as estimated
-from ponder.tasks.tents.generator import generate
-from ponder.tasks.tents.puzzle import Puzzle
 
-BUDGET = 1536  # thinking and answer; the longest trace of 1,000 at 10×10 has 1,400 words
+BUDGET = 1536  # thinking and answer; the longest trace of 1,000 at 10×10 Tents has 1,400 words
 
 
-def puzzles(width: int, height: int, seed: int = 0) -> Iterator[Puzzle]:
-    """Different held-out puzzles, until there seem to be no more: of 4×4 there are 240 in all, 28 held out."""
-    seen: set[str] = set()
-    index = repeats = 0
-    while repeats < 1000:
-        puzzle = generate(width, height, "easy", random.Random(seed_from("pocket test", width, height, seed, index)))
-        index += 1
-        repeats += 1
-        if held_out(puzzle) and puzzle.id not in seen:
-            seen.add(puzzle.id)
-            repeats = 0
-            yield puzzle
+@dataclass
+class Sitting:
+    """One problem, and what was said to it so far."""
+
+    problem: Problem
+    requests: list[Request] = field(default_factory=list)
+    said: list[list[str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
 
-def ask(folder: Path, asked: Sequence[Puzzle], budget: int = BUDGET) -> list[list[str]]:
-    """What the model in a folder says of puzzles: the likeliest words, in the engine that users run it in."""
-    engine, rows = Engine(folder, rows=32), [Row(v.encode(v.prompt(p)), budget, 0.0, 0, bool) for p in asked]
+def sit(folder: Path, language: Language, exam: Exam, n: int, seed: int = 0, budget: int = BUDGET) -> list[Sitting]:
+    """Ask so many problems turn by turn: the likeliest words, in the engine that users run it in."""
+    sittings = [Sitting(problem) for problem in islice(exam.problems(seed), n)]
+    for turn in range(len(sittings[0].problem.turns)):
+        for s in sittings:
+            turns = zip(s.problem.turns, s.texts, strict=False)
+            past = [m for asked, text in turns for m in (Message("user", asked), Message("assistant", text))]
+            messages = (*s.problem.history, *past, Message("user", s.problem.turns[turn]))
+            s.requests.append(Request(exam.task, s.problem, messages, 0))
+        prompts = [language.encode(language.prompt(s.requests[-1])) for s in sittings]
+        for s, tokens in zip(sittings, written(folder, prompts, budget), strict=True):
+            s.said.append(language.decode(tokens))
+            s.texts.append(language.read(s.requests[-1], tokens)[1])
+    return sittings
+
+
+def written(folder: Path, prompts: Sequence[list[int]], budget: int) -> list[list[int]]:
+    engine, rows = Engine(folder, rows=32), [Row(prompt, budget, 0.0, 0, bool) for prompt in prompts]
     waiting = rows[::-1]
     while waiting or engine.busy:
         while waiting and engine.room:
             engine.join(waiting.pop())
         if engine.busy:
             engine.step()
-    return [v.decode(row.said) for row in rows]
+    return [row.said for row in rows]
 
 
-def right(puzzle: Puzzle, said: list[str]) -> bool:
-    if v.ANSWER not in said or said[-1] != v.EOS:
-        return False
-    text = v.grid_text(puzzle, said[said.index(v.ANSWER) + 1 : -1])
-    return text.startswith("[") and puzzle.check(json.loads(text)) is None
+def right(exam: Exam, sitting: Sitting) -> bool:
+    return exam.task.grade_turns(sitting.problem, sitting.texts).correct
 
 
-def accuracy(folder: Path, side: int, n: int) -> float:
-    """A quick look while training; at most so many words as the longest traces have."""
-    asked = list(islice(puzzles(side, side, seed=1), n))
-    return round(sum(map(right, asked, ask(folder, asked, 12 * side * side))) / len(asked), 3)
+def accuracy(folder: Path, language: Language, exam: Exam, n: int) -> float:
+    """A quick look while training, at other problems than the card's."""
+    sittings = sit(folder, language, exam, n, seed=1, budget=exam.glance)
+    return round(sum(right(exam, s) for s in sittings) / len(sittings), 3)
 
 
-def measured(folder: Path, width: int, height: int, n: int) -> dict[str, Any]:
-    """Everything that the card says of one shape."""
-    asked = list(islice(puzzles(width, height), n))
-    said = ask(folder, asked)
-    correct = np.array([right(puzzle, words) for puzzle, words in zip(asked, said, strict=True)])
-    thinking = [words[: words.index(v.ANSWER)] if v.ANSWER in words else words for words in said]
-    lengths = np.array([len(words) for words in thinking])
-    sound = np.array([unsound(puzzle, words) is None for puzzle, words in zip(asked, thinking, strict=True)])
-    exact = np.array([words == trace(puzzle) for puzzle, words in zip(asked, said, strict=True)])
-    share = estimated(correct, np.arange(len(asked)))
+def measured(folder: Path, language: Language, style: Style, exam: Exam, n: int) -> dict[str, Any]:
+    """Everything that the card says of one kind of problem; tokens are those of all turns of a problem."""
+    sittings = sit(folder, language, exam, n)
+    correct = np.array([right(exam, s) for s in sittings])
+    thinking = [[words[: words.index(ANSWER)] if ANSWER in words else words for words in s.said] for s in sittings]
+    lengths = np.array([sum(map(len, turns)) for turns in thinking])
+    answers = np.array([sum(map(len, s.said)) for s in sittings]) - lengths
+    sound, exact = [], []
+    for s, turns in zip(sittings, thinking, strict=True):
+        pairs = list(zip(s.requests, turns, s.said, strict=True))
+        sound.append(all(language.unsound(request, words, style) is None for request, words, _ in pairs))
+        lessons = [language.lesson(request, style) for request, _, _ in pairs]
+        exact.append(all(lesson and lesson.said == said for lesson, said in zip(lessons, s.said, strict=True)))
+    share = estimated(correct, np.arange(len(sittings)))
     return {
-        "shape": f"{width}×{height}",
-        "size": width * height,
-        "puzzles": len(asked),
+        "label": exam.label,
+        "size": exam.size,
+        "problems": len(sittings),
         "accuracy": round(share.value, 4),
         "low": round(share.low, 4),
         "high": round(share.high, 4),
         "thinking_tokens": round(float(lengths.mean()), 1),
         "thinking_tokens_if_right": round(float(lengths[correct].mean()), 1) if correct.any() else None,
-        "answer_tokens": round(float(np.mean([len(w) - len(t) for w, t in zip(said, thinking, strict=True)])), 1),
-        "sound_if_right": round(float(sound[correct].mean()), 4) if correct.any() else None,
-        "as_taught": round(float(exact.mean()), 4),
-        "unfinished": round(float(np.mean([words[-1] != v.EOS for words in said])), 4),
+        "answer_tokens": round(float(answers.mean()), 1),
+        "sound_if_right": round(float(np.array(sound)[correct].mean()), 4) if correct.any() else None,
+        "as_taught": round(float(np.mean(exact)), 4),
+        "unfinished": round(float(np.mean([any(words[-1] != EOS for words in s.said) for s in sittings])), 4),
     }
 
 
-def write_card(folder: Path, sides: Sequence[int] = (4, 5, 6, 7, 8, 9, 10), n: int = 200) -> Iterator[dict[str, Any]]:
-    """Measure a trained model at each size, and write down what it is and what it can do."""
+def write_card(folder: Path, start: Path | None = None, n: int = 200) -> Iterator[dict[str, Any]]:
+    """Measure a trained model on its exams, and write down what it is and what it can do."""
+    recipe = json.loads((folder / "recipe.json").read_text("utf-8"))
+    language = speaks(recipe["task"])
     found = []
-    for side in sides:
-        found.append(measured(folder, side, side, n))
+    for exam in language.exams:
+        found.append(measured(folder, language, recipe["style"], exam, n))
         yield found[-1]
-    text = json.dumps(_card(folder, found), indent=1, ensure_ascii=False)
-    (folder / "card.json").write_text(text + "\n", "utf-8")
+    _write(folder, _card(folder, language, recipe, start, found))
 
 
-def _card(folder: Path, found: list[dict[str, Any]]) -> dict[str, Any]:
+def add_seeds(folder: Path, others: Sequence[Path]) -> None:
+    """Put down in a model's card how other trainings by the same recipe came out."""
+    card = read_card(folder)
+    card["seeds"] = [*card["seeds"][:1], *(read_card(other)["seeds"][0] for other in others)]
+    _write(folder, card)
+
+
+def _write(folder: Path, card: dict[str, Any]) -> None:
+    (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _card(
+    folder: Path, language: Language, recipe: dict[str, Any], start: Path | None, found: list[dict[str, Any]]
+) -> dict[str, Any]:
     *_, last = (json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines())
-    recipe = Recipe(**json.loads((folder / "recipe.json").read_text("utf-8")))
+    weights = folder / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    trained = {"seed": recipe["seed"], "tokens": last["tokens"], "cpu_seconds": last["cpu_seconds"]}
+    origin = f"the weights with the digest {read_card(start)['digest']}" if start else "nothing"
     return {
         "name": "pocket",
-        "digest": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
-        "parameters": sum(tensor.size for tensor in safetensors(folder / "model.safetensors").values()),
-        "recipe": vars(recipe),
-        "trained": {
-            "from": "nothing, on easy Tents puzzles made on the way and the traces of the task's deductions",
-            "seed": recipe.seed,
-            "tokens": last["tokens"],
-            "cpu_seconds": last["cpu_seconds"],
-            "threads": 1,
-        },
+        "task": language.task,
+        "style": recipe["style"],
+        "digest": digest,
+        "parameters": sum(tensor.size for tensor in safetensors(weights).values()),
+        "recipe": recipe,
+        "trained": {"from": f"{origin}, on {language.taught}", **trained, "threads": 1},
         "test": {
-            "puzzles": "made with other seeds; those with seed_from('pocket', id) % 10 == 0, which training leaves out",
+            "problems": "of other seeds, those with seed_from('pocket', id) % 10 == 0, which training leaves out",
             "decoding": f"greedy, at most {BUDGET} tokens, in float32 from the float16 weights",
             "interval": "95 %, Wilson",
             "by_size": found,
         },
-        "limits": [
-            f"It has words for sides up to {v.SIDE} and plays easy puzzles only: the tricky rules weren't taught.",
-            "Sides above 8 are a twentieth of what it trained on, and area above 100 is none of it.",
-            "There are 240 easy 4×4 puzzles and it trained on nine tenths: at 16 cells a study asks what it has seen.",
-            "One training seed so far.",
-            "It thinks in its own words. It knows nothing else.",
-        ],
+        # The first is the one whose weights these are; it was chosen before the others were trained.
+        "seeds": [{**trained, "digest": digest, "accuracy": {row["label"]: row["accuracy"] for row in found}}],
+        "limits": [*language.limits, "It thinks in its own words. It knows nothing else."],
     }

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ponder.models.pocket import vocabulary as v
+from ponder.models.pocket.language import BOS, EOS, PAD, Language
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Shape:
     theta: float = 10_000.0
     eps: float = 1e-5
 
-    def config(self) -> dict[str, Any]:
+    def config(self, language: Language) -> dict[str, Any]:
         """`config.json` as transformers reads it."""
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -49,10 +49,10 @@ class Shape:
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,
-            "vocab_size": len(v.WORDS),
-            "pad_token_id": v.INDEX[v.PAD],
-            "bos_token_id": v.INDEX[v.BOS],
-            "eos_token_id": v.INDEX[v.EOS],
+            "vocab_size": len(language.words),
+            "pad_token_id": language.index[PAD],
+            "bos_token_id": language.index[BOS],
+            "eos_token_id": language.index[EOS],
             "torch_dtype": "float16",
         }
 
@@ -62,15 +62,15 @@ class Table(nn.Module):
 
     has: Tensor  # words × parts
 
-    def __init__(self, width: int, std: float) -> None:
+    def __init__(self, language: Language, width: int, std: float) -> None:
         super().__init__()
-        names = sorted({part for parts in v.PARTS for part in parts})
-        has = torch.zeros(len(v.WORDS), len(names))
-        for word, parts in enumerate(v.PARTS):
+        names = sorted({part for parts in language.parts for part in parts})
+        has = torch.zeros(len(language.words), len(names))
+        for word, parts in enumerate(language.parts):
             has[word, [names.index(part) for part in parts]] = 1
         self.register_buffer("has", has)
         self.parts = nn.Parameter(torch.randn(len(names), width) * std)
-        self.own = nn.Parameter(torch.zeros(len(v.WORDS), width))
+        self.own = nn.Parameter(torch.zeros(len(language.words), width))
 
     def forward(self) -> Tensor:
         table: Tensor = self.has @ self.parts + self.own
@@ -120,10 +120,10 @@ class Block(nn.Module):
 class Llama(nn.Module):
     turns: Tensor
 
-    def __init__(self, shape: Shape | None = None) -> None:
+    def __init__(self, language: Language, shape: Shape) -> None:
         super().__init__()
-        self.shape = shape = shape or Shape()
-        self.embed, self.head = Table(shape.width, 0.3), Table(shape.width, 0.01)
+        self.language, self.shape = language, shape
+        self.embed, self.head = Table(language, shape.width, 0.3), Table(language, shape.width, 0.01)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
         half = shape.width // shape.heads // 2
@@ -151,12 +151,24 @@ class Llama(nn.Module):
             found |= {f"model.layers.{n}.{theirs}.weight": getattr(block, ours) for ours, theirs in _NAMES.items()}
         return {name: tensor.detach() for name, tensor in found.items()}
 
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Take over saved weights; what a word has of its own is then all it has."""
+        saved = load_file(folder / "model.safetensors")
+        for table, name in ((self.embed, "model.embed_tokens"), (self.head, "lm_head")):
+            table.parts.zero_()
+            table.own.copy_(saved[f"{name}.weight"])
+        self.norm.copy_(saved["model.norm.weight"])
+        for n, block in enumerate(self.blocks):
+            for ours, theirs in _NAMES.items():
+                getattr(block, ours).copy_(saved[f"model.layers.{n}.{theirs}.weight"])
+
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         half = {name: tensor.half().contiguous() for name, tensor in self.weights().items()}
         save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(self.shape.config(), indent=1) + "\n", "utf-8")
-        v.write_tokenizer(folder)
+        (folder / "config.json").write_text(json.dumps(self.shape.config(self.language), indent=1) + "\n", "utf-8")
+        self.language.write_tokenizer(folder)
 
 
 _NAMES = {

@@ -1,16 +1,15 @@
-"""The pocket model's words: a Tents puzzle as a few dozen tokens, and its list of tents as the grid that is graded.
+"""The pocket model's words for Tents: a puzzle as a few dozen tokens, its list of tents as the grid that is graded.
 
-One word is one token. A cell is a word together with what is said of it (`b3?`: column b, row 3, still open), so a fact
-is retrieved by one look at one token. The same table is written as a Hugging Face tokenizer.
+A cell is a word together with what is said of it (`b3?`: column b, row 3, still open), so a fact is retrieved by one
+look at one token.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
+from ponder.models.pocket.language import ANSWER, BOS, EOS, PAD, THINK
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import EMPTY, TENT, Puzzle
 
@@ -18,7 +17,6 @@ SIDE = 12  # the longest side that has words
 MOST = SIDE // 2  # tents in a line, which don't touch
 COLUMNS = "abcdefghijkl"
 
-PAD, BOS, EOS, THINK, ANSWER = "<pad>", "<bos>", "<eos>", "<think>", "</think>"
 TREES, ROWS, COLS = "<trees>", "<rows>", "<columns>"  # what a pass of the thinking goes through
 SPECIAL = (PAD, BOS, EOS, THINK, ANSWER, TREES, ROWS, COLS)
 
@@ -46,7 +44,7 @@ def room(tents: int) -> str:
     return f"room{tents}"
 
 
-def _words() -> list[tuple[str, tuple[str, ...]]]:
+def all_words() -> list[tuple[str, tuple[str, ...]]]:
     """Each word, with the parts of its meaning."""
     side, tents = range(SIDE), range(MOST + 1)
     return [
@@ -59,18 +57,6 @@ def _words() -> list[tuple[str, tuple[str, ...]]]:
         *((room(k), ("room", f"tents {k}")) for k in tents),
         *((cell(y, x, s), (s, f"row {y}", f"column {x}")) for s in STATES for y in side for x in side),
     ]
-
-
-WORDS, PARTS = (list(column) for column in zip(*_words(), strict=True))
-INDEX = {word: index for index, word in enumerate(WORDS)}
-
-
-def encode(words: Iterable[str]) -> list[int]:
-    return [INDEX[word] for word in words]
-
-
-def decode(tokens: Iterable[int]) -> list[str]:
-    return [WORDS[token] for token in tokens]
 
 
 def expressible(puzzle: Puzzle) -> bool:
@@ -94,7 +80,7 @@ def prompt(puzzle: Puzzle) -> list[str]:
 
 def place(word: str) -> tuple[int, int, str] | None:
     """Row, column and state of a word that speaks of a cell."""
-    if word in INDEX and word[-1] in STATES and word[0] in COLUMNS:
+    if word[0] in COLUMNS and word[-1] in STATES:
         return int(word[1:-1]) - 1, COLUMNS.index(word[0]), word[-1]
     return None
 
@@ -109,27 +95,3 @@ def grid_text(puzzle: Puzzle, answer: Sequence[str]) -> str:
         elif state:
             return f"{word} is no place for a tent."
     return json.dumps(grid)
-
-
-def tokenizer() -> dict[str, Any]:
-    """`tokenizer.json` as Hugging Face's `tokenizers` reads it."""
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        # Thinking must stay readable when special tokens are left out of the text, so only these three are special.
-        "added_tokens": [{"id": INDEX[word], "content": word, **special} for word in (PAD, BOS, EOS)],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": INDEX, "unk_token": PAD},
-    }
-
-
-def write_tokenizer(folder: Path) -> None:
-    names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), indent=1) + "\n", "utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ponder.models.pocket import vocabulary as v
+from ponder.models.pocket import tents_words as v
+from ponder.models.pocket.language import ANSWER, EOS
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
@@ -215,7 +216,7 @@ def trace(puzzle: Puzzle) -> list[str] | None:
     for row, (cells, clue) in enumerate(zip(facts.shape.rows, puzzle.rows, strict=True)):
         answer.append(v.row_clue(row, clue))
         answer += [v.cell(*cell, v.TENTED) for cell in cells if cell in facts.tents]
-    return [*writer.words, v.ANSWER, *answer, v.EOS]
+    return [*writer.words, ANSWER, *answer, EOS]
 
 
 def unsound(puzzle: Puzzle, thinking: Iterable[str]) -> str | None:

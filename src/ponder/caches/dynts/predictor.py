@@ -1,0 +1,134 @@
+"""The network that foresees how much the answer will look at a token, and its training.
+
+As published: three linear maps (d → 2d → d/2 → 1) with Softplus after each, no bias; mean squared error on the thinking
+tokens of right traces; AdamW at 5e-4 with warm-up and cosine decay; the model itself is frozen. The published label is
+10 · I^0.3 / 0.3 for one model and 10,000 · I for another; here it is (I / mean of I)^0.3 for all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ponder.caches.dynts import CARD, WEIGHTS
+from ponder.caches.dynts.labels import importance
+from ponder.core import UserError, fingerprint
+
+
+class Predictor(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        sizes = (width, 2 * width, width // 2, 1)
+        self.maps = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(sizes))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for linear in self.maps:
+            hidden = nn.functional.softplus(linear(hidden))
+        return hidden[..., 0]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a model said to a problem that it solved, as tokens."""
+
+    ids: list[int]
+    question: int  # where the thinking starts
+    answer: int  # and where it has ended
+
+
+@dataclass(frozen=True)
+class Recipe:
+    steps: int = 405
+    tokens: int = 4096  # a step, drawn from all traces
+    rate: float = 5e-4
+    decay: float = 0.01
+    power: float = 0.3
+    test: float = 0.2  # share of the traces that is only measured
+    seed: int = 2025
+
+
+@dataclass(frozen=True)
+class Labelled:
+    hidden: Tensor
+    wanted: Tensor
+
+
+def labelled(model: Any, trace: Trace, power: float) -> Labelled:
+    ids = torch.tensor(trace.ids, device=model.device)
+    paid, hidden = importance(model, ids, trace.answer)
+    thinking = slice(trace.question, trace.answer)
+    part = paid[thinking]
+    return Labelled(hidden[thinking].float().cpu(), ((part / part.mean().clamp(min=1e-12)) ** power).cpu())
+
+
+def fit(
+    model: Any, traces: Sequence[Trace], recipe: Recipe, folder: Path, said: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Train a predictor, measure it on traces that it hasn't seen, and put both beside the model's weights."""
+    if len(traces) < 10:
+        raise UserError(f"{len(traces)} right traces are too few to learn from", hint="ask smaller or more problems")
+    torch.manual_seed(recipe.seed)
+    found = []
+    for n, trace in enumerate(traces):
+        found.append(labelled(model, trace, recipe.power))
+        if (n + 1) % 100 == 0:
+            yield {"labelled": n + 1}
+    test = found[: max(2, int(recipe.test * len(found)))]
+    learnt = found[len(test) :]
+    hidden, wanted = torch.cat([t.hidden for t in learnt]), torch.cat([t.wanted for t in learnt])
+    predictor = Predictor(hidden.shape[1])
+    adam = torch.optim.AdamW(predictor.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=recipe.decay)
+    warm = max(1, recipe.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda n: min((n + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * max(0, n - warm) / (recipe.steps - warm)))
+    )
+    losses = []
+    for step in range(recipe.steps):
+        drawn = torch.randint(len(hidden), (recipe.tokens,))
+        loss = nn.functional.mse_loss(predictor(hidden[drawn]), wanted[drawn])
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
+        adam.step()
+        schedule.step()
+        losses.append(loss.item())
+        if (step + 1) % 100 == 0:
+            yield {"step": step + 1, "loss": round(float(np.mean(losses[-100:])), 4)}
+    quality = measured(predictor, test)
+    save_file({name: t.half() for name, t in predictor.state_dict().items()}, folder / WEIGHTS)
+    card = {
+        **said,
+        "model": fingerprint(folder / "model.safetensors"),
+        "width": hidden.shape[1],
+        "recipe": asdict(recipe),
+        "traces": {"learnt": len(learnt), "tested": len(test)},
+        **quality,
+    }
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+    yield quality
+
+
+@torch.no_grad()
+def measured(predictor: Predictor, test: Sequence[Labelled], share: float = 0.2) -> dict[str, float]:
+    """Rank correlation (Spearman) and overlap of the top share, by trace, averaged over held-out traces."""
+    correlations, overlaps = [], []
+    for trace in test:
+        guess, true = predictor(trace.hidden).numpy(), trace.wanted.numpy()
+        top = max(1, int(share * len(true)))
+        overlaps.append(len(set(np.argsort(-guess)[:top]) & set(np.argsort(-true)[:top])) / top)
+        ranks = [np.argsort(np.argsort(x)).astype(float) for x in (guess, true)]
+        correlations.append(float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if len(true) > 2 else 0.0)
+    return {
+        "rank_correlation": round(float(np.mean(correlations)), 4),
+        f"top_{share:.0%}_overlap": round(float(np.mean(overlaps)), 4),
+    }

@@ -1,0 +1,212 @@
+"""The pocket model's words for execution: a dictionary, numbered steps, and sums digit by digit.
+
+A sum is four digits of ten's complement, the lowest first, each a word with its place and what it carries (`u7^`: units
+7, carry 1; `t3_`: tens 3, borrow 1), so that adding a value takes one small look-up a word. -37 is `u3 t6 h9 k9`.
+
+A prompt lists the dictionary, then each turn's steps by number and key and, of earlier turns, the sum as the history
+shows it, right or wrong. The thinking begins with the last sum and then, by style:
+
+- plain: each step as its number, its key, the key's value, and the new sum.
+- long: like plain, and then all over again; the second pass counts. In a third of its lessons the first pass slips, so
+  that the second has to work it out, and not to repeat it.
+- short: like plain, but only the lower two digits of each sum. What was carried beyond them is counted in the head.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.core import ModelFailure, Request, Task, UserError
+from ponder.models.pocket.language import ANSWER, BOS, EOS, PAD, THINK, Exam, Language, Lesson, Style, first_turn
+from ponder.tasks.execution import WORDS, Execution, dictionary
+
+STEPS = 96  # that have a number
+ENTRIES = 24  # of a dictionary
+VALUES = 99
+AGAIN = "<again>"  # a second pass
+SLIPS = 0.35  # share of long lessons whose first pass slips, on purpose
+PLACES = "uthk"
+FLAGS = {0: "", 1: "^", -1: "_"}
+
+
+def step_word(step: int) -> str:
+    return f"#{step}"
+
+
+def value_word(value: int) -> str:
+    return f"{value:+03d}"
+
+
+def added(total: int, value: int) -> list[str]:
+    """The digits of a sum after adding a value, each with what it carries."""
+    words, carry, sign = [], 0, -1 if value < 0 else 1
+    for n, place in enumerate(PLACES):
+        digit = total // 10**n % 10 + sign * (abs(value) // 10**n % 10) + carry
+        carry = digit // 10
+        words.append(f"{place}{digit % 10}{FLAGS[carry]}")
+    return words
+
+
+def digits(total: int) -> list[str]:
+    return added(total, 0)
+
+
+def number(words: Sequence[str]) -> int | None:
+    """The number that four digits stand for."""
+    if [word[0] for word in words] != list(PLACES):
+        return None
+    total: int = sum(int(word[1]) * 10**n for n, word in enumerate(words))
+    return total if total < 5000 else total - 10_000
+
+
+def _words() -> list[tuple[str, tuple[str, ...]]]:
+    """Each word, with the parts of its meaning."""
+    values = range(-VALUES, VALUES + 1)
+    return [
+        *((word, (word,)) for word in (PAD, BOS, EOS, THINK, ANSWER, AGAIN)),
+        *((word, ("key", word, *(f"{n}{letter}" for n, letter in enumerate(word)))) for word in WORDS),
+        *(
+            (value_word(v), ("value", f"tens {int(v / 10)}", f"units {int(math.fmod(v, 10))}", f"{v < 0}"))
+            for v in values
+        ),
+        *((step_word(n), ("step", f"step {n // 10}.", f"step .{n % 10}")) for n in range(1, STEPS + 1)),
+        *(
+            (f"{place}{digit}{flag}", (f"place {place}", f"digit {digit}", f"carry {flag}"))
+            for place in PLACES
+            for digit in range(10)
+            for flag in FLAGS.values()
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    grown: int = 600  # the step from which on all sizes are seen
+    per_turn: int = 8  # steps a turn, at most
+    before: int = 24  # steps in the turns before, at most
+    fresh: float = 0.4  # share of problems without turns before
+    tail: float = 0.25  # share, once grown, with up to `tail_steps` in all
+    tail_steps: int = 80
+
+
+ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))  # steps a turn, turns
+TURNS = ((1, 24), (2, 12), (3, 8), (4, 6), (8, 3), (12, 2), (8, 6), (16, 3), (24, 2))
+
+
+def _exam(per_turn: int, turns: int) -> Exam:
+    task, steps = Execution(per_turn=per_turn, dictionary=16), per_turn * turns
+    return Exam(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 20 * per_turn + 30)
+
+
+class ExecutionLanguage(Language):
+    task = "execution"
+    styles = ("plain", "long", "short")
+    exams = tuple(_exam(*kind) for kind in ALONE + TURNS)
+    glances = tuple(_exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6)))
+    limits = (
+        f"It has words for {STEPS} steps in all, values up to {VALUES} and dictionaries of up to {ENTRIES}.",
+        "More than 8 steps a turn, or 24 in the turns before, are a quarter of its lessons; more than 80 in all, none.",
+        "Its histories were right ones: what errors in a history do to it is what it makes of something new.",
+    )
+    can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
+    taught = "execution problems made on the way, with every step written out"
+
+    def __init__(self) -> None:
+        super().__init__(_words())
+
+    def check(self, task: Task, size: int) -> None:
+        if not isinstance(task, Execution):
+            what = f"the pocket model has no words for {task.plugin_name()}"
+        elif size > STEPS:
+            what = f"the pocket model has no words for {size} steps"
+        elif task.dictionary > ENTRIES:
+            what = f"the pocket model reads no dictionary of {task.dictionary} words"
+        elif task.values > VALUES:
+            what = f"the pocket model has no words for values up to {task.values}"
+        elif task.mode != "thinking":
+            what = f"the pocket model can't be asked in the mode {task.mode!r}: it thinks"
+        else:
+            return
+        raise UserError(what, hint=self.can)
+
+    def prompt(self, request: Request) -> list[str]:
+        words, step = [BOS], 0
+        for key, value in dictionary(request.problem).items():
+            words += [key, value_word(value)]
+        for message in request.messages:
+            if message.role == "user":
+                for key in message.content.split(", "):
+                    step += 1
+                    words += [step_word(step), key]
+            elif message.role == "assistant":
+                shown = request.task.said(request.problem, message.content)
+                words += [] if shown is None else digits(shown)
+        words.append(THINK)
+        if unknown := [word for word in words if word not in self.index]:
+            raise ModelFailure(f"the pocket model has no word for {unknown[0]!r}")
+        return words
+
+    def text(self, request: Request, answer: Sequence[str]) -> str:  # noqa: ARG002 the words say it all
+        total = number(answer)
+        return " ".join(answer) if total is None else f"<answer>{total}</answer>"
+
+    def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
+        c, grown = curriculum, min(1.0, step / curriculum.grown) if curriculum.grown else 1.0
+        if grown == 1 and rng.random() < c.tail:
+            per_turn = round(math.exp(rng.uniform(0, math.log(c.tail_steps))))
+            before = rng.randint(0, c.tail_steps - per_turn)
+        else:
+            per_turn = rng.randint(1, round(2 + grown * (c.per_turn - 2)))
+            before = rng.randint(1, round(4 + grown * (c.before - 4)))
+        filled = 0 if rng.random() < max(c.fresh, 1 - 2 * grown) else math.ceil(before / per_turn)
+        filled = min(filled, c.tail_steps // per_turn - 1)
+        task = Execution(per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), filled=filled)
+        return first_turn(task, task.problem((filled + 1) * per_turn, rng.getrandbits(63)))
+
+    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:
+        prompt = self.prompt(request)
+        *past, now = [m for m in request.messages if m.role != "system"]
+        shown = request.task.said(request.problem, past[-1].content) if past else 0
+        if shown is None:
+            return None
+        table, keys = dictionary(request.problem), now.content.split(", ")
+        done = sum(len(m.content.split(", ")) for m in past if m.role == "user")
+        steps = [(done + n, key, table[key]) for n, key in enumerate(keys, 1)]
+        if style != "long":
+            words, end, _ = _pass(shown, steps, style)
+            return Lesson(prompt, [*words, ANSWER, *digits(end), EOS])
+        slip = rng.randrange(len(steps)) if rng and rng.random() < SLIPS else None
+        first, _, wrong = _pass(shown, steps, style, slip, rng)
+        again, end, _ = _pass(shown, steps, style)
+        return Lesson(prompt, [*first, AGAIN, *again, ANSWER, *digits(end), EOS], frozenset(wrong))
+
+
+def _pass(
+    total: int,
+    steps: Sequence[tuple[int, str, int]],
+    style: Style,
+    slip: int | None = None,
+    rng: random.Random | None = None,
+) -> tuple[list[str], int, set[int]]:
+    """All steps once: the words, the sum they end in, and the places that are wrong on purpose."""
+    words, wrong = digits(total), set[int]()
+    for n, (step, key, value) in enumerate(steps):
+        said, off = _slip(value, rng) if rng and n == slip else (value, 0)
+        follows = added(total, said)
+        total += said + off
+        sums = digits(total) if off else follows
+        words += [step_word(step), key, value_word(said)]
+        wrong |= {len(words) - 1} if said != value else set()
+        wrong |= {len(words) + place for place, word in enumerate(sums) if word != follows[place]}
+        words += sums[:2] if style == "short" else sums
+    return words, total, wrong
+
+
+def _slip(value: int, rng: random.Random) -> tuple[int, int]:
+    """A wrong value, or the right one and how far the sum is off."""
+    if rng.random() < 0.5:
+        return rng.choice([v for v in range(-VALUES, VALUES + 1) if v != value]), 0
+    return value, rng.choice((-1, 1)) * 10 ** rng.randrange(3)

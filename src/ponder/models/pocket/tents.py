@@ -1,0 +1,80 @@
+"""The pocket model's language for Tents: its words, its lessons from easy puzzles, and what it is measured on."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.core import ModelFailure, Problem, Request, Task, UserError
+from ponder.models.pocket import tents_words as v
+from ponder.models.pocket.language import Exam, Language, Lesson, Style, first_turn
+from ponder.models.pocket.tents_traces import trace, unsound
+from ponder.tasks.tents import Puzzle, Tents, shape
+from ponder.tasks.tents.generator import generate, possible
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    side: int = 8
+    smallest: int = 12  # area, at the start …
+    largest: int = 64  # … and from step `grown` on
+    grown: int = 920
+    tail: float = 0.05  # of the puzzles, once grown, from all shapes up to `tail_area`
+    tail_area: int = 100
+
+
+def _exam(side: int) -> Exam:
+    return Exam(f"{side}×{side}", Tents(), side * side, (side, side), 12 * side * side)
+
+
+class TentsLanguage(Language):
+    task = "tents"
+    can = f"it plays tents with sides up to {v.SIDE}, such as size = [16, 25, 36, 49, 64]"
+    taught = "easy Tents puzzles made on the way and the traces of the task's deductions"
+    exams = tuple(_exam(side) for side in (4, 5, 6, 7, 8, 9, 10))
+    glances = tuple(_exam(side) for side in (4, 5, 6, 7))
+    limits = (
+        f"It has words for sides up to {v.SIDE} and plays easy puzzles only: the tricky rules weren't taught.",
+        "Sides above 8 are a twentieth of what it trained on, and area above 100 is none of it.",
+        "There are 240 easy 4×4 puzzles and it trained on nine tenths: at 16 cells a study asks what it has seen.",
+    )
+
+    def __init__(self) -> None:
+        super().__init__(v.all_words())
+
+    def check(self, task: Task, size: int) -> None:
+        if isinstance(task, Tents) and task.ids:
+            return
+        if not isinstance(task, Tents) or max(shape(size) or (v.SIDE + 1,)) > v.SIDE:
+            raise UserError(f"the pocket model has no words for {task.plugin_name()} of size {size}", hint=self.can)
+
+    def prompt(self, request: Request) -> list[str]:
+        puzzle = Puzzle.from_id(request.problem.gold)
+        if not v.expressible(puzzle):
+            raise ModelFailure("the pocket model has no words for this puzzle")
+        return v.prompt(puzzle)
+
+    def text(self, request: Request, answer: Sequence[str]) -> str:
+        return v.grid_text(Puzzle.from_id(request.problem.gold), answer)
+
+    def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
+        """Large and square shapes are likelier."""
+        c, grown = curriculum, min(1.0, step / curriculum.grown)
+        area, side = c.smallest + grown * (c.largest - c.smallest), c.side
+        if grown == 1 and rng.random() < c.tail:
+            area, side = c.tail_area, v.SIDE
+        shapes = [(w, h) for w in range(2, side + 1) for h in range(2, side + 1) if w * h <= area]
+        shapes = [shape for shape in shapes if possible(*shape, "easy")]
+        weights = [w * h * math.sqrt(min(w, h) / max(w, h)) for w, h in shapes]
+        puzzle = generate(*rng.choices(shapes, weights)[0], "easy", rng)
+        return first_turn(Tents(), Problem(puzzle.id, puzzle.width * puzzle.height, ("",), gold=puzzle.id))
+
+    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:  # noqa: ARG002 it has one style
+        puzzle = Puzzle.from_id(request.problem.gold)
+        words = trace(puzzle) if v.expressible(puzzle) else None
+        return Lesson(v.prompt(puzzle), words) if words else None
+
+    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:  # noqa: ARG002
+        return unsound(Puzzle.from_id(request.problem.gold), thinking)

