@@ -77,6 +77,7 @@ def some(weights: Path, n: int) -> list[list[int]]:
 def test_logits_are_those_of_transformers(weights, reference) -> None:
     import torch
 
+    exact = reference.double()  # in 32 bits it is itself off by more than 1e-4 where logits reach 50
     for prompt in some(weights, 4):
         engine = Engine(weights, 16)
         row = Recorded(prompt, 120, 0.0, 1, lambda row: None)
@@ -84,8 +85,9 @@ def test_logits_are_those_of_transformers(weights, reference) -> None:
         while engine.busy:
             engine.step()
         with torch.no_grad():
-            theirs = reference(torch.tensor([prompt + row.said[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+            theirs = exact(torch.tensor([prompt + row.said[:-1]])).logits[0, len(prompt) - 1 :].numpy()
         assert np.abs(np.array(row.logits) - theirs).max() < 1e-4
+    reference.float()
 
 
 def test_greedy_text_is_that_of_transformers(weights, reference) -> None:
@@ -166,7 +168,9 @@ def test_it_refuses_what_it_was_not_taught_of_execution() -> None:
         assert "up to 96 steps" in caught.value.hint
     with pytest.raises(UserError, match="no pocket model for tents") as caught:
         Pocket(style="short").check(Tents(), 16)
-    assert caught.value.hint == "for tents there are the styles plain"
+    assert caught.value.hint == "for tents there is plain"
+    with pytest.raises(UserError, match="no pocket model for execution"):
+        Pocket(style="short").check(Execution(dictionary=16), 24)
 
 
 def run(write, ponder, task: str, style: str = "plain", problems: int = 30) -> list[Outcome]:
@@ -195,21 +199,6 @@ def test_it_executes_plans_over_several_turns(write, ponder) -> None:
     found = run(write, ponder, "size = 12\nper_turn = [1, 3]", problems=15)
     assert share(found, 12) >= 0.8
     assert {len(o.details["said"]) for o in found} == {4, 12}
-
-
-def test_styles_share_their_words_and_shapes_and_differ_in_what_they_say(write, ponder) -> None:
-    folders = [WEIGHTS / name for name in ("execution", "execution-long", "execution-short")]
-    assert len({(f / "config.json").read_text() for f in folders}) == 1
-    assert len({(f / "tokenizer.json").read_text() for f in folders}) == 1
-    assert len({(f / "model.safetensors").read_bytes() for f in folders}) == 3
-    tokens, right = {}, {}
-    for style in ("short", "plain", "long"):
-        found = run(write, ponder, "size = [2, 16]\nper_turn = 0", style)
-        tokens[style] = sum(o.thinking_tokens for o in found)
-        right[style] = share(found, 2), share(found, 16)
-    assert tokens["short"] < tokens["plain"] < tokens["long"]
-    assert min(small for small, _ in right.values()) >= 0.85
-    assert right["long"][1] - right["short"][1] > 0.2
 
 
 def test_a_damaged_checkpoint_is_named(weights, tmp_path, write, ponder) -> None:

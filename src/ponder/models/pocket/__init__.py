@@ -2,9 +2,9 @@
 
 It is one network a task, each trained from nothing by the recipe beside it on lessons made by the task itself: Tents,
 and execution with values of two digits. It reads a problem in words of its own, thinks aloud, and answers; the answer
-is graded like any other model's. `style` chooses how much it says on execution: *long* checks itself, *short* looks up
-in the head what *plain* prints; both were trained from the plain weights. The card beside each says how it was made and
-how often it is right.
+is graded like any other model's. `style` says how much it says on execution; *plain* ships, and `ponder make pocket
+--style` trains *long*, which goes over everything twice, and *short*, which prints less. The card beside each says how
+it was made and how often it is right.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Pocket(Model):
-    style: Style = "plain"  # how much it says on execution: long, plain or short
+    style: Style = "plain"  # how much it says on execution: long, plain or short; plain ships
     weights: Path = plumbing(WEIGHTS)  # one model's folder, or one that `ponder make pocket` made; else what ships
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: always the likeliest word, so that samples of one problem are alike
-    in_flight: int = plumbing(32)  # texts written at once; each takes up to 8 MB of memory
+    in_flight: int = plumbing(64)  # texts written at once; each takes up to 3 MB of memory
 
     def __post_init__(self) -> None:
         if self.budget < 1 or self.temperature < 0 or self.in_flight < 1:
@@ -85,14 +85,20 @@ class Pocket(Model):
         spoken = [task for task, spoken in LANGUAGES.items() if self.style in spoken.styles]
         folders = {task: self.weights / folder_name(task, self.style) for task in spoken}
         found = {task: folder for task, folder in folders.items() if folder.exists()}
-        return {task: (folder, read_card(folder)) for task, folder in (found or {"": self.weights}).items()}
+        if not found and self.weights != WEIGHTS:
+            found = {"": self.weights}  # of which the error says what is wrong
+        return {task: (folder, read_card(folder)) for task, folder in found.items()}
 
     def check(self, task: Task, size: int) -> None:
         name = task.plugin_name()
         spoken = speaks(name)
         if name not in self._models:
             what = f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
-            raise UserError(what, hint=f"for {name} there are the styles {', '.join(spoken.styles)}")
+            there = [style for style in spoken.styles if (self.weights / folder_name(name, style)).exists()]
+            hint = (
+                f"for {name} there is {', '.join(there)}" if there else "ponder make pocket -o DIR makes such a folder"
+            )
+            raise UserError(what, hint=hint)
         spoken.check(task, size)
 
     @classmethod
