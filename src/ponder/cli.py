@@ -257,6 +257,7 @@ def fit(study: str, settings: tuple[str, ...], problems: int, as_json: bool) -> 
     for report in fit_study(Study.load(study, settings), problems):
         line = "  ".join(f"{k} {v}" for k, v in report.items())
         click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
+    click.echo("attempts that a store holds were made with what was fitted before: --store another.db", err=True)
 
 
 @main.command()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
@@ -161,6 +162,8 @@ class Loaded:
     folder: Path
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    # One at a time: reading labels changes the model's attention for a while.
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
     @cached_property
     def is_pocket(self) -> bool:
@@ -190,13 +193,16 @@ class Loaded:
 
     def drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
         """How far a policy's predictions are from the full cache's, on this text."""
+        with self.lock:
+            return self._drift(text, policy.fitted(self.folder, self.tokenizer), keep)
+
+    def _drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
         import torch
 
         from ponder.caches import drift
         from ponder.caches.dynts.labels import importance
         from ponder.caches.oracle import Oracle
 
-        policy = policy.fitted(self.folder, self.tokenizer)
         if isinstance(policy, Oracle):
             if self.end_of_thinking not in text.said:
                 return {}  # a text without an answer has nothing that its answer looks at
@@ -280,7 +286,7 @@ class Loop:
 
         one = self._fresh()
         one.end_of_thinking = self._end
-        with torch.no_grad():
+        with self._loaded.lock, torch.no_grad():
             prompt = torch.tensor([row.prompt], device=self._model.device)
             logits = self._model(prompt, past_key_values=one, logits_to_keep=1).logits
             self._slots.join(one, row.seed)
@@ -291,7 +297,7 @@ class Loop:
         import torch
 
         slots, device = self._slots, self._model.device
-        with torch.no_grad():
+        with self._loaded.lock, torch.no_grad():
             logits = self._model(
                 torch.tensor([[row.said[-1]] for row in self._running], device=device),
                 attention_mask=slots.mask(),
