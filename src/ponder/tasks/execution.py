@@ -90,7 +90,7 @@ class Execution(Task):
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
-        table = _dictionary(random.Random("shared") if self.shared else rng, self.dictionary, self.values)
+        table = make_dictionary(random.Random("shared") if self.shared else rng, self.dictionary, self.values)
         keys = rng.choices(list(table), k=size)
         per_turn = self.per_turn or size
         turns = [keys[i : i + per_turn] for i in range(0, size, per_turn)]
@@ -144,7 +144,7 @@ class Execution(Task):
         return "No answer." if number is None else f"<answer>{number}</answer>"
 
 
-def _dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
+def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
     return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
 
 

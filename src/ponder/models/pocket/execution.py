@@ -7,8 +7,9 @@ A prompt lists the dictionary, then each turn's steps by number and key and, of 
 shows it, right or wrong. The thinking begins with the last sum and then, by style:
 
 - plain: each step as its number, its key, the key's value, and the new sum.
-- long: like plain, and then all over again; the second pass counts. In a third of its lessons the first pass slips, so
-  that the second has to work it out, and not to repeat it.
+- long: like plain, and then all over again, up to four times: after a first pass mostly, after two that end alike in
+  half of its lessons, after two that don't always, if it may. The last pass counts. One pass in five slips, so that
+  the next has to work it out, and not to repeat it.
 - short: like plain, but only the lower two digits of each sum. What was carried beyond them is counted in the head.
 """
 
@@ -21,13 +22,16 @@ from dataclasses import dataclass
 
 from ponder.core import ModelFailure, Request, Task, UserError
 from ponder.models.pocket.language import ANSWER, BOS, EOS, PAD, THINK, Exam, Language, Lesson, Style, first_turn
-from ponder.tasks.execution import WORDS, Execution, dictionary
+from ponder.tasks.execution import WORDS, Execution, dictionary, make_dictionary
 
 STEPS = 96  # that have a number
 ENTRIES = 24  # of a dictionary
 VALUES = 99
-AGAIN = "<again>"  # a second pass
-SLIPS = 0.35  # share of long lessons whose first pass slips, on purpose
+AGAIN = "<again>"  # another pass
+PASSES = 4  # of long lessons, at most
+ONCE = 0.2  # share of them with one
+ENOUGH = 0.5  # share of them that end after two passes alike
+SLIPS = 0.2  # share of passes but the last that slip, on purpose
 PLACES = "uthk"
 FLAGS = {0: "", 1: "^", -1: "_"}
 
@@ -90,6 +94,11 @@ class Curriculum:
     fresh: float = 0.4  # share of problems without turns before
     tail: float = 0.25  # share, once grown, with up to `tail_steps` in all
     tail_steps: int = 80
+    drills: float = 0.5  # share of lessons, falling to 0 until grown, that only look values up: else that comes late
+
+    def at(self, step: int) -> float:
+        """How far it has grown, from 0 to 1."""
+        return min(1.0, step / self.grown) if self.grown else 1.0
 
 
 ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))  # steps a turn, turns
@@ -154,7 +163,7 @@ class ExecutionLanguage(Language):
         return " ".join(answer) if total is None else f"<answer>{total}</answer>"
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
-        c, grown = curriculum, min(1.0, step / curriculum.grown) if curriculum.grown else 1.0
+        c, grown = curriculum, curriculum.at(step)
         if grown == 1 and rng.random() < c.tail:
             per_turn = round(math.exp(rng.uniform(0, math.log(c.tail_steps))))
             before = rng.randint(0, c.tail_steps - per_turn)
@@ -165,6 +174,17 @@ class ExecutionLanguage(Language):
         filled = min(filled, c.tail_steps // per_turn - 1)
         task = Execution(per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), filled=filled)
         return first_turn(task, task.problem((filled + 1) * per_turn, rng.getrandbits(63)))
+
+    def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Lesson | None:
+        """At first, often a drill: keys of a dictionary, each to be followed by its value."""
+        grown = curriculum.at(step)
+        if rng.random() >= curriculum.drills * (1 - grown):
+            return super().practise(rng, step, curriculum, style)
+        table = make_dictionary(rng, rng.randint(3, round(4 + grown * (ENTRIES - 4))), VALUES)
+        asked = rng.choices(list(table), k=16)
+        prompt = [BOS, *(word for key, value in table.items() for word in (key, value_word(value))), THINK]
+        said = [word for key in asked for word in (key, value_word(table[key]))]
+        return Lesson(prompt, said, frozenset(range(0, len(said), 2)))
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:
         prompt = self.prompt(request)
@@ -178,10 +198,33 @@ class ExecutionLanguage(Language):
         if style != "long":
             words, end, _ = _pass(shown, steps, style)
             return Lesson(prompt, [*words, ANSWER, *digits(end), EOS])
-        slip = rng.randrange(len(steps)) if rng and rng.random() < SLIPS else None
-        first, _, wrong = _pass(shown, steps, style, slip, rng)
-        again, end, _ = _pass(shown, steps, style)
-        return Lesson(prompt, [*first, AGAIN, *again, ANSWER, *digits(end), EOS], frozenset(wrong))
+        thinking, wrong = _passes(shown, steps, rng or random.Random(0), SLIPS if rng else 0.0)
+        return Lesson(prompt, [*thinking, ANSWER, *digits(shown + sum(v for _, _, v in steps)), EOS], frozenset(wrong))
+
+    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
+        if style != "long":
+            return super().unsound(request, thinking, style)
+        passes = [words.split() for words in " ".join(thinking).split(AGAIN)]
+        return next((word for one in passes if (word := super(ExecutionLanguage, self).unsound(request, one))), None)
+
+
+def _passes(
+    total: int, steps: Sequence[tuple[int, str, int]], rng: random.Random, slips: float
+) -> tuple[list[str], set[int]]:
+    """The words of a long lesson's passes, and the places that are wrong on purpose."""
+    words, wrong = list[str](), set[int]()
+    ends = list[int]()
+    right = total + sum(value for _, _, value in steps)
+    while True:
+        slip = rng.randrange(len(steps)) if rng.random() < slips and len(ends) < PASSES - 1 else None
+        said, end, off = _pass(total, steps, "long", slip, rng)
+        wrong |= {len(words) + place for place in off}
+        words += said
+        ends.append(end)
+        sure = ONCE if len(ends) == 1 else ENOUGH if ends[-1] == ends[-2] else 0.0
+        if len(ends) == PASSES or (end == right and rng.random() < sure):
+            return words, wrong
+        words.append(AGAIN)
 
 
 def _pass(

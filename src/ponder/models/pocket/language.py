@@ -29,7 +29,9 @@ class Lesson:
 
     prompt: list[str]
     said: list[str]
-    slips: frozenset[int] = frozenset()  # places of words that are wrong on purpose, to be put right; never learnt
+    apart: frozenset[int] = (
+        frozenset()
+    )  # places of said words that aren't learnt: slips on purpose, questions of a drill
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class Language(ABC):
     @abstractmethod
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
         """Something to learn from at a step of the training."""
+
+    def practise(self, rng: random.Random, step: int, curriculum: Any, style: Style) -> Lesson | None:
+        """One lesson at a step of the training; None if what was drawn is held out or can't be taught."""
+        request = self.draw(rng, step, curriculum)
+        return None if held_out(request.problem) else self.lesson(request, style, rng)
 
     @abstractmethod
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ponder.core import UserError, seed_from
 from ponder.models.pocket import execution, folder_name, speaks, tents
-from ponder.models.pocket.language import PAD, Lesson, Style, held_out
+from ponder.models.pocket.language import PAD, Lesson, Style
 from ponder.models.pocket.network import Groups, Llama, Shape
 
 
@@ -49,9 +49,14 @@ class Recipe:
 
 
 _SMALL = Shape(width=96, layers=4, heads=3, inner=256)
-_PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2600, alike=True)
+_PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True)
 _STYLE = replace(  # from the plain model, so all sizes at once, at lower rates
-    _PLAIN, curriculum=execution.Curriculum(grown=0), matrix_rate=0.01, vector_rate=1e-3, own_rate=5e-4, decay=0.7
+    _PLAIN,
+    curriculum=execution.Curriculum(grown=0, tail_steps=32),
+    matrix_rate=0.01,
+    vector_rate=1e-3,
+    own_rate=5e-4,
+    decay=0.7,
 )
 RECIPES = (
     Recipe("tents", tents.Curriculum(), Shape()),
@@ -79,14 +84,12 @@ class Data:
         rng = random.Random(seed_from("pocket", self.recipe.seed, step))
         found: list[Lesson] = []
         while sum([len(lesson.prompt) + len(lesson.said) for lesson in found]) < self.recipe.tokens:
-            request = self.language.draw(rng, step, self.recipe.curriculum)
-            lesson = None if held_out(request.problem) else self.language.lesson(request, self.recipe.style, rng)
-            if lesson:
+            if lesson := self.language.practise(rng, step, self.recipe.curriculum, self.recipe.style):
                 found.append(lesson)
         return self._packed(sorted(found, key=lambda lesson: len(lesson.prompt) + len(lesson.said)))
 
     def _packed(self, found: list[Lesson]) -> Batch:
-        """Lessons of like length side by side, filled up to the longest; prompts, slips and filling aren't learnt."""
+        """Lessons of like length side by side, filled up to the longest; what isn't learnt stands apart."""
         rows = [(self.language.encode(lesson.prompt + lesson.said), lesson) for lesson in found]
         tokens: list[int] = []
         groups: list[tuple[int, int]] = []
@@ -98,7 +101,7 @@ class Data:
             rows = rows[: len(rows) - len(alike)]
             for words, lesson in alike:
                 prompt = len(lesson.prompt)
-                learnt = [n for n in range(prompt, len(words)) if n - prompt not in lesson.slips]
+                learnt = [n for n in range(prompt, len(words)) if n - prompt not in lesson.apart]
                 wanted += [len(tokens) + n - 1 for n in learnt]
                 targets += [words[n] for n in learnt]
                 tokens += words + [self.language.index[PAD]] * (length - len(words))
