@@ -27,6 +27,8 @@ bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and
 	$(VENV)/bin/python benchmarks/longest_turn.py
 	$(VENV)/bin/python benchmarks/caches.py
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
+	$(VENV)/bin/python benchmarks/length_rl.py
+	$(VENV)/bin/python benchmarks/merge.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py
@@ -45,4 +47,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	touch $@
 
 clean:
-	rm -rf .venv .venv-demo .venv-kvpress .venv-peers reports dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-kvpress .venv-mergekit .venv-peers reports dist .mypy_cache .ruff_cache .pytest_cache

@@ -22,6 +22,12 @@ from ponder.cli import main
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True, scope="session")
+def made_models(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Models that tests make lie in a folder of their own, for subprocesses too."""
+    os.environ["PONDER_MODELS"] = str(tmp_path_factory.mktemp("models"))
+
+
 @dataclass(frozen=True)
 class Served:
     """A running endpoint."""

@@ -16,7 +16,7 @@ EVERY = [(kind, name) for kind in plugins.CONTRACTS for name in plugins.files(ki
 
 # The pipeline from left to right: a file imports only from what stands before it.
 ORDER = [
-    "core", "stats", "plugins", "answers", "tasks", "serve", "caches", "models", "methods", "study", "store", "run", "fit", "plan", "progress",
+    "core", "stats", "plugins", "answers", "tasks", "serve", "caches", "models", "traces", "rewards", "selection", "training", "lengths", "methods", "study", "store", "run", "fit", "plan", "progress",
     "figures", "report", "export", "describe", "check", "scaffold", "cli",
 ]  # fmt: skip
 

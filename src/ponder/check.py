@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +18,19 @@ from ponder import describe
 from ponder.core import (
     Figure,
     Grade,
+    LengthReward,
     Message,
     Method,
     Model,
     Outcome,
     Plugin,
     Policy,
+    Practice,
     Problem,
     Request,
+    Reward,
+    Scores,
+    Steps,
     Task,
     UserError,
 )
@@ -42,7 +48,8 @@ def check(name: str) -> tuple[str, list[str]]:
     """The kind of a plugin, and each way in which it breaks its contract."""
     kind, plugin = describe.find(name)
     checks: dict[str, Callable[[Any], Iterator[str]]] = {
-        "tasks": task, "models": model, "caches": cache, "methods": method, "figures": figure,
+        "tasks": task, "models": model, "caches": cache, "rewards": reward, "lengths": length, "methods": method,
+        "figures": figure,
     }  # fmt: skip
     plain = name if name.endswith(".py") else name.rpartition("/")[2]
     settings = {"name": plain, **plugin.example}
@@ -139,10 +146,51 @@ def cache(policy: Policy) -> Iterator[str]:
         yield "a row's scores must not depend on the other rows of its batch"
 
 
+def length(reward: LengthReward) -> Iterator[str]:
+    for right, tokens in (([True], [9]), ([True, False, True], [10, 10, 10]), ([False, False], [3, 8])):
+        for progress in (0.0, 0.99):
+            found = reward.rewards(right, tokens, progress)
+            if len(found) != len(tokens) or not all(math.isfinite(number) for number in found):
+                yield f"`rewards` must give a finite number for each sample, not {found}"
+            if any(more > 0 and not ok for more, ok in zip(found, right, strict=True)):
+                yield "a wrong answer must not be rewarded for its length"
+
+
+def reward(reward: Reward) -> Iterator[str]:
+    facts = {"labels": [1, 0, 0.5], "correct": True}
+    traces = [
+        Steps("plain", "What is 3 + 4?", ("We add 3 and 4.", "That is 8."), ("It is 7.",), facts),
+        Steps("no thinking", "What is 3 + 4?", (), ("7", "as said", "7"), facts),
+        Steps("another language", "3 加 4 是多少？", ("三加四。", "等于七。"), ("所以是 7。",), facts),
+        Steps("nothing", "What is 3 + 4?", (), ()),
+        Steps("long", "What is 3 + 4?", tuple(f"Again: 3 + 4 = {n}." for n in range(1000)), ("7",)),
+    ]
+    try:
+        found = reward.score(traces)
+    except UserError:  # it says that it can't, and why
+        return
+    for trace, scores in zip(traces, found, strict=True):
+        if scores.total is None and not scores.why:
+            yield f"{trace.id}: a trace without a total must say why"
+    if found[0].total is None:
+        yield f"an ordinary trace is not scored: {found[0].why}"
+    alone = [reward.score([trace])[0] for trace in traces]
+    if not all(_alike(a, b) for a, b in zip(found, alone, strict=True)):
+        yield "a trace's scores must not depend on the traces beside it"
+    msgspec.json.encode(reward.identity(), enc_hook=str)
+
+
+def _alike(a: Scores, b: Scores) -> bool:
+    pairs = [*zip(a.steps, b.steps, strict=False), (a.trajectory or 0.0, b.trajectory or 0.0)]
+    return len(a.steps) == len(b.steps) and a.why == b.why and all(abs(x - y) < 1e-4 for x, y in pairs)
+
+
 def method(method: Method) -> Iterator[str]:
     on_model, on_task, size = method.tried_on
     inner: Model = build("models", on_model, "tried_on", Path())
     task: Task = build("tasks", on_task, "tried_on", Path())
+    if hasattr(method, "on"):
+        method = dataclasses.replace(method, on=(Practice(task, size, 0, 1),))  # type: ignore[type-var]
     cheaper = method.apply(inner)
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"

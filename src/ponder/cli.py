@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,20 +228,37 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 
 
 @main.command()
-@click.argument("model")
+@click.argument("what", metavar="MODEL|STUDY")
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The folder to make it in.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the training.")
+@click.option("--model", "label", default="", help="Which of the study's models, by its name in legends.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the study for this once.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of a training from nothing.")
 @click.option("--task", default="", help="Only what answers this task.")
 @click.option("--style", default="", help="Only this style, and what it starts from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
-def make(model: str, out: Path, seed: int, task: str, style: str, as_json: bool) -> None:
-    """Make the weights of MODEL (pocket) from nothing; stopped, it goes on where it last saved."""
+def make(
+    what: str, out: Path, label: str, settings: tuple[str, ...], seed: int, task: str, style: str, as_json: bool
+) -> None:
+    """Make weights: of MODEL (pocket) from nothing, or of a model that STUDY changes. Stopped, it goes on."""
     from ponder import plugins
 
-    for report in plugins.load("models", model).make(out, seed, task, style):
+    if what in plugins.names("models"):
+        reports, model = plugins.load("models", what).make(out, seed, task, style), what
+    else:
+        from ponder.fit import make as make_of
+        from ponder.study import Study
+
+        reports, model = make_of(Study.load(what, settings), label, out), "transformers"
+    _tell(reports, as_json)
+    key = "weights" if model == "pocket" else "id"
+    click.echo(f'next: name = "{model}", {key} = "{out}" in a study\'s [[model]]', err=True)
+
+
+def _tell(reports: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Print how something that takes long stands, a line for each report."""
+    for report in reports:
         line = "  ".join(f"{k} {v}" for k, v in report.items())
         click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
-    click.echo(f'next: name = "{model}", weights = "{out}" in a study\'s [[model]]', err=True)
 
 
 @main.command()
@@ -254,10 +271,119 @@ def fit(study: str, settings: tuple[str, ...], problems: int, as_json: bool) -> 
     from ponder.fit import fit as fit_study
     from ponder.study import Study
 
-    for report in fit_study(Study.load(study, settings), problems):
-        line = "  ".join(f"{k} {v}" for k, v in report.items())
-        click.echo(json.dumps(report, ensure_ascii=False) if as_json else line)
+    _tell(fit_study(Study.load(study, settings), problems), as_json)
     click.echo("attempts that a store holds were made with what was fitted before: --store another.db", err=True)
+
+
+@main.command()
+@click.argument("traces", type=click.Path(path_type=Path))
+@click.option("--reward", "name", required=True, help="By its name, or a file: ./mine.py.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the reward.")
+@click.option(
+    "--by",
+    type=click.Choice(["blank", "sentence", "task"]),
+    default="blank",
+    show_default=True,
+    help="What ends a step: a blank line, a sentence, or the task's own mark.",
+)
+@click.option(
+    "--bad",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="At malformed lines.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The file to write; NAME.scored.jsonl if not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def score(
+    traces: Path, name: str, settings: tuple[str, ...], by: Any, bad: Any, out: Path | None, as_json: bool
+) -> None:
+    """Score TRACES (JSONL) with a reward. Stopped, it goes on; what has no score is tried again."""
+    from ponder import progress
+    from ponder.run import Tally
+    from ponder.selection.files import Scoring
+    from ponder.study import assign, build
+    from ponder.traces import read
+
+    table: dict[str, Any] = {"name": name}
+    for setting in settings:
+        assign({"reward": [table]}, f"reward.{setting}")
+    out = out or Path(f"{traces.stem}.scored.jsonl")
+    scoring = Scoring(read(traces, bad), build("rewards", table, "--reward", Path()), out, by)
+    reports = iter(scoring)
+    try:
+        tally = Tally(making=next(reports))  # what is wrong with the files shows before there is a line of progress
+        with progress.shown(tally):
+            for tally.making in reports:
+                pass
+    except KeyboardInterrupt:
+        click.echo(f"stopped; what was scored is in {out}. To go on: the same command", err=True)
+        raise click.exceptions.Exit(130) from None
+    click.echo(scoring.table(), err=True)
+    _say(scoring.summary(), as_json, lambda: str(out))
+    if not (scoring.scored or scoring.before):
+        raise click.exceptions.Exit(1)
+    click.echo(f"next: ponder select {out} --top 1000", err=True)
+
+
+@main.command()
+@click.argument("scored", type=click.Path(path_type=Path))
+@click.option("--top", type=int, help="How many to keep.")
+@click.option("--threshold", type=float, help="Keep those with at least this score.")
+@click.option("--budget-tokens", type=int, help="Keep the first as long as they have at most so many tokens.")
+@click.option("--per-topic", type=int, help="At most so many of each topic.")
+@click.option("--per-teacher", type=int, help="At most so many of each teacher, each ranked among its own.")
+@click.option("--teacher", default="", help="Only this one's.")
+@click.option("--match-length", is_flag=True, help="Rank each among traces of its length.")
+@click.option("--right", is_flag=True, help="Only those whose answer is right.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="FILE|TASK[:SIZE[:SEED]]|STUDY",
+    help="Leave out questions that are asked there.",
+)
+@click.option("--words", type=int, default=8, show_default=True, help="In a row, for them to count as shared.")
+@click.option("--share", type=float, default=0.5, show_default=True, help="Of its words: so many, and it is left out.")
+@click.option("--keep-duplicates", is_flag=True, help="Near-duplicates stay too.")
+@click.option("--alike", type=float, default=0.8, show_default=True, help="Jaccard similarity of near-duplicates.")
+@click.option(
+    "--by",
+    type=click.Choice(["reward", "random", "longest", "shortest", "all"]),
+    default="reward",
+    show_default=True,
+    help="Who goes first.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of a random order.")
+@click.option(
+    "--bad",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="At malformed lines.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="The file to write; NAME.chosen.jsonl if not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:
+    """Keep the traces of SCORED (JSONL) that are worth training on, the best first, and say why the others fell out."""
+    from ponder import plugins
+    from ponder.selection import Choice
+    from ponder.selection.files import choose, few
+    from ponder.study import Study, built_in
+    from ponder.traces import read
+
+    limits = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
+    if settings["by"] != "all" and all(settings[limit] is None for limit in limits):
+        raise UserError("nothing says how many to keep", hint="--top 1000, --threshold 0.8, or --by all")
+    studies = [n for n in without if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))]
+    asked = (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())
+    how = Choice(without=tuple(name for name in without if name not in studies), **settings)
+    out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
+    pile = read(scored, bad)
+    selection = choose(pile, how, out, asked)
+    click.echo("\n".join([*few("skipped", pile.skipped), selection.table()]), err=True)
+    if not selection.kept:
+        raise UserError("no trace is left", hint="the lines above say why")
+    _say({"file": str(out), **selection.summary(), "skipped": len(pile.skipped)}, as_json, lambda: str(out))
 
 
 @main.command()

@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -26,7 +29,9 @@ CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
 # `open` is a conversation that has begun; the other four are ways to end.
 Status: TypeAlias = Literal["open", "graded", "unparsed", "truncated", "failed"]
 Remember: TypeAlias = Literal["answers", "visible", "all"]
+Part: TypeAlias = Literal["all", "thinking", "answer"]  # of a trace
 Records: TypeAlias = list[dict[str, Any]]
+Report: TypeAlias = dict[str, Any]  # how something that takes long stands
 Tables: TypeAlias = dict[str, Records]  # what statistics hand to a figure: named tables of plain values
 
 
@@ -117,6 +122,7 @@ class Completion:
     stop: Literal["end", "length"]
     bill: Bill
     measures: Mapping[str, float] = field(default_factory=dict)  # what else was measured, such as the cache's bytes
+    tokens: Sequence[int] = ()  # as written, where the model runs here; never stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +285,8 @@ class Plugin:
             value = getattr(self, f.name)
             if not f.metadata.get("plumbing") and value != default:
                 # A file is known by what it says, not by where it lies.
-                changed[f.name] = fingerprint(value) if isinstance(value, Path) else value
+                known = fingerprint(value) if isinstance(value, Path) else value
+                changed[f.name] = value.identity() if isinstance(value, Plugin) else known
         return {"name": self.plugin_name(), **changed}
 
 
@@ -361,6 +368,41 @@ class Prices:
         return (bill.prompt_tokens * self.input + completion * self.output) / 1e6
 
 
+class Source(NamedTuple):
+    """Weights, and how to load them."""
+
+    folder: Path  # or a .gguf file, or `org/name` on the hub
+    revision: str = ""
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Practice:
+    """Problems that methods may train on: of one task and size, and none that the study asks."""
+
+    task: Task
+    size: int
+    seed: int  # of the study
+    asked: int | None = 0  # problems of this task and size that the study asks; None: all that there are
+
+    def identity(self) -> dict[str, Any]:
+        # Not how many are asked, so that a study that asks more trains nothing again; but a fixed set has no others.
+        asked = {} if self.task.fixed() is None else {"asked": self.asked}
+        return {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed, **asked}
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """In an order of their own for each seed; endless where the task makes its own."""
+        asked = {problem.id for problem in islice(self.task.problems(self.size, self.seed), self.asked)}
+        if self.task.fixed() is None:
+            found: Iterable[Problem] = self.task.problems(self.size, seed_from("practice", self.seed, seed))
+        else:
+            found = list(self.task.problems(self.size, 0))
+            random.Random(seed).shuffle(found)
+        return (problem for problem in found if problem.id not in asked)
+
+
 @dataclass(kw_only=True)
 class Model(Plugin, ABC):
     """Answers requests. It may hold connections or weights between `async with` and its end."""
@@ -380,6 +422,15 @@ class Model(Plugin, ABC):
     def make(cls, folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:  # noqa: ARG003 for those who override it
         """Make weights from nothing in a folder, for one task or style or all, and say now and then how it stands."""
         raise UserError(f"{cls.plugin_name()} is not made by Ponder", hint="ponder make pocket -o DIR")
+
+    def source(self, task: Task) -> Source:  # noqa: ARG002 for those who override it
+        """Where its weights for a task lie."""
+        what = f"a model of the kind `{self.plugin_name()}` has no weights here that could be changed"
+        raise UserError(what, hint='name = "pocket", or name = "transformers" with an id')
+
+    def with_weights(self, folder: Path) -> Model:
+        """The same model, asked alike, with the weights in a folder."""
+        raise NotImplementedError
 
     def title(self) -> str:
         """The name in legends, where a study gives no `label`."""
@@ -426,6 +477,10 @@ class Method(Plugin, ABC):
 
     @abstractmethod
     def apply(self, model: Model) -> Model: ...
+
+    def make(self, model: Model) -> Iterator[Report]:  # noqa: ARG002 for those who override it
+        """What takes long before it can be applied, such as training; says now and then how it stands."""
+        yield from ()
 
     def title(self) -> str:
         return self.plugin_name()
@@ -481,6 +536,93 @@ class Policy(Plugin, ABC):
     @abstractmethod
     def score(self, seen: Any) -> Tensor:
         """A score for every column of a `ponder.caches.Seen`, R × (H or 1) × n; the lowest leave first."""
+
+
+class LengthReward(Plugin, ABC):
+    """Says what the length of an answer adds to its reward, among the samples of one problem."""
+
+    @abstractmethod
+    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
+        """For each sample, at a share of the training between 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A trace, cut into steps."""
+
+    id: str
+    question: str
+    thinking: tuple[str, ...]
+    answer: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what else is known of the trace, such as `correct`
+
+    def part(self, of: Part) -> tuple[str, ...]:
+        return {"all": self.thinking + self.answer, "thinking": self.thinking, "answer": self.answer}[of]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a reward says of a trace. One that could not be scored has no total, and says why."""
+
+    steps: tuple[float, ...] = ()  # from 0 to 1
+    trajectory: float | None = None  # from 0 to 1, of the trace as a whole; None: the reward gives no such score
+    total: float | None = None
+    why: str = ""
+    bill: Bill = field(default_factory=Bill)  # what the scoring read and wrote
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reward(Plugin, ABC):
+    """Scores the steps of a trace, and the trace.
+
+    The total is that of ReasonFlux-PRM (arXiv 2506.18896, eq. 11): the mean of the steps and `alpha` times the score
+    of the trajectory.
+    """
+
+    of: Part = "all"  # what is scored: thinking and answer, or one of them
+    aggregate: Literal["mean", "min", "last", "product"] = "mean"  # how the steps become one number
+    alpha: float = 1.0  # weight of the trajectory's score, where the reward gives one
+
+    @abstractmethod
+    def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
+        """Steps and trajectory of each trace, or why not; the total is not its affair."""
+
+    def score(self, traces: Sequence[Steps]) -> list[Scores]:
+        """Scores in the order of the traces. It blocks: from a running loop, call it in a thread."""
+        some = [trace for trace in traces if trace.part(self.of)]
+        rated = iter(self.rate(some) if some else ())
+        return [self._total(t, next(rated)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
+
+    def scored(self, traces: Iterable[Steps], at_once: int = 1024) -> Iterator[Scores]:
+        """The same for any number of traces, so many at a time, in memory that doesn't grow with them."""
+        traces = iter(traces)
+        while some := list(islice(traces, at_once)):
+            yield from self.score(some)
+
+    def _total(self, trace: Steps, rated: Scores) -> Scores:
+        if why := rated.why or _broken(rated, len(trace.part(self.of))):
+            return Scores(why=why, bill=rated.bill)
+        steps = rated.steps
+        one = {"min": min(steps), "last": steps[-1], "product": math.prod(steps), "mean": math.fsum(steps) / len(steps)}
+        total = one[self.aggregate] + self.alpha * (rated.trajectory or 0.0)
+        return dataclasses.replace(rated, total=total)
+
+    def parameters(self) -> int | None:
+        """How many weights it has, where that is known."""
+        return None
+
+    def title(self) -> str:
+        return self.plugin_name()
+
+
+def _broken(rated: Scores, steps: int) -> str:
+    """What is wrong with a reward's answer; nothing if it is as it should be."""
+    for score in (*rated.steps, *([] if rated.trajectory is None else [rated.trajectory])):
+        if math.isnan(score):
+            return "the reward answered NaN"
+        if not 0 <= score <= 1:
+            return f"the reward answered {score:g}, which is not from 0 to 1"
+    return "" if len(rated.steps) == steps else f"the reward gave {len(rated.steps)} scores for {steps} steps"
 
 
 class Figure(Plugin, ABC):

@@ -1,22 +1,44 @@
-"""Train what the methods of a study need of its models: the predictor of `dynts`.
+"""Make what the methods of a study need, without running it: models that they train, and the predictor of `dynts`.
 
-The model answers problems of the study's own tasks and sizes, but others than those that the study asks; from the
-traces that come out right the predictor learns what answers look at. It is put beside the model's weights.
+For the predictor, the model answers problems of the study's own tasks and sizes, but others than those that the study
+asks; from the traces that come out right it learns what answers look at. It is put beside the model's weights.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Message, Request, Task, UserError, seed_from
+from ponder.core import Message, Report, Request, Task, UserError, seed_from
 from ponder.study import Study
 
 if TYPE_CHECKING:
     from ponder.caches.dynts.predictor import Trace
     from ponder.models.transformers import Loaded, Transformers
+
+
+def make(study: Study, label: str, out: Path) -> Iterator[Report]:
+    """Make a model of the study that has weights of its own, and put them into a folder."""
+    made = {cell.model_label: cell for cell in study.cells if any(hasattr(m, "on") for m in cell.methods)}
+    if not label and len(made) == 1:
+        label = next(iter(made))
+    if label not in made:
+        what = f"there is no model `{label}` with weights of its own in {study.name}" if label else "which model?"
+        names = (
+            ", ".join(f"--model '{name}'" for name in made) or "none of its models has a method that changes weights"
+        )
+        raise UserError(what, hint=names)
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty", hint="give -o another folder")
+    cell, model = made[label], made[label].model
+    for method in cell.methods:
+        yield from method.make(model)
+        model = method.apply(model)
+    shutil.copytree(model.source(cell.task).folder, out, dirs_exist_ok=True)
+    yield {"made": str(out)}
 
 
 def fit(study: Study, problems: int) -> Iterator[dict[str, Any]]:
@@ -35,7 +57,7 @@ def fit(study: Study, problems: int) -> Iterator[dict[str, Any]]:
             "no model of this study is under `dynts`", hint='method = [{ name = "compress", policy = "dynts", … }]'
         )
     for folder, (model, asked) in wanted.items():
-        loaded = load(folder, model.revision, model.dtype, model.device, model.threads)
+        loaded = load(*model.source(next(iter(asked.values()))[0]))
         traces: list[Trace] = []
         for task, size in asked.values():
             found = list(right(loaded, task, size, problems, seed_from("fit", study.seed), model.budget))

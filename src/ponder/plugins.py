@@ -18,12 +18,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ponder.core import Figure, Method, Model, Plugin, Policy, Task, UserError
+from ponder.core import Figure, LengthReward, Method, Model, Plugin, Policy, Reward, Task, UserError
 
 CONTRACTS: dict[str, type[Plugin]] = {
     "tasks": Task,
     "models": Model,
     "caches": Policy,
+    "rewards": Reward,
+    "lengths": LengthReward,
     "methods": Method,
     "figures": Figure,
 }

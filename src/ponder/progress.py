@@ -45,6 +45,8 @@ def _write(tally: Tally, *, live: bool) -> None:
 
 def line(tally: Tally) -> str:
     """The state of a run in one line."""
+    if tally.making:
+        return "  ".join(f"{key} {value}".replace("_", " ") for key, value in tally.making.items())
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
     share = done / tally.planned if tally.planned else 1.0

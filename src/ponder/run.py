@@ -22,6 +22,7 @@ from ponder.core import (
     Model,
     ModelFailure,
     Problem,
+    Report,
     Request,
     Status,
     Task,
@@ -64,6 +65,7 @@ class Tally:
     max_cost: float | None = None
     started: float = field(default_factory=monotonic)
     failures_in_a_row: int = 0
+    making: Report | None = None  # how a training stands, while one goes on
 
     @property
     def done(self) -> int:
@@ -114,8 +116,23 @@ async def run(study: Study, store: Store, tally: Tally) -> None:
                 if (first := next(jobs, None)) is None:
                     continue  # nothing to ask: don't load weights or open connections
                 if model is None:
-                    model = await stack.enter_async_context(asked[0].method_model())
+                    model = await stack.enter_async_context(await _made(asked[0], tally))
                 await _round(model, _Feed(itertools.chain([first], jobs), tally), store, tally)
+
+
+async def _made(cell: Cell, tally: Tally) -> Model:
+    """The cell's model, made in a thread, which an interrupted run would wait for: it stops at its next report."""
+    stopped = False
+
+    def tell(report: Report) -> None:
+        if stopped:
+            raise InterruptedError
+        tally.making = report
+
+    try:
+        return await asyncio.to_thread(cell.method_model, tell)
+    finally:
+        stopped, tally.making = True, None
 
 
 def _rounds(cells: Sequence[Cell], store: Store, tally: Tally) -> Iterator[list[Cell]]:

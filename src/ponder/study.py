@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,7 +20,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin,
 import msgspec
 
 from ponder import plugins
-from ponder.core import Figure, Memory, Method, Model, Problem, Task, UserError, Variable, digest, seed_from
+from ponder.core import (
+    Figure,
+    Memory,
+    Method,
+    Model,
+    Plugin,
+    Practice,
+    Problem,
+    Report,
+    Task,
+    UserError,
+    Variable,
+    digest,
+    seed_from,
+)
 
 if TYPE_CHECKING:
     from ponder.stats.longest import Search
@@ -61,7 +75,12 @@ class Cell:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The methods' settings by name, defaults too, for figures that draw against one of them."""
-        return {f.name: getattr(m, f.name) for m in self.methods for f in dataclasses.fields(m)}  # type: ignore[arg-type]
+        return {
+            f.name: _plain(getattr(m, f.name))
+            for m in self.methods
+            for f in dataclasses.fields(m)  # type: ignore[arg-type]
+            if not f.metadata.get("plumbing")
+        }
 
     def spec(self) -> dict[str, Any]:
         """The cell in words, as the store keeps it."""
@@ -75,10 +94,12 @@ class Cell:
     def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
         return seed_from(self.key.hex(), problem.id, sample, turn)
 
-    def method_model(self) -> Model:
-        """The model with its methods applied, in the order in which the study names them."""
+    def method_model(self, tell: Callable[[Report], object] = bool) -> Model:
+        """The model with its methods applied, in the order in which the study names them; made first if they train."""
         model = self.model
         for method in self.methods:
+            for report in method.make(model):
+                tell(report)
             model = method.apply(model)
         return model
 
@@ -90,6 +111,7 @@ class Study:
     task: Sequence[Table]
     model: Sequence[Table]
     figure: Sequence[Table] = ()
+    train: Sequence[Table] = ()  # what methods train on, as in [[task]]; if not given, other problems of the same tasks
     title: str = ""  # of the report
     question: str = ""  # that the study answers
     samples: int = 1  # attempts at each problem
@@ -154,23 +176,21 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Everything to run, one model after the other."""
-        tasks = list(self._tasks())
+        tasks = list(self._tasks(self.task, "task"))
         cells = []
-        labels: dict[str, Any] = {}
+        labels = set[str]()
         for model, methods, label in self._models():
-            identity = (model.identity(), [m.identity() for m in methods])
             if label in labels:
                 raise UserError(
                     f"two models would share the name `{label}`",
                     where=f"{self.where}: model",
                     hint="give each [[model]] a `label`",
                 )
-            labels[label] = identity
+            labels.add(label)
             for task, size, memory, task_label, search in tasks:
                 with placed(f"{self.where}: model `{label}`"):
                     model.check(task, size)
-                problems = self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
-                problems = search.most if search else problems
+                problems = search.most if search else self._problems(task)
                 counts = (problems, self.samples, self.seed)
                 cells.append(Cell(task, task_label, size, model, methods, label, *counts, memory, search))
         return tuple(cells)
@@ -184,9 +204,9 @@ class Study:
             for variant, _ in self._sweep("figures", table, f"{self.where}: figure[{i}]")
         )
 
-    def _tasks(self) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
-        for i, table in enumerate(self.task):
-            where = f"{self.where}: task[{i}]"
+    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
+        for i, table in enumerate(tables):
+            where = f"{self.where}: {key}[{i}]"
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
             memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
             for variant, swept in self._sweep("tasks", settings, where):
@@ -229,21 +249,45 @@ class Study:
         for i, table in enumerate(self.model):
             where = f"{self.where}: model[{i}]"
             settings = {k: v for k, v in table.items() if k != "method"}
-            chain = table.get("method", [])
-            chain = chain if isinstance(chain, list | tuple) else [chain]
-            chains = list(
-                itertools.product(*(self._sweep("methods", m, f"{where}.method[{j}]") for j, m in enumerate(chain)))
-            )
+            chains = [links for chain in _chains(table) for links in self._links(chain, where)]
             for variant, swept in self._sweep("models", settings, where):
                 model: Model = build("models", variant, where, self.folder)
                 for links in chains:
-                    methods = tuple(
-                        build("methods", m, f"{where}.method[{j}]", self.folder) for j, (m, _) in enumerate(links)
-                    )
+                    methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
                     label = _label(model.label or model.title(), swept)
                     for method, (_, swept_method) in zip(methods, links, strict=True):
                         label += " + " + _label(method.title(), swept_method)
                     yield model, methods, label
+
+    def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
+        """Each variant of a chain of methods."""
+        yield from itertools.product(
+            *(self._sweep("methods", method, f"{where}.method[{j}]") for j, method in enumerate(chain))
+        )
+
+    def _method(self, table: Table, where: str) -> Method:
+        method: Method = build("methods", table, where, self.folder)
+        return dataclasses.replace(method, on=self.practice) if hasattr(method, "on") else method  # type: ignore[type-var]
+
+    @cached_property
+    def practice(self) -> tuple[Practice, ...]:
+        """What methods may train on."""
+        found: list[tuple[Task, int]] = []
+        for task, size, _, _, search in self._tasks(self.train or self.task, "train" if self.train else "task"):
+            if not self.train and (search or task.fixed() is not None):
+                return ()  # whoever trains on a benchmark must say so
+            found += [(task, size)] if (task, size) not in found else []
+        asked = [
+            (task, size, search.most if search else self._problems(task))
+            for task, size, _, _, search in self._tasks(self.task, "task")
+        ]
+        return tuple(
+            Practice(task, size, self.seed, next((n for t, s, n in asked if (t, s) == (task, size)), 0))
+            for task, size in found
+        )
+
+    def _problems(self, task: Task) -> int | None:
+        return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
 
     def _sweep(self, kind: str, table: Table, where: str) -> Iterator[tuple[Table, Table]]:
         """Each variant of a table whose lists are sweeps, with the keys that were swept."""
@@ -255,6 +299,13 @@ class Study:
             raise UserError(f"a {kind[:-1]} needs a name", where=where, hint=f"ponder list {kind}")
         hints = get_type_hints(_load(kind, table["name"], where, self.folder))
         yield from _variants(table, [k for k, hint in hints.items() if _takes_list(hint)])
+
+
+def _chains(table: Table) -> Sequence[Sequence[Table]]:
+    """The methods that a model is put under, one after the other; or several such chains, a list each."""
+    given = table.get("method", [])
+    given = given if isinstance(given, list | tuple) else [given]
+    return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
 
 
 def _variants(table: Table, lists: Sequence[str]) -> Iterator[tuple[Table, Table]]:
@@ -316,6 +367,11 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
             return Variable(given)
         raise TypeError(f"no setting can be a {wanted.__name__}")
 
+    for of, contract in plugins.CONTRACTS.items():  # a plugin within a plugin, such as the other model of a merge
+        if contract in (kind, *get_args(kind)):
+            if isinstance(value, list | tuple):
+                return tuple(convert(v, contract, f"{where}[{n}]", folder) for n, v in enumerate(value))
+            return _inner(of, value, where, folder)
     try:
         with placed(where):
             return msgspec.convert(value, kind, dec_hook=special)
@@ -323,6 +379,13 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
         choices = [c for c in get_args(kind) if isinstance(c, str)]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(f"{error}".replace(" - at `$`", ""), where=where, hint=hint) from None
+
+
+def _inner(kind: str, value: Any, where: str, folder: Path) -> Any:
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise UserError(f"a {kind[:-1]} needs a name", where=where, hint=f"ponder list {kind}")
+    return build(kind, table, where, folder)
 
 
 def assign(content: dict[str, Any], setting: str) -> None:
@@ -353,4 +416,10 @@ def _takes_list(hint: Any) -> bool:
 
 
 def _label(name: str, swept: Table) -> str:
-    return name + "".join(f" {k}={v}" for k, v in swept.items())
+    # A plugin's table is known by what it says: { name = "pocket", size = "small" } as `pocket small`.
+    said = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
+    return name + "".join(f" {k}={v}" for k, v in said.items())
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "title", value.plugin_name)() if isinstance(value, Plugin) else value

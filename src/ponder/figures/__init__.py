@@ -19,7 +19,8 @@ PUBLISHED = Path(__file__).parent.parent / "published"
 SOLVED, FAILED = "#1f6fb4", "#e8802f"
 COLOURS = ["#1f6fb4", "#e8802f", "#2c9c69", "#8a5fbf", "#c8483f", "#7a6a58", "#d670ad", "#5b6770"]
 MUTED = "#8b929a"
-TEXT_COLUMNS = ("model", "method", "benchmark")  # of published numbers; the others are numbers
+# Of published numbers; their other columns are numbers.
+TEXT_COLUMNS = ("model", "method", "benchmark", "family", "selector", "reward")
 
 
 def published(name: str) -> Records:

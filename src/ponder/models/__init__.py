@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import threading
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ponder.models.pocket.engine import Row
+
+
+@lru_cache
+def making_cost(folder: Path) -> dict[str, float]:
+    """What the weights in a folder cost to make from others, and what was measured on the way, if Ponder made them."""
+    path = folder / "made.json"
+    made = json.loads(path.read_text("utf-8")) if path.is_file() else {"cost": {}, "measures": {}}
+    return {f"made_{name}": float(value) for name, value in {**made["cost"], **made["measures"]}.items()}
 
 
 class Writer(Protocol):

@@ -13,15 +13,15 @@ import copy
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
 from ponder.answers import split_thinking
-from ponder.core import Bill, Completion, Keep, Model, Policy, Request, Task, UserError, fingerprint, plumbing
-from ponder.models import Desk
+from ponder.core import Bill, Completion, Keep, Model, Policy, Request, Source, Task, UserError, fingerprint, plumbing
+from ponder.models import Desk, making_cost
 from ponder.models.pocket import WEIGHTS, Pocket, language, speaks
 from ponder.models.pocket.engine import Floats, Row
 
@@ -88,6 +88,14 @@ class Transformers(Model):
             return smollm2_gguf()
         return Path(self.id)
 
+    def source(self, task: Task) -> Source:
+        return Source(self.folder(task), self.revision, self.dtype, self.device, self.threads)
+
+    def with_weights(self, folder: Path) -> Transformers:
+        other = copy.copy(self)
+        other.id, other.revision = str(folder), ""
+        return other
+
     async def __aenter__(self) -> Self:
         self._desks: dict[tuple[Path, bool], Desk] = {}
         return self
@@ -105,7 +113,7 @@ class Transformers(Model):
         return text
 
     async def complete(self, request: Request) -> Completion:
-        loaded = load(self.folder(request.task), self.revision, self.dtype, self.device, self.threads)
+        loaded = load(*self.source(request.task))
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
@@ -125,7 +133,8 @@ class Transformers(Model):
         thinking, answer, thought = loaded.read(request, text)
         bill = Bill(len(prompt), thought, len(text.said) - thought, time.monotonic() - started, "tokenizer")
         stop: Literal["end", "length"] = "end" if text.ended else "length"
-        return Completion(thinking, answer, stop, bill, {**text.measures, **drifted})
+        measures = {**text.measures, **drifted, **making_cost(loaded.folder)}
+        return Completion(thinking, answer, stop, bill, measures, text.said)
 
 
 _TEXTS: dict[Any, Text] = {}
@@ -185,11 +194,20 @@ class Loaded:
         if self.is_pocket:
             spoken = speaks(request.task.plugin_name())
             return spoken.encode(spoken.prompt(request))
-        messages = [{"role": m.role, "content": m.content} for m in request.messages]
+        return self.asked([{"role": m.role, "content": m.content} for m in request.messages])
+
+    def asked(self, messages: list[dict[str, str]]) -> list[int]:
+        """Messages as the model is asked them."""
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
         return list(self.tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+
+    def encode(self, said: Completion) -> list[int]:
+        """A text that was written elsewhere, in tokens."""
+        text = f"{said.thinking}{END_OF_THINKING}{said.answer}" if said.thinking else said.answer
+        tokens = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return [*tokens, *sorted(self.ends)[:1]] if said.stop == "end" else tokens
 
     def drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
         """How far a policy's predictions are from the full cache's, on this text."""
@@ -229,9 +247,14 @@ class Loaded:
         return thinking, answer, thought
 
 
-@cache
+@lru_cache(maxsize=4)
 def load(folder: Path, revision: str, dtype: str, device: str, threads: int) -> Loaded:
     """Weights and tokenizer, kept for the next who asks."""
+    return load_anew(folder, revision, dtype, device, threads)
+
+
+def load_anew(folder: Path, revision: str, dtype: str, device: str, threads: int) -> Loaded:
+    """Weights and tokenizer, for one who will change them."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -250,6 +273,9 @@ def load(folder: Path, revision: str, dtype: str, device: str, threads: int) -> 
         first = str(error).strip().splitlines()[0]
         hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
         raise UserError(f"can't load {where}: {first}", hint=hint) from None
+    if folder.suffix == ".gguf":  # its weights are plain numbers by now, and may be saved as such
+        model.hf_quantizer = None  # type: ignore[assignment]
+        vars(model.config).pop("quantization_config", None)
     return Loaded(folder, model.to(device).eval(), tokenizer)  # type: ignore[arg-type]
 
 

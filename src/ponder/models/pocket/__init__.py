@@ -13,13 +13,13 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from ponder.core import Bill, Completion, Model, Request, Task, UserError, plumbing
-from ponder.models import Desk
+from ponder.core import Bill, Completion, Model, Request, Source, Task, UserError, plumbing
+from ponder.models import Desk, making_cost
 from ponder.models.pocket.execution import ExecutionLanguage
 from ponder.models.pocket.language import Language, Style
 from ponder.models.pocket.tents import TentsLanguage
@@ -101,6 +101,13 @@ class Pocket(Model):
             raise UserError(what, hint=hint)
         spoken.check(task, size)
 
+    def source(self, task: Task) -> Source:
+        self.check(task, task.sizes()[0])
+        return Source(self._models[task.plugin_name()][0])
+
+    def with_weights(self, folder: Path) -> Pocket:
+        return replace(self, weights=folder)
+
     @classmethod
     def make(cls, folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:
         try:
@@ -132,4 +139,6 @@ class Pocket(Model):
         row = await self._desks[task].write(Row(prompt, budget, self.temperature, request.seed, bool))
         thinking, text = spoken.read(request, row.said)
         bill = Bill(len(prompt), len(thinking), len(row.said) - len(thinking), time.monotonic() - started, "tokenizer")
-        return Completion(" ".join(thinking), text, "end" if row.ended else "length", bill)
+        stop: Literal["end", "length"] = "end" if row.ended else "length"
+        made = making_cost(self._models[task][0])
+        return Completion(" ".join(thinking), text, stop, bill, made, row.said)

@@ -119,7 +119,8 @@ class Engine:
         self._head = np.ascontiguousarray(weights["model.norm.weight"][:, None] * weights["lm_head.weight"].T)
         self._layers = [_layer(weights, n, self._width) for n in range(config["num_hidden_layers"])]
         half = self._width // 2
-        angles = np.outer(np.arange(self.positions), float(config["rope_theta"]) ** (-np.arange(half) / half))
+        turn = float(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])  # transformers 5 writes those
+        angles = np.outer(np.arange(self.positions), turn ** (-np.arange(half) / half))
         self._turns = np.exp(1j * angles).astype(np.complex64)
         self._limit = rows
         self._rows: list[Row] = []

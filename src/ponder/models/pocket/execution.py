@@ -107,7 +107,7 @@ TURNS = ((1, 24), (2, 12), (3, 8), (4, 6), (8, 3), (12, 2), (8, 6), (16, 3), (24
 
 def _exam(per_turn: int, turns: int) -> Exam:
     task, steps = Execution(per_turn=per_turn, dictionary=16), per_turn * turns
-    return Exam(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 20 * per_turn + 30)
+    return Exam(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 32 * per_turn + 48)
 
 
 class ExecutionLanguage(Language):
@@ -121,6 +121,7 @@ class ExecutionLanguage(Language):
         "Its histories were right ones: what errors in a history do to it is what it makes of something new.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
+    begins = rf"#\d+|{AGAIN}"
     taught = "execution problems made on the way, with every step written out"
 
     def __init__(self) -> None:

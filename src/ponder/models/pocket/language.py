@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ class Language(ABC):
     exams: ClassVar[tuple[Exam, ...]]  # what the card says of a model
     glances: ClassVar[tuple[Exam, ...]]  # what is looked at while it trains
     limits: ClassVar[tuple[str, ...]]
+    begins: ClassVar[str]  # the words with which a step of the thinking begins, as a pattern
 
     def __init__(self, words: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         self.words = [word for word, _ in words]
@@ -121,6 +123,15 @@ class Language(ABC):
         if thinking == right:
             return None
         return next((a for a, b in zip(thinking, right, strict=False) if a != b), EOS)
+
+    def steps(self, thinking: Iterable[str]) -> list[list[str]]:
+        """Thinking, cut where a step begins."""
+        found: list[list[str]] = []
+        for word in thinking:
+            if not found or re.fullmatch(self.begins, word):
+                found.append([])
+            found[-1].append(word)
+        return found
 
     def read(self, request: Request, said: Sequence[int]) -> tuple[list[str], str]:
         """What was thought, and the answer's text, from the tokens that a model wrote."""

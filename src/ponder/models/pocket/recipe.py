@@ -49,9 +49,9 @@ class Recipe:
 
 
 _SMALL = Shape(width=96, layers=4, heads=3, inner=256)
-_PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True)
+PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True)
 _STYLE = replace(  # from the plain model, so all sizes at once, at lower rates
-    _PLAIN,
+    PLAIN,
     curriculum=execution.Curriculum(grown=0, tail_steps=32),
     matrix_rate=0.01,
     vector_rate=1e-3,
@@ -60,8 +60,10 @@ _STYLE = replace(  # from the plain model, so all sizes at once, at lower rates
 )
 RECIPES = (
     Recipe("tents", tents.Curriculum(), Shape()),
-    _PLAIN,
-    replace(_STYLE, style="long", steps=500, tokens=3072),
+    PLAIN,
+    replace(
+        _STYLE, style="long", steps=700, tokens=3072, curriculum=execution.Curriculum(0, per_turn=16, tail_steps=32)
+    ),
     replace(_STYLE, style="short", steps=800),
 )
 
@@ -165,7 +167,10 @@ class Training:
 
     def learn(self, batch: Batch) -> float:
         logits = self.model(batch.tokens, batch.groups, batch.wanted)
-        loss = functional.cross_entropy(logits, batch.targets)
+        return self.update(functional.cross_entropy(logits, batch.targets), len(batch.tokens))
+
+    def update(self, loss: Tensor, tokens: int) -> float:
+        """One step down a loss, which took so many tokens."""
         loss.backward()  # type: ignore[no-untyped-call]
         factor = self.recipe.rate(self.step)
         for group in self.adam.param_groups:
@@ -174,7 +179,7 @@ class Training:
         self.adam.zero_grad()
         self.muon.step(self.recipe.matrix_rate * factor, 0.85 + 0.1 * min(1.0, self.step / 300))
         self.step += 1
-        self.tokens += len(batch.tokens)
+        self.tokens += tokens
         return loss.item()
 
     def save(self, folder: Path) -> None:

@@ -33,6 +33,7 @@ class TentsLanguage(Language):
     task = "tents"
     can = f"it plays tents with sides up to {v.SIDE}, such as size = [16, 25, 36, 49, 64]"
     taught = "easy Tents puzzles made on the way and the traces of the task's deductions"
+    begins = rf"{v.TREES}|{v.ROWS}|{v.COLS}|.+=\d+|.+{v.TREE}"
     exams = tuple(_exam(side) for side in (4, 5, 6, 7, 8, 9, 10))
     glances = tuple(_exam(side) for side in (4, 5, 6, 7))
     limits = (

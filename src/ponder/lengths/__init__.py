@@ -1,0 +1,1 @@
+"""What an answer's length adds to its reward: one a file."""

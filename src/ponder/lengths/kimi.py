@@ -1,0 +1,22 @@
+"""From +½ for the shortest sample of a problem to −½ for the longest; a wrong one is never rewarded for being short.
+
+Kimi k1.5 (arXiv 2501.12599, section 2.3.3): λ = ½ − (length − shortest) / (longest − shortest), over right and wrong
+samples alike; 0 for all where all are equally long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.core import LengthReward
+
+
+@dataclass(frozen=True)
+class Kimi(LengthReward):
+    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:  # noqa: ARG002
+        low, high = min(tokens), max(tokens)
+        if low == high:
+            return [0.0] * len(tokens)
+        scaled = [0.5 - (n - low) / (high - low) for n in tokens]
+        return [s if ok else min(0.0, s) for s, ok in zip(scaled, right, strict=True)]

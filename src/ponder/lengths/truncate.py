@@ -1,0 +1,28 @@
+"""A hard limit, tightened in rounds: a right answer beyond it earns nothing.
+
+After ThinkPrune (arXiv 2504.01296). The limits are in tokens, one for each equal part of the training. With
+`weight = 1` a right answer beyond the limit is worth as much as a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ponder.core import LengthReward, UserError
+
+
+@dataclass(frozen=True)
+class Truncate(LengthReward):
+    limits: tuple[int, ...]  # tokens, from the first round to the last
+
+    example: ClassVar[dict[str, Any]] = {"limits": [400, 300, 200]}
+
+    def __post_init__(self) -> None:
+        if not self.limits or min(self.limits) < 1:
+            raise UserError("limits are numbers of tokens, at least one", hint="limits = [4096, 3072, 2048]")
+
+    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
+        limit = self.limits[min(int(progress * len(self.limits)), len(self.limits) - 1)]
+        return [-1.0 if ok and n > limit else 0.0 for n, ok in zip(tokens, right, strict=True)]

@@ -1,0 +1,143 @@
+"""Reinforcement learning with a length reward: right answers are rewarded, and short ones more.
+
+The surrogate of Kimi k1.5 (arXiv 2501.12599, sections 2.3.2 to 2.4), as it stands there: log-probabilities of whole
+texts, the mean reward of a problem's samples as baseline, no division by length or deviation, no clipping; and half τ
+times the squared log-ratio to the policy that wrote the samples. Each iteration samples anew, forgets the optimiser's
+state and takes `inner` steps. The length reward comes in at once after `free` iterations, not slowly. After `easy`
+iterations only the harder half of the sizes is drawn, and problems in proportion to 1 − their success rate so far. From
+iteration `second` on, a text may have at most `limit` tokens.
+
+τ, the rates, the numbers of samples and steps and the weight of the length reward are not published: all are ours.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ponder.core import LengthReward, Model, Report, UserError, seed_from
+from ponder.lengths.kimi import Kimi
+from ponder.models.transformers import load
+from ponder.training.loop import Training, Unit
+from ponder.training.making import Record, Trained, hand_card
+from ponder.training.rollouts import Asked, Rollouts, Sample, chosen, sampled
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthRl(Trained):
+    reward: LengthReward = field(default_factory=Kimi)  # `ponder list lengths`
+    weight: float = 0.5  # of the length reward, beside 1 for a right answer
+    iterations: int = 24
+    problems: int = 16  # of each iteration
+    n: int = 8  # samples of each
+    pool: int = 400  # problems in all
+    temperature: float = 1.0
+    tau: float = 0.05
+    inner: int = 2  # steps of each iteration
+    free: int = 0  # iterations without the length reward
+    easy: int | None = None  # iterations on all sizes, before those on the harder half only; None: always all
+    prioritised: bool = True  # draw problems that it often fails more often
+    limit: int | None = None  # completion tokens in the second phase
+    second: int = 0  # the iteration with which the second phase begins
+    rate: float = 1e-6
+    warm_up: float = 0.0
+    decay: bool = False
+
+    example: ClassVar[dict[str, Any]] = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.iterations, self.problems, self.pool, self.inner) < 1 or self.n < 2 or self.temperature <= 0:
+            what = "iterations, problems, pool and inner must be at least 1, n at least 2, temperature above 0"
+            raise UserError(what)
+        if self.tau < 0 or self.weight < 0:
+            raise UserError("tau and weight can't be negative")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
+
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+        loaded = self.open(model)
+        pool = chosen(self.on, self.pool, self.seed)
+        training = self.training(loaded, folder, self.temperature)
+        kept = training.resume()
+        rates: list[tuple[int, int]] = kept.get("rates") or [(0, 0)] * len(pool)  # of each problem: right, asked
+        record.rollout_tokens, history = kept.get("rollout_tokens", 0), kept.get("history", [])
+        source = model.source(self.on[0].task).folder
+        for iteration in range(kept.get("iteration", 0), self.iterations):
+            now = folder / "rollouts"
+            training.write(now)
+            hand_card(source, now)
+            load.cache_clear()  # others lay in the same place
+            places = self._drawn(pool, rates, iteration)
+            limit = self.limit if iteration >= self.second else None
+            sampler = sampled(model.with_weights(now), self.temperature)
+            seed = seed_from("rl", self.seed, iteration)
+            (now / "samples").unlink(missing_ok=True)
+            rollouts = Rollouts(sampler, loaded, [pool[p] for p in places], self.n, seed, now / "samples", limit)
+            for report in rollouts:
+                yield {"iteration": iteration + 1, "iterations": self.iterations, **report}
+            units = [u for some in rollouts.samples for u in self._units(some, iteration)]
+            self._learn(training, units, sum(map(len, rollouts.samples)))
+            for place, some in zip(places, rollouts.samples, strict=True):
+                right, asked = rates[place]
+                rates[place] = right + sum(s.right for s in some), asked + len(some)
+            record.rollout_tokens += rollouts.tokens
+            every = [s for some in rollouts.samples for s in some]
+            history.append([fmean(s.right for s in every), fmean(s.tokens for s in every)])
+            at = {"iteration": iteration + 1, "rates": rates, "history": history}
+            training.save(**at, rollout_tokens=record.rollout_tokens)
+            accuracy, tokens = history[-1]
+            yield {"iteration": iteration + 1, "of": self.iterations, "accuracy": accuracy, "tokens": round(tokens)}
+        training.write(folder)
+        record.training_tokens = training.tokens
+        record.notes["accuracy and tokens of each iteration"] = history
+
+    def _drawn(self, pool: Sequence[Asked], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
+        """The problems of an iteration."""
+        places = list(range(len(pool)))
+        if self.easy is not None and iteration >= self.easy:
+            middle = median(asked.problem.size for asked in pool)
+            places = [p for p in places if pool[p].problem.size >= middle]
+        rng = random.Random(seed_from("drawn", self.seed, iteration))
+        if not self.prioritised:
+            return sorted(rng.sample(places, min(self.problems, len(places))))
+        # A problem that was never asked may be a hard one; one that never fails is still drawn now and then.
+        failed = {p: 1 - rates[p][0] / rates[p][1] + 0.05 if rates[p][1] else 1.0 for p in places}
+        keys = {p: rng.random() ** (1 / failed[p]) for p in places}  # Efraimidis and Spirakis 2006
+        return sorted(sorted(places, key=lambda p: keys[p], reverse=True)[: self.problems])
+
+    def advantages(self, samples: Sequence[Sample], iteration: int) -> list[float]:
+        """Each sample's reward, less the mean of its problem."""
+        right, tokens = [s.right for s in samples], [s.tokens for s in samples]
+        short = self.reward.rewards(right, tokens, iteration / self.iterations)
+        weight = self.weight if iteration >= self.free else 0.0
+        earned = [ok + weight * more for ok, more in zip(right, short, strict=True)]
+        return [reward - fmean(earned) for reward in earned]
+
+    def _units(self, samples: Sequence[Sample], iteration: int) -> list[Unit]:
+        found = zip(samples, self.advantages(samples, iteration), strict=True)
+        # In a single step, a sample without an advantage changes nothing.
+        return [Unit((sample.text,), advantage) for sample, advantage in found if advantage or self.inner > 1]
+
+    def _learn(self, training: Training, units: Sequence[Unit], samples: int) -> None:
+        if not units:
+            return
+        before: dict[int, Tensor] = {}  # log-probabilities under the policy that wrote the samples: the first step's
+
+        def surrogate(scores: Tensor, units: Sequence[Unit]) -> Tensor:
+            for unit, score in zip(units, scores, strict=True):
+                before.setdefault(id(unit), score[0].detach())
+            advantages = torch.tensor([unit.data for unit in units], device=scores.device)
+            ratio = scores[:, 0] - torch.stack([before[id(unit)] for unit in units])
+            return (self.tau / 2 * ratio**2 - advantages * scores[:, 0]).sum()
+
+        training.forget()
+        for _ in range(self.inner):
+            training.learn(units, surrogate, samples)

@@ -1,0 +1,40 @@
+"""Merging: average the weights of the model with those of another, without training.
+
+After Kimi k1.5 (arXiv 2501.12599, section 2.4), who average a long-thinking and a short-thinking model. `how` also
+offers TIES (Yadav et al. 2023), DARE (Yu et al. 2024) and SLERP, through mergekit where it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ponder.core import Model, Report, UserError
+from ponder.training.making import Making, Record, local_weights
+from ponder.training.weights import average, combine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(Making):
+    other: Model  # as in [[model]]: { name = "pocket", style = "short" }
+    share: float = 0.5  # of the other, from 0 to 1
+    how: Literal["linear", "ties", "dare", "slerp"] = "linear"
+    base: Model | None = None  # the ancestor of both, from which TIES and DARE take differences
+
+    example: ClassVar[dict[str, Any]] = {"other": {"name": "pocket", "style": "short"}}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise UserError(f"share is between 0 and 1, not {self.share}", hint="share = 0.5")
+
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:  # noqa: ARG002 it costs nothing
+        yield {"merging": f"{1 - self.share:g} of it with {self.share:g} of {self.other.title()}"}
+        task = self.on[0].task
+        folders, shares = [local_weights(m, task) for m in (model, self.other)], [1 - self.share, self.share]
+        if self.how == "linear":
+            average(folders, shares, folder)
+        else:
+            base = local_weights(self.base, task) if self.base else None
+            combine(self.how, folders, shares, folder, base=base)

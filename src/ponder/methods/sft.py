@@ -1,0 +1,108 @@
+"""Supervised fine-tuning on traces: those of a file, or what teachers write; all of them, or some that are chosen.
+
+After ReasonFlux-PRM (arXiv 2506.18896, use a): score every trace, keep the best, train on those. `by` also names the
+baselines that such a choice must beat: random, longest, shortest, and right answers at random. The pool is the same for
+every seed; the seed is that of the training and of a random choice. Copies in the pool are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ponder.core import Bill, Completion, Model, Report, Request, Reward, UserError
+from ponder.models.transformers import Loaded
+from ponder.selection import Choice, Scored, Selection, select
+from ponder.traces import Trace, read, steps
+from ponder.training.loop import Example, Unit, likelihood, said
+from ponder.training.making import Record, Taught, samples_file
+from ponder.training.rollouts import Asked, Rollouts, chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sft(Taught):
+    data: Path | None = None  # traces in JSONL, whatever the fields are called
+    teachers: tuple[Model, ...] = ()  # as in [[model]]: they write the traces, if there is no file
+    pool: int = 1000  # problems asked of each teacher
+    by: Literal["all", "reward", "random", "longest", "shortest", "right"] = "all"  # which traces come first
+    number: int | None = None  # of traces to train on; left out: all
+    tokens: int | None = None  # or so many tokens of them
+    reward: Reward | None = None  # `ponder list rewards`
+    match_length: bool = False  # rank each trace among those of its length
+    cut: Literal["blank", "sentence", "task"] = "blank"  # where a step begins, for the reward
+    epochs: int = 3
+    batch: int = 16
+
+    example: ClassVar[dict[str, Any]] = {"teachers": [{"name": "pocket"}], "pool": 4, "number": 2, "by": "random"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (not self.teachers):
+            raise UserError("it needs traces: a file, or teachers", hint='data = "traces.jsonl"')
+        if self.by == "reward" and self.reward is None:
+            raise UserError("choosing by reward needs one", hint='reward = { name = "…" }: ponder list rewards')
+
+    def over(self, units: Sequence[Unit]) -> float:
+        return said(units)
+
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+        loaded = self.open(model)
+        pile: list[tuple[Trace, Example]] = []
+        if self.data:
+            pile = [(trace, _example(loaded, trace)) for trace in read(self.data)]
+        for teacher in self.teachers:
+            asked = chosen(self.on, self.pool, seed=0)
+            kept = samples_file(teacher, self.on, self.pool, 1, 0)
+            rollouts = Rollouts(teacher, loaded, asked, 1, 0, kept)
+            yield from rollouts
+            record.rollout_tokens += rollouts.tokens
+            pile += [
+                (_trace(one, teacher, sample.thinking, sample.answer, sample.right, sample.tokens), sample.text)
+                for one, (sample,) in zip(asked, rollouts.samples, strict=True)
+            ]
+        selection = self._selected(pile, record)
+        record.notes["selection"] = selection.summary()
+        texts = [pile[kept.place] for kept in selection.kept]
+        known = [trace.correct for trace, _ in texts if trace.correct is not None]
+        record.measures |= {"selected": len(texts), "selected_tokens": selection.tokens}
+        record.measures |= {"selected_right": sum(known) / len(known)} if known else {}
+        yield {"chosen": len(texts), "of": len(pile)}
+        units = [Unit((text,)) for _, text in texts]
+        yield from self.teach(self.training(loaded, folder), units, likelihood, folder, record)
+
+    def _selected(self, pile: Sequence[tuple[Trace, Example]], record: Record) -> Selection:
+        scores: Sequence[float | None] = [None] * len(pile)
+        if self.by == "reward" and self.reward:
+            found = list(self.reward.scored(steps(trace, self.cut) for trace, _ in pile))
+            scores = [score.total for score in found]
+            record.rollout_tokens += sum(score.bill.tokens for score in found)  # read, not written
+            if parameters := self.reward.parameters():
+                record.measures["reward_parameters"] = parameters
+        by: Any = "random" if self.by == "right" else self.by
+        how = Choice(
+            by=by,
+            top=self.number,
+            budget_tokens=self.tokens,
+            match_length=self.match_length,
+            right=self.by == "right",
+            seed=self.seed,
+        )
+        return select([Scored(trace, score) for (trace, _), score in zip(pile, scores, strict=True)], how)
+
+
+def _trace(asked: Asked, teacher: Model, thinking: str, answer: str, right: bool, tokens: int) -> Trace:
+    request: Request = asked.request()
+    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
+    known = {"task": asked.task.plugin_name(), "problem": asked.problem}
+    name = teacher.label or teacher.title()
+    return Trace(question, thinking, answer, teacher=name, correct=right, tokens=tokens, extra=known)
+
+
+def _example(loaded: Loaded, trace: Trace) -> Example:
+    """A trace from a file, in the student's tokens."""
+    if loaded.is_pocket:
+        raise UserError("the pocket model reads no traces from a file", hint='teachers = [{ name = "pocket" }]')
+    completion = Completion(trace.thinking, trace.answer, "end", Bill())
+    return Example(loaded.asked([{"role": "user", "content": trace.question}]), loaded.encode(completion))

@@ -1,0 +1,172 @@
+"""A model as a judge: any that Ponder can ask, with the rubric below.
+
+It judges what ReasonFlux-PRM asks of its judge (soundness, consistency, progress); their prompt isn't published, this
+one is ours. A reply without a score from 0 to 1 for each step fails, and is counted, never guessed.
+
+    [reward]
+    name  = "judge"
+    model = { name = "endpoint", id = "gpt-4o", url = "https://…/v1", key = "$KEY" }
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, get_type_hints
+
+import msgspec
+
+from ponder import plugins
+from ponder.core import (
+    Bill,
+    Grade,
+    Message,
+    Model,
+    ModelFailure,
+    Problem,
+    Request,
+    Reward,
+    Scores,
+    Steps,
+    Task,
+    UserError,
+    seed_from,
+)
+from ponder.rewards._windows import spans
+
+RUBRIC = """\
+You judge the reasoning of a model on a question. The reasoning is cut into numbered steps.{earlier}
+
+Question:
+{question}
+
+{steps}
+
+Score each step from 0 to 1, by what is known at that point:
+- soundness: what it claims is true and follows from the question and the steps before it;
+- consistency: it doesn't contradict the question, an earlier step or itself;
+- progress: it brings the answer nearer, or rules something out; repeating or wandering brings it no nearer.
+1 is a step without fault, 0.5 one that is harmless but useless, 0 one that is wrong. A step that builds on a wrong one
+is wrong unless it corrects it. Then score the reasoning as a whole: how surely somebody who followed its plan would get
+the right answer.
+
+Reply with JSON and nothing else, with {count} numbers in "steps", one for each step from {first} to {last}:
+{{"steps": [...], "whole": ...}}"""
+EARLIER = " Those before step {first} are shown for context; don't score them."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge(Reward):
+    model: dict[str, Any]  # as in a study: its name and its settings
+    window: int = 16_384  # tokens of question and steps in one request, at four characters each
+    context: float = 0.25  # share of the window that repeats the steps before it, where a trace is longer
+
+    example: ClassVar[dict[str, Any]] = {"model": {"name": "oracle"}}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.context <= 0.9 or self.window < 8:
+            raise UserError("context is a share from 0 to 0.9, and window a number of tokens, at least 8")
+        self._judge  # noqa: B018 so that a mistake in its settings shows at once
+
+    @cached_property
+    def _judge(self) -> Model:
+        name = str(self.model.get("name"))
+        kind = plugins.load("models", name)
+        hints, settings = get_type_hints(kind), {k: v for k, v in self.model.items() if k != "name"}
+        if unknown := next((k for k in settings if k not in hints), None):
+            raise UserError(f"model `{name}` has no key `{unknown}`", hint=plugins.nearest(unknown, hints))
+        try:
+            made: Model = kind(
+                **{k: msgspec.convert(v, hints[k], dec_hook=lambda t, v: t(v)) for k, v in settings.items()}
+            )
+        except (TypeError, msgspec.ValidationError) as error:
+            raise UserError(f"model `{name}`: {error}", hint=f"ponder show {name}") from None
+        return made
+
+    def title(self) -> str:
+        return f"{self._judge.title()} as judge"
+
+    def rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        return asyncio.run(self._rate(traces))
+
+    async def _rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        free = asyncio.Semaphore(self._judge.in_flight)
+        async with self._judge:
+            return list(await asyncio.gather(*(self._one(trace, free) for trace in traces)))
+
+    async def _one(self, trace: Steps, free: asyncio.Semaphore) -> Scores:
+        steps, bill = trace.part(self.of), Bill()
+        scores, whole = list[float](), 0.0
+        room = self.window - len(trace.question) // 4
+        if room < self.window / 2:
+            return Scores(why=f"its question leaves no room in a window of {self.window} tokens")
+        lengths = [1 + len(step) // 4 for step in steps]
+        for first, new, last in spans(lengths, room, self.context * self.window):
+            try:
+                async with free:
+                    said = await self._judge.complete(_request(trace, steps, first, new, last))
+                bill += said.bill
+                some, whole = parse(said.answer, last - new)
+            except (ModelFailure, ValueError) as error:
+                return Scores(why=f"the judge: {error}", bill=bill)
+            scores += some
+        return Scores(tuple(scores), whole, bill=bill)
+
+
+def _request(trace: Steps, steps: Sequence[str], first: int, new: int, last: int) -> Request:
+    text = RUBRIC.format(
+        earlier=EARLIER.format(first=new + 1) if first < new else "",
+        question=trace.question,
+        steps="\n\n".join(f"Step {n + 1}:\n{steps[n]}" for n in range(first, last)),
+        count=last - new,
+        first=new + 1,
+        last=last,
+    )
+    problem = Problem(trace.id, last - new, (text,))
+    return Request(_Judging(), problem, (Message("user", text),), seed_from("judge", trace.id, new))
+
+
+def parse(text: str, steps: int) -> tuple[list[float], float]:
+    """The scores in a judge's reply, whatever stands around them; `ValueError` says what is wrong with them."""
+    found = None
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError):
+            value, end = None, start + 1
+        if isinstance(value, dict) and "steps" in value:
+            found = value
+        start = text.find("{", end)
+    if found is None or not isinstance(found["steps"], list):
+        raise ValueError("no scores in the reply")
+    scores = [step.get("score") if isinstance(step, dict) else step for step in found["steps"]]
+    if len(scores) != steps:
+        raise ValueError(f"{len(scores)} scores for {steps} steps")
+    return [_share(score) for score in scores], _share(found.get("whole"))
+
+
+def _share(score: Any) -> float:
+    if isinstance(score, bool) or not isinstance(score, int | float) or math.isnan(score) or not 0 <= score <= 1:
+        raise ValueError(f"{score!r:.40} is no score from 0 to 1")
+    return float(score)
+
+
+class _Judging(Task):
+    """What a judge is asked, as a task: so any model can be one, and the oracle finds no fault."""
+
+    def problem(self, size: int, seed: int) -> Problem:
+        raise NotImplementedError
+
+    def solve(self, problem: Problem) -> str:
+        return json.dumps({"steps": [1.0] * problem.size, "whole": 1.0})
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        try:
+            return Grade(correct=True, said=parse(answer, problem.size))
+        except ValueError as error:
+            return Grade(correct=False, why=str(error))

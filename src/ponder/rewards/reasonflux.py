@@ -1,0 +1,79 @@
+"""ReasonFlux-PRM: a score for each step of thinking and answer, and one for the trajectory.
+
+Zou et al. 2025 (arXiv 2506.18896), in both published forms; one has a `reward_head.pt` beside its weights.
+
+- 7B reads like Qwen2.5-Math-PRM. The published code never computes the trajectory's score that the paper adds; here it
+  is that of the whole trace as a single step.
+- 1.5B is one linear layer at the last token of question and trace, as they are. A step's score is that of the trace
+  up to it, and the trajectory's that of all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from ponder.core import Scores, Steps
+from ponder.rewards._weights import Reading, Weighted, Words
+from ponder.rewards.qwen import MARKER, marked, two_classes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEAD = "reward_head.pt"
+GAP = "\n\n"  # between steps that are read as one text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasonflux(Weighted):
+    system: str = ""  # the system message; as published, none but what the template itself says
+
+    marker = MARKER
+
+    @cached_property
+    def _head(self) -> str | None:
+        from transformers.utils.hub import cached_file
+
+        found = cached_file(self.id, HEAD, revision=self.revision or None, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else str(found)
+
+    def network(self, words: Words) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 its head needs none
+        if self._head is None:
+            return two_classes(self)
+        import torch
+        from transformers import AutoModel
+
+        states = self.load(AutoModel)
+        head = torch.nn.Linear(states.config.hidden_size, 1)
+        head.load_state_dict(torch.load(self._head, map_location="cpu", weights_only=True))
+        head = head.to(device=self.device, dtype=states.dtype)
+        return states, lambda hidden: head(hidden).squeeze(-1).float().sigmoid()
+
+    def read(self, words: Words, traces: Sequence[Steps]) -> list[Reading]:
+        cut = [(t.question, t.part(self.of)) for t in traces]
+        return marked(words, cut, self.system) if self._head is None else _prefixes(words, cut)
+
+    def whole(self, words: Words, traces: Sequence[Steps]) -> list[Reading]:
+        if self._head is not None:
+            return []
+        return marked(words, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system)
+
+    def rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        rated = super().rate(traces)
+        if self._head is None:
+            return rated
+        return [replace(scores, trajectory=scores.steps[-1]) if scores.steps else scores for scores in rated]
+
+
+def _prefixes(words: Words, traces: Sequence[tuple[str, Sequence[str]]]) -> list[Reading]:
+    """The texts as they are, each step read at the token in which it ends."""
+    texts = [question + GAP.join(steps) for question, steps in traces]
+    ends = []
+    for question, steps in traces:
+        lengths = [len(question), *(len(GAP) + len(step) for step in steps)]
+        lengths[1] -= len(GAP)  # none before the first
+        ends.append(list(accumulate(lengths)))
+    return [Reading(head, steps) for head, *steps in words.runs(texts, ends)]

@@ -1,0 +1,70 @@
+"""How often is one of n samples right? pass@n, with an interval clustered by problem, and what a picker makes of it.
+
+pass@n is the unbiased estimator of Chen et al. 2021 (Codex): of a problem with m samples, c of them right, the share of
+all sets of n that hold a right one. Its interval is that of `accuracy`, Wilson's on an effective sample size: m samples
+hold m/n sets that share nothing, so for n = 1 the two are the same, and for n = m each problem counts once.
+
+What a picker closes of the gap between one sample and pass@n is a ratio of means over the same problems, with Fieller's
+interval (1954), which is open where the gap itself may be none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ponder.core import Estimate
+from ponder.stats.accuracy import wilson
+from ponder.stats.columns import Floats, Ints
+from ponder.stats.distributions import t_quantile, z_quantile
+
+
+def pass_by_problem(tried: Ints, right: Ints, n: int) -> Floats:
+    """The chance that n of a problem's samples, without replacement, hold a right one; each has at least n."""
+    left = tried - right
+    places = np.arange(n)
+    none = np.clip(left[:, None] - places, 0, None) / (tried[:, None] - places)
+    return np.asarray(1 - none.prod(axis=1), dtype=np.float64)
+
+
+def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
+    """pass@n of the problems with at least n samples."""
+    enough = tried >= n
+    chances, attempts, problems = (
+        pass_by_problem(tried[enough], right[enough], n),
+        int(tried[enough].sum()),
+        int(enough.sum()),
+    )
+    if problems < 2:
+        return Estimate(float(chances.mean()) if problems else math.nan, 0.0, 1.0, attempts, problems)
+    value = min(1.0, float(chances.mean()))
+    # As in `accuracy`: how much samples hang together shows only in problems with the rarer outcome.
+    shown = int((chances > 0).sum() if value < 0.5 else (chances < 1).sum())
+    independent = problems + (attempts / n - problems) * shown / (shown + 5)
+    variance = float(chances.var(ddof=1)) / problems
+    if variance > 0:
+        upper = (1 + level) / 2
+        few = z_quantile(upper) / t_quantile(upper, problems - 1)
+        independent = min(independent, value * (1 - value) / variance * few**2)
+    return Estimate(value, *wilson(value, independent, level), attempts, problems)
+
+
+def gap_closed(one: Floats, picked: Floats, best: Floats, level: float = 0.95) -> Estimate:
+    """The share of the way from `one` to `best` that `picked` goes, each the shares right of the same problems."""
+    n = len(one)
+    gained, gap = picked - one, best - one
+    if n < 2 or gap.mean() <= 0:
+        return Estimate(math.nan, -math.inf, math.inf, n, n)
+    value = float(gained.mean() / gap.mean())
+    # One problem more in either direction, as in Bonett and Price's interval of a difference.
+    gained, gap = np.append(gained, [1.0, -1.0]), np.append(gap, [0.0, 0.0])
+    variance = np.cov(gained, gap) / (n + 2)
+    t2 = t_quantile((1 + level) / 2, n - 1) ** 2
+    a = float(gap.mean() ** 2 - t2 * variance[1, 1])
+    b = float(gained.mean() * gap.mean() - t2 * variance[0, 1])
+    c = float(gained.mean() ** 2 - t2 * variance[0, 0])
+    if a <= 0 or b * b < a * c:
+        return Estimate(value, -math.inf, math.inf, n, n)
+    half = math.sqrt(b * b - a * c) / a
+    return Estimate(value, min(value, b / a - half), max(value, b / a + half), n, n)

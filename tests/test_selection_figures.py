@@ -1,0 +1,398 @@
+"""Figures of chosen traces and picked answers, against counting by hand, SciPy and the intervals of other figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ponder.core import Outcome, UserError
+from ponder.figures import published
+from ponder.figures.best_of import BestOf
+from ponder.figures.reward_size import RewardSize
+from ponder.figures.scaling import Scaling
+from ponder.report import draw
+from ponder.stats.accuracy import accuracy, wilson
+from ponder.stats.frontier import accuracy_difference, share, variants
+from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
+
+SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
+
+
+def outcome(model, problem, right, settings=None, details=None, *, sample=0, status="graded", task="tents", tokens=90):
+    asked = (task, model, 8, problem, sample, status, bool(right), "" if right else "wrong")
+    return Outcome(*asked, 50, tokens, 9, 0.1, "tokenizer", details or {}, settings or {})
+
+
+def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0, made=True, tokens=200.0, **more):
+    """Attempts of students trained on traces chosen in one way; problems are the harder the later they come."""
+    found = []
+    for seed in seeds:
+        lucky = rng.normal(0, spread) if spread else 0.0
+        settings = {"by": by, "number": number, "seed": seed, **more}
+        details = {"made_selected": number, "made_selected_tokens": tokens * number} if made else {}
+        if by == "reward":
+            details |= {"made_reward_parameters": SIZES.get(str(more.get("reward")))}
+        if made:
+            details |= {"made_selected_right": 0.9 if by == "reward" else 0.6}
+        label = f"student + sft {' '.join(f'{k}={v}' for k, v in settings.items())}"
+        for i in range(problems):
+            right = rng.random() < 1 / (1 + math.exp(-skill - lucky - 2 + 4 * i / problems))
+            found.append(outcome(label, f"p{i:02}", right, settings, details))
+    return found
+
+
+def bare(model="student", skill=-1.5, problems=60, samples=1, seed=9):
+    rng = np.random.default_rng(seed)
+    chance = [1 / (1 + math.exp(-skill - 2 + 4 * i / problems)) for i in range(problems)]
+    return [
+        outcome(model, f"p{i:02}", rng.random() < chance[i], sample=s) for i in range(problems) for s in range(samples)
+    ]
+
+
+def pile(gain=1.5, rewards=("pocket-m",), **more):
+    rng = np.random.default_rng(3)
+    found = bare()
+    for number, skill in ((100, -0.5), (1000, 0.5)):
+        found += student("random", number, skill, rng, **more)
+        for k, reward in enumerate(rewards, 1):
+            found += student("reward", number, skill + gain * k / len(rewards), rng, reward=reward, **more)
+    found += student("longest", 100, -0.7, rng, **more)
+    return found + student("all", 4000, 1.0, rng, **more)
+
+
+def test_pass_at_n_counts_every_set_of_n() -> None:
+    rng = np.random.default_rng(1)
+    samples = rng.random((40, 7)) < rng.random((40, 1))
+    for n in range(1, 8):
+        counted = [np.mean([any(s) for s in itertools.combinations(row, n)]) for row in samples.tolist()]
+        assert pass_by_problem(np.full(40, 7), samples.sum(axis=1), n) == pytest.approx(counted)
+
+
+@pytest.mark.parametrize("often", [0.005, 0.5, 0.995])
+def test_one_sample_and_all_samples_have_the_interval_of_accuracy(often: float) -> None:
+    rng = np.random.default_rng(2)
+    samples = rng.random((30, 6)) < (often if often != 0.5 else rng.random((30, 1)))
+    tried, right = np.full(30, 6), samples.sum(axis=1)
+    one, every = pass_at(tried, right, 1), pass_at(tried, right, 6)
+    for found, same in (
+        (one, accuracy(samples.ravel(), np.repeat(np.arange(30), 6))),
+        (every, accuracy(samples.any(axis=1), np.arange(30))),
+    ):
+        assert (found.value, found.low, found.high) == pytest.approx((same.value, same.low, same.high))
+    assert (one.attempts, one.problems) == (180, 30)
+
+
+def test_certainty_is_never_claimed_and_problems_with_too_few_samples_are_left_out() -> None:
+    always = pass_at(np.full(20, 8), np.full(20, 8), 4)
+    assert (always.value, always.high) == (1.0, 1.0)
+    assert 0.8 < always.low < 0.9
+    # One problem that rarely fails shows little of how samples hang together: two sets of four a problem, if at all.
+    rarely = pass_at(np.full(20, 8), np.array([4] + [8] * 19), 4)
+    assert rarely.value == pytest.approx(1 - 1 / 70 / 20)
+    assert (rarely.low, rarely.high) == pytest.approx(wilson(rarely.value, 20 + 20 * 1 / 6, 0.95))
+    assert pass_at(np.array([8]), np.array([3]), 2).low == 0.0
+    assert math.isnan(pass_at(np.array([3, 3]), np.array([1, 1]), 4).value)
+    some = pass_at(np.array([4, 4, 3]), np.array([1, 0, 3]), 4)
+    assert (some.value, some.problems, some.attempts) == (0.5, 2, 8)
+
+
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_pass_at_n_covers(n: int) -> None:
+    rng = np.random.default_rng(n)
+    truth = float((1 - (1 - rng.beta(0.8, 0.7, 200_000)) ** n).mean())
+    hits = 0
+    for _ in range(400):
+        found = pass_at(np.full(30, 16), rng.binomial(16, rng.beta(0.8, 0.7, 30)), n)
+        hits += found.low <= truth <= found.high
+    assert 0.92 <= hits / 400 <= 0.99
+
+
+def test_the_ends_of_a_closed_gap_are_where_a_t_test_gives_up() -> None:
+    rng = np.random.default_rng(4)
+    one = rng.random(40)
+    best = 1 - (1 - one) ** 4
+    picked = (rng.random(40) < 0.5 * (one + best)).astype(float)
+    found = gap_closed(one, picked, best)
+    assert found.value == pytest.approx((picked - one).mean() / (best - one).mean())
+    assert found.low < found.value < found.high
+    gained, gap = np.append(picked - one, [1, -1]), np.append(best - one, [0, 0])
+    for end in (found.low, found.high):
+        assert abs(stats.ttest_1samp(gained - end * gap, 0).statistic) == pytest.approx(stats.t.ppf(0.975, 39))
+    twice = gap_closed(one, 2 * best - one, best)
+    assert twice.value == pytest.approx(2.0)
+
+
+def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
+    one = np.array([0.5, 0.5, 1.0, 0.0])
+    assert math.isnan(gap_closed(one, one, one).value)
+    unsure = gap_closed(one, one, one + np.array([0.1, 0.0, 0.0, 0.0]))
+    assert (unsure.value, unsure.low, unsure.high) == (0.0, -math.inf, math.inf)
+
+
+def test_scaling_draws_what_was_counted() -> None:
+    outcomes = pile()
+    found = draw("scaling", Scaling(), outcomes)
+    assert found.png.startswith(b"\x89PNG")
+    rows = {(s["line"], s["number"]): s for s in found.tables["students"]}
+    assert next(iter(rows)) == ("untrained", 0)
+    assert set(rows) == {("untrained", 0), ("all", 4000), ("longest", 100)} | {
+        (line, n) for line in ("random", "reward") for n in (100, 1000)
+    }
+    data = {v.name: v for v in variants(outcomes).variants}
+    chosen = data["student + sft by=reward number=100 reward=pocket-m"]
+    by_chance = data["student + sft by=random number=100"]
+    row = rows["reward", 100]
+    right = share(chosen, chosen.correct)
+    assert [row[f"accuracy{e}"] for e in ("", "_low", "_high")] == [right.value, right.low, right.high]
+    assert (row["seeds"], row["attempts"], row["problems"], row["selected"]) == (3, 180, 60, 100)
+    own = [o.correct for o in outcomes if o.settings.get("by") == "reward" and o.settings["number"] == 100]
+    assert row["accuracy"] == pytest.approx(np.mean(own))
+    apart = accuracy_difference(chosen, by_chance)
+    [gain] = (d for d in found.tables["differences"] if (d["less"], d["number"]) == ("random", 100))
+    assert [gain[f"difference{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
+    # Baselines with another number of traces: all of them, and none.
+    compared = [(d["number"], d["less"], d["less_number"]) for d in found.tables["differences"]]
+    assert compared == [
+        (100, "untrained", 0), (100, "all", 4000), (100, "longest", 100), (100, "random", 100),
+        (1000, "untrained", 0), (1000, "all", 4000), (1000, "random", 1000),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made_up", "said"),
+    [
+        ({}, "it beats random; of the traces chosen 90% were right, and 60% of the random ones. Both were trained on"),
+        ({"gain": -1.5}, "it is worse than random"),
+        ({"gain": 0.0}, "it isn't told from random; if training didn't vary, the interval would be [−"),
+        ({"gain": 0.0}, "], so it takes more problems to tell"),
+        ({"gain": 1.0, "spread": 1.3}, "], so more training seeds may tell"),
+        ({"made": False}, "equally many tokens wasn't recorded"),
+        ({"seeds": (1,)}, "one training seed doesn't show how training varies"),
+    ],
+)
+def test_what_is_said_at_the_smallest_number(made_up, said: str) -> None:
+    found = Scaling().findings(Scaling().estimate(pile(**made_up)))
+    assert found[0].startswith("tents: reward less random, paired by problem, ")
+    assert said in found[0]
+
+
+def test_unequal_tokens_are_said() -> None:
+    rng = np.random.default_rng(5)
+    outcomes = student("random", 100, 0, rng) + student("random", 300, 0, rng)
+    outcomes += student("reward", 100, 0, rng, tokens=290.0) + student("reward", 300, 0, rng, tokens=240.0)
+    [said] = Scaling().findings(Scaling().estimate(outcomes))
+    assert said.endswith("It was trained on 1.20 to 1.45 times the tokens of random, which may be part of it.")
+
+
+def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
+    rng = np.random.default_rng(8)
+    outcomes = student("reward", 100, 1, rng) + student("random", 100, 0, rng) + student("right", 100, 1, rng)
+    outcomes += [o._replace(details={"made_selected": 4000}) for o in student("all", 100, 1, rng)]
+    for i, o in enumerate(outcomes):
+        if o.settings["by"] == "right":
+            outcomes[i] = o._replace(details={"made_selected": 70 + o.settings["seed"]})
+    tables = Scaling().estimate(outcomes)
+    assert {s["line"]: s["number"] for s in tables["students"]} == {
+        "all": 4000,
+        "random": 100,
+        "reward": 100,
+        "right": 100,
+    }
+    assert Scaling().findings(tables)[-1] == "tents: there were fewer traces than asked for: right 72 of 100."
+    # Where only the untrained student answered, there is nothing to draw.
+    outcomes += [o._replace(task="execution", status="failed") for o in outcomes] + [
+        o._replace(task="execution") for o in bare()
+    ]
+    assert [p["panel"] for p in Scaling().estimate(outcomes)["panels"]] == ["tents"]
+
+
+def test_only_seeds_are_pooled() -> None:
+    rng = np.random.default_rng(6)
+    outcomes = [o for rate in (1e-4, 3e-4) for o in student("random", 100, rate * 5000, rng, rate=rate)]
+    for size in ("s", "l"):  # a reward's identity, as a study hands it on
+        outcomes += student("reward", 100, 1, rng, rate=3e-4, reward={"name": "pocket", "size": size})
+    outcomes += bare("teacher", 3) + [o._replace(model="student + dpo") for o in bare(skill=2)]
+    outcomes += [
+        o._replace(settings={"by": "task", "pick": "best", "number": 3, "n": 4}) for o in bare("student + best")
+    ]
+    tables = Scaling().estimate(outcomes)
+    lines = {s["line"]: s["seeds"] for s in tables["students"]}
+    assert lines == {
+        "random, rate 0.0001": 3,
+        "random, rate 0.0003": 3,
+        "pocket size=l, rate 0.0003": 3,
+        "pocket size=s, rate 0.0003": 3,
+    }
+    assert {d["less"] for d in tables["differences"]} == {"random, rate 0.0003"}
+
+
+def test_numbers_hang_on_no_order_and_students_stand_apart() -> None:
+    outcomes = pile(rewards=tuple(SIZES))
+    outcomes += [o._replace(model=o.model.replace("student", "other")) for o in pile(gain=0.3)]
+    for figure in (Scaling(), RewardSize()):
+        tables = figure.estimate(outcomes)
+        assert figure.estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+        assert [p["panel"] for p in tables["panels"]] == ["other | tents", "student | tents"]
+        figure.draw(tables).to_dict()
+
+
+def test_failed_attempts_take_their_problem_along() -> None:
+    outcomes = pile()
+    outcomes[200] = outcomes[200]._replace(status="failed")
+    [panel] = Scaling().estimate(outcomes)["panels"]
+    assert panel["problems"] == 59
+    assert panel["rests_on"].endswith("1 failed and left out, 1 problems that not all answered left out")
+
+
+def test_a_study_without_chosen_traces_is_told_how_to_have_them() -> None:
+    for figure in (Scaling(), RewardSize()):
+        with pytest.raises(UserError, match="no student was trained on chosen traces") as error:
+            figure.estimate(bare())
+        assert "`sft`" in error.value.hint
+    for figure, known in (
+        (Scaling(overlay="prm_selection_size"), "prm_selection_samples"),
+        (RewardSize(overlay="prm_selection_samples"), "prm_selection_size"),
+        (BestOf(overlay="long2short"), "prm_best_of_n"),
+    ):
+        with pytest.raises(UserError, match="has no accuracy by") as error:
+            figure.estimate(pile())
+        assert error.value.hint == f'overlay = "{known}"'
+
+
+def test_reward_size() -> None:
+    outcomes = pile(rewards=(*SIZES, "a judge"))
+    found = draw("reward_size", RewardSize(overlay="prm_selection_size"), outcomes)
+    assert found.png.startswith(b"\x89PNG")
+    sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
+    assert sizes == {"a judge": None, **SIZES}
+    data = {v.name: v for v in variants(outcomes).variants}
+    large, small = (data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls")
+    [row] = (d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100)
+    apart = accuracy_difference(large, small)
+    assert (row["line"], row["less"], row["difference_low"]) == ("pocket-l", "pocket-s", apart.low)
+    said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
+    assert said[0].startswith("tents, 100 traces: less random: a judge ")
+    how = "beats" if apart.low > 0 else "isn't told from"
+    assert said[1].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
+    assert "tents: not drawn, because their parameters aren't known: a judge." in found.findings
+    rewardless = RewardSize().estimate([o for o in outcomes if o.settings.get("by") != "reward"])
+    assert RewardSize().findings(rewardless) == ["tents: no traces were chosen by a reward, so nothing is drawn."]
+    RewardSize().draw(rewardless).to_dict()
+    # A panel a number, and below them the published one.
+    measured, below = found.spec["vconcat"]
+    assert [panel["title"]["text"] for panel in measured["concat"]] == ["100 traces", "1,000 traces"]
+    assert below["title"]["text"] == "MATH500, published"
+
+
+def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket"):
+    """Answers that one of n independent samples gives: the best if any is right, a majority if most are."""
+    rng = np.random.default_rng(7)
+    chance = rng.beta(0.8, 0.7, problems)
+    found = [
+        outcome(model, f"p{i}", rng.random() < p, sample=s, tokens=91)
+        for i, p in enumerate(chance)
+        for s in range(samples)
+    ]
+    for n, (i, p) in itertools.product(ns, enumerate(chance)):
+        right = int(rng.binomial(n, p))
+        votes = right > n / 2
+        cost = {"tokens": 100 * n - 9}
+        found.append(outcome(f"{model} + vote n={n}", f"p{i}", votes, {"n": n}, **cost))
+        for reward in rewards:
+            by = {"n": n, "reward": reward, "by": "task"}
+            label = f"of n by {reward} n={n}"
+            found.append(outcome(f"{model} + best {label}", f"p{i}", right, {**by, "pick": "best"}, **cost))
+            weighted = votes or (right and rng.random() < 0.5)
+            found.append(outcome(f"{model} + vote {label}", f"p{i}", weighted, {**by, "pick": "vote"}, **cost))
+    return found
+
+
+def test_best_of_draws_what_was_counted() -> None:
+    outcomes = picked()
+    found = draw("best_of", BestOf(), outcomes)
+    assert found.png.startswith(b"\x89PNG")
+    rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
+    assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
+    data = {v.name: v for v in variants(outcomes).variants}
+    best, votes = data["pocket + best of n by pocket n=8"], data["pocket + vote n=8"]
+    apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
+    assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
+    assert row["accuracy"] == pytest.approx(best.correct.mean())
+    assert row["times_tokens"] == pytest.approx(8.0)
+    assert rows["majority vote", 8]["gain"] is None
+    by_problem = data["pocket"].correct.reshape(50, 8)
+    assert [p["n"] for p in found.tables["passes"]] == [1, 2, 4, 8]
+    one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
+    assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
+    assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
+    said = found.findings
+    assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
+    assert said[0].endswith("paired by problem, for 8.0 times the tokens of one sample.")
+    assert said[2].startswith(f"tents: of the way from one sample ({one:.0%}) to pass@8 ({every:.0%}), closed: best by")
+
+
+def test_more_samples_would_tell_more() -> None:
+    tables = BestOf().estimate(picked(samples=4))
+    assert [p["n"] for p in tables["passes"]] == [1, 2, 4]
+    closed = {(r["picker"], r["n"]): r["closed"] for r in tables["pickers"]}
+    assert closed["best by reward", 8] is None
+    assert closed["best by reward", 2] is not None
+    said = BestOf().findings(tables)[-1]
+    assert said == "tents: pass@8 isn't known: it takes 8 samples of the model alone, and there are 4."
+
+
+def test_pickers_models_and_rewards_stand_apart() -> None:
+    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(model="pocket + sft by=reward seed=1")
+    trained = {"n": 8, "rate": 1e-4}  # length_rl has an n too, and picks nothing
+    outcomes += [o._replace(model="pocket + length_rl", settings=trained) for o in bare("x", samples=2)]
+    tables = BestOf().estimate(outcomes)
+    assert [p["panel"] for p in tables["panels"]] == ["pocket | tents", "pocket + sft by=reward seed=1 | tents"]
+    assert [p["problems"] for p in tables["panels"]] == [50, 50]
+    own = {r["picker"] for r in tables["pickers"] if r["panel"] == "pocket | tents"}
+    assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
+    assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+    # Alone, a model has its pass@n.
+    alone = BestOf().estimate([o for o in outcomes if o.model == "pocket"])
+    assert (alone["pickers"], [p["n"] for p in alone["passes"]]) == ([], [1, 2, 4, 8])
+
+
+def test_published_points() -> None:
+    found = draw("scaling", Scaling(overlay="prm_selection_samples"), pile())
+    rows = {(r["name"], r["samples"]): r for r in found.tables["published"]}
+    assert len(rows) == 6
+    assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["off_figure"]) == (0.915, False)
+    names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
+    said = found.findings[-1]
+    assert said.startswith("MATH500, published: of 15 differences 3 are within binomial noise on 500 problems: ")
+    assert "differ by −1.5 to −1.0 points for the same students" in said
+    _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])
+    sizes = RewardSize(overlay="prm_selection_size")
+    tables = sizes.estimate(pile())
+    assert {r["name"]: r["parameters"] for r in tables["published"]}["Qwen2.5-Math-PRM-72B"] == 72e9
+    _agrees(sizes.findings(tables)[-1], [(r["name"], r["accuracy"]) for r in tables["published"]])
+
+
+def _agrees(said: str, points: list[tuple[str, float]]) -> None:
+    """With the pooled z test of two shares of 500, but where two good tests may disagree."""
+    for (a, right), (b, other) in itertools.combinations(points, 2):
+        pooled = (right + other) / 2
+        p_value = 2 * stats.norm.sf(abs(right - other) / math.sqrt(2 * pooled * (1 - pooled) / 500))
+        within = f"{a} over {b} (" in said or f"{b} over {a} (" in said
+        assert within == (p_value > 0.05) or 0.04 < p_value < 0.07, (a, b, p_value)
+
+
+def test_published_best_of() -> None:
+    rows = published("prm_best_of_n")
+    assert len(rows) == 48
+    assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
+    found = draw("best_of", BestOf(overlay="prm_best_of_n"), picked())
+    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
+    assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
+    assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
+    assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
+    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
