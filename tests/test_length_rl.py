@@ -176,7 +176,7 @@ def test_the_second_phase_allows_fewer_tokens(tmp_path, monkeypatch) -> None:
     method = LengthRl(on=practice(4), iterations=3, problems=2, n=2, pool=4, limit=9, second=1, rate=1e-9)
     model = method.apply(Pocket())
     notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
-    first, *second = notes["accuracy and tokens of each iteration"]
-    assert first[0] > 0
-    assert first[1] > 20
-    assert second == [[0.0, 9.0]] * 2  # cut off, and so wrong
+    first, *second = notes["iterations"]
+    assert first["accuracy"] > 0
+    assert first["tokens"] > 20
+    assert [(then["accuracy"], then["tokens"]) for then in second] == [(0.0, 9.0)] * 2  # cut off, and so wrong

@@ -9,9 +9,12 @@ import tomllib
 
 import pytest
 
+from ponder.models.transformers import Transformers
 from ponder.run import Tally, run
 from ponder.store import Store
 from ponder.study import BUILT_IN, Study
+from ponder.tasks.jsonl import Jsonl
+from ponder.training.making import local_weights
 
 CONTENT = tomllib.loads((BUILT_IN / "long2short.toml").read_text("utf-8"))
 # Every method that trains, as short as can be.
@@ -64,9 +67,11 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     lines = [{"prompt": f"Say the number {n}.", "answer": n, "size": 1} for n in range(2, 14)]
     (tmp_path / "say.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     say = {"name": "jsonl", "file": "say.jsonl", "size": 1}
-    smollm2 = {"name": "transformers", "id": "smollm2", "temperature": 0.7, "budget": 12}
+    # Put into a folder once, because reading GGUF takes ten times as long.
+    folder = str(local_weights(Transformers(id="smollm2"), Jsonl(tmp_path / "say.jsonl")))
+    smollm2 = {"name": "transformers", "id": folder, "temperature": 0.7, "budget": 12}
     methods = {m["name"]: m for chain in CONTENT["model"][0]["method"] for m in chain}
-    merge = {**methods["merge"], "other": {"name": "transformers", "id": "smollm2"}, "share": 0.5}
+    merge = {**methods["merge"], "other": {"name": "transformers", "id": folder}, "share": 0.5}
     chains = [[], [merge, methods["shortest"]], [methods["dpo"]], [methods["length_rl"]]]
     content = {
         **CONTENT,

@@ -399,7 +399,7 @@ def test_an_interrupted_run_does_not_wait_for_its_training(models, tmp_path) -> 
     async def interrupted() -> None:
         with Store(tmp_path / "ponder.db", lock=True) as store:
             running = asyncio.create_task(run(study, store, tally))
-            while "step" not in (tally.making or {}):
+            while "step" not in (tally.making or {}):  # noqa: ASYNC110 a thread tells the tally, and no event
                 await asyncio.sleep(0.01)
             running.cancel()
             await asyncio.wait({running})

@@ -18,10 +18,9 @@ from tiny import END, flat, gradients, plain_score, texts, tiny
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
-from ponder.methods.shortest import likelihood
 from ponder.models.transformers import Loaded
 from ponder.training import loop
-from ponder.training.loop import Example, Settings, Training, Unit, batches, log_probabilities
+from ponder.training.loop import Example, Settings, Training, Unit, batches, likelihood, log_probabilities
 
 
 def units(number: int, **how) -> list[Unit]:
@@ -146,7 +145,8 @@ def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeyp
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
     training = Training(tiny(), Settings(rate=0.01, clip=clip), tmp_path)
     assert len(list(training.run(2, lambda step: units(4, seed=step), likelihood, len))) == 2
-    object.__setattr__(training.settings, "rate", 1e36)
+    for group in training.optimiser.param_groups:
+        group["rate"] = 1e36
     with pytest.raises(
         UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are kept in "
     ) as error:
@@ -200,8 +200,7 @@ TWO = """
 import sys, torch
 from pathlib import Path
 from tiny import texts, tiny
-from ponder.methods.shortest import likelihood
-from ponder.training.loop import Settings, Training, Unit
+from ponder.training.loop import Settings, Training, Unit, likelihood
 training = Training(tiny(), Settings(rate=0.01, micro_tokens=70), Path(sys.argv[1]))
 losses = [training.learn([Unit((t,)) for t in texts(12, seed=n)], likelihood, 12.0) for n in range(2)]
 training.save(losses=losses, processes=training.accelerator.num_processes)

@@ -254,6 +254,51 @@ def make(
     click.echo(f'next: name = "{model}", {key} = "{out}" in a study\'s [[model]]', err=True)
 
 
+@main.command("train-reward")
+@click.argument("traces", metavar="TRACES|pocket")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The folder to make it in.")
+@click.option("--from", "start", help="The causal language model to start from: a folder, or org/name.")
+@click.option("--quality", default="oracle", show_default=True, help="The reward that says how good each step is.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the training, such as epochs=3, or of the reward, such as quality.model=…",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["blank", "sentence", "task"]),
+    default="blank",
+    show_default=True,
+    help="What ends a step: a blank line, a sentence, or the task's own mark.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
+def train_reward(
+    traces: str, out: Path, start: str | None, quality: str, settings: tuple[str, ...], by: Any, as_json: bool
+) -> None:
+    """Train a process reward on TRACES (JSONL), or make the pocket rewards anew. Stopped, it goes on."""
+    from ponder.study import assign, build
+    from ponder.traces import read, steps
+    from ponder.training import pocket_reward, reward
+
+    if traces == "pocket":
+        _tell(pocket_reward.make(out), as_json)
+        return
+    if start is None:
+        raise UserError("nothing says what to start from", hint="--from a folder with weights, or org/name")
+    judge: dict[str, Any] = {"name": quality}
+    content: dict[str, Any] = {"quality": [judge]}
+    for setting in settings:
+        assign(content, setting)
+    reader, recipe = reward.settings(start, {key: value for key, value in content.items() if key != "quality"})
+    judged = build("rewards", {"of": reader.of, **judge}, "--quality", Path())
+    pile = [steps(trace, by) for trace in read(Path(traces))]
+    _tell(reward.train(reader, pile, out, recipe, judged), as_json)
+    of = "" if reader.of == "all" else f" --set of={reader.of}"
+    click.echo(f"next: ponder score TRACES --reward trained --set id={out}{of} --by {by}", err=True)
+
+
 def _tell(reports: Iterable[dict[str, Any]], as_json: bool) -> None:
     """Print how something that takes long stands, a line for each report."""
     for report in reports:

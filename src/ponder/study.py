@@ -272,19 +272,18 @@ class Study:
     @cached_property
     def practice(self) -> tuple[Practice, ...]:
         """What methods may train on."""
-        found: list[tuple[Task, int]] = []
-        for task, size, _, _, search in self._tasks(self.train or self.task, "train" if self.train else "task"):
-            if not self.train and (search or task.fixed() is not None):
-                return ()  # whoever trains on a benchmark must say so
-            found += [(task, size)] if (task, size) not in found else []
         asked = [
             (task, size, search.most if search else self._problems(task))
             for task, size, _, _, search in self._tasks(self.task, "task")
         ]
-        return tuple(
-            Practice(task, size, self.seed, next((n for t, s, n in asked if (t, s) == (task, size)), 0))
-            for task, size in found
-        )
+        found: list[Practice] = []
+        for task, size, _, _, _ in self._tasks(self.train or self.task, "train" if self.train else "task"):
+            number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
+            if not self.train and task.fixed() is not None:
+                number = None  # whoever trains on a benchmark must say so
+            practice = Practice(task, size, self.seed, number)
+            found += [practice] if practice not in found else []
+        return tuple(found)
 
     def _problems(self, task: Task) -> int | None:
         return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)

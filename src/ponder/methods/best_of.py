@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Bill, Completion, Method, Model, Request, Reward, Scores, UserError, Wrapped, seed_from
-from ponder.traces import Trace, steps
+from ponder.traces import steps, trace_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class BestOf(Method):
     reward: Reward  # `ponder list rewards`: { name = "qwen", id = "Qwen/Qwen2.5-Math-PRM-7B" }
     n: int = 8  # samples a turn
     pick: Literal["best", "vote"] = "best"
-    by: Literal["blank", "sentence", "task"] = "blank"  # where a step begins
+    cut: Literal["blank", "sentence", "task"] = "blank"  # where a step begins
 
-    example: ClassVar[dict[str, Any]] = {"reward": {"name": "oracle"}, "n": 3, "by": "task"}
+    example: ClassVar[dict[str, Any]] = {"reward": {"name": "oracle"}, "n": 3, "cut": "task"}
     tried_on: ClassVar[Any] = ({"name": "pocket", "temperature": 1.0}, {"name": "execution", "dictionary": 6}, 2)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class _Picking(Wrapped):
         method = self._method
         requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(method.n)]
         said = await asyncio.gather(*(self.inner.complete(r) for r in requests))
-        cut = [steps(trace_of(request, completion), method.by) for completion in said]
+        cut = [steps(trace_of(request, completion.thinking, completion.answer), method.cut) for completion in said]
         scores = await asyncio.to_thread(method.reward.score, cut)
         best = said[self._picked(request, said, scores)]
         asked = sum((c.bill for c in said[1:]), said[0].bill)
@@ -72,10 +72,3 @@ class _Picking(Wrapped):
             votes[ballot] += known[place] if ballot != "null" else 0.0
         most = max(votes.values())
         return next(place for place, ballot in ballots.items() if votes[ballot] == most)
-
-
-def trace_of(request: Request, said: Completion) -> Trace:
-    """A completion as a trace, with what a reward may want to know of its problem."""
-    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
-    known = {"task": request.task.plugin_name(), "problem": request.problem}
-    return Trace(question, said.thinking, said.answer, extra=known)

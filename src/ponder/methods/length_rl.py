@@ -7,6 +7,10 @@ state and takes `inner` steps. The length reward comes in at once after `free` i
 iterations only the harder half of the sizes is drawn, and problems in proportion to 1 − their success rate so far. From
 iteration `second` on, a text may have at most `limit` tokens.
 
+A process reward may be blended in, as in ReasonFlux-PRM (arXiv 2506.18896, eq. 12): (1 − `blend`) times what the answer
+earns and `blend` times what the steps do. Policies learn to please such a reward, so `made.json` says how accuracy,
+length, endings and the process reward went from iteration to iteration, and whether the last rose while accuracy fell.
+
 τ, the rates, the numbers of samples and steps and the weight of the length reward are not published: all are ours.
 """
 
@@ -17,14 +21,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ponder.core import LengthReward, Model, Report, UserError, seed_from
+from ponder.core import LengthReward, Model, Report, Reward, UserError, seed_from
 from ponder.lengths.kimi import Kimi
 from ponder.models.transformers import load
+from ponder.traces import steps, trace_of
 from ponder.training.loop import Training, Unit
 from ponder.training.making import Record, Trained, hand_card
 from ponder.training.rollouts import Asked, Rollouts, Sample, chosen, sampled
@@ -47,6 +52,9 @@ class LengthRl(Trained):
     limit: int | None = None  # completion tokens in the second phase
     second: int = 0  # the iteration with which the second phase begins
     rate: float = 1e-6
+    process: Reward | None = None  # `ponder list rewards`
+    blend: float = 0.5  # of the process reward, where there is one
+    cut: Literal["blank", "sentence", "task"] = "blank"  # where a step begins, for it
     warm_up: float = 0.0
     decay: bool = False
 
@@ -57,8 +65,8 @@ class LengthRl(Trained):
         if min(self.iterations, self.problems, self.pool, self.inner) < 1 or self.n < 2 or self.temperature <= 0:
             what = "iterations, problems, pool and inner must be at least 1, n at least 2, temperature above 0"
             raise UserError(what)
-        if self.tau < 0 or self.weight < 0:
-            raise UserError("tau and weight can't be negative")
+        if self.tau < 0 or self.weight < 0 or not 0 <= self.blend <= 1:
+            raise UserError("tau and weight can't be negative, and blend is from 0 to 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
 
@@ -83,21 +91,21 @@ class LengthRl(Trained):
             rollouts = Rollouts(sampler, loaded, [pool[p] for p in places], self.n, seed, now / "samples", limit)
             for report in rollouts:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **report}
-            units = [u for some in rollouts.samples for u in self._units(some, iteration)]
+            praise = [self._praised(pool[p], some, record) for p, some in zip(places, rollouts.samples, strict=True)]
+            groups = zip(rollouts.samples, praise, strict=True)
+            units = [unit for some, praised in groups for unit in self._units(some, iteration, praised)]
             self._learn(training, units, sum(map(len, rollouts.samples)))
             for place, some in zip(places, rollouts.samples, strict=True):
                 right, asked = rates[place]
                 rates[place] = right + sum(s.right for s in some), asked + len(some)
             record.rollout_tokens += rollouts.tokens
-            every = [s for some in rollouts.samples for s in some]
-            history.append([fmean(s.right for s in every), fmean(s.tokens for s in every)])
+            history.append(_monitored(rollouts.samples, praise))
             at = {"iteration": iteration + 1, "rates": rates, "history": history}
             training.save(**at, rollout_tokens=record.rollout_tokens)
-            accuracy, tokens = history[-1]
-            yield {"iteration": iteration + 1, "of": self.iterations, "accuracy": accuracy, "tokens": round(tokens)}
+            yield {"iteration": iteration + 1, "of": self.iterations, **history[-1]}
         training.write(folder)
         record.training_tokens = training.tokens
-        record.notes["accuracy and tokens of each iteration"] = history
+        record.notes |= {"iterations": history, "warning": _hacked(history)}
 
     def _drawn(self, pool: Sequence[Asked], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
         """The problems of an iteration."""
@@ -113,16 +121,29 @@ class LengthRl(Trained):
         keys = {p: rng.random() ** (1 / failed[p]) for p in places}  # Efraimidis and Spirakis 2006
         return sorted(sorted(places, key=lambda p: keys[p], reverse=True)[: self.problems])
 
-    def advantages(self, samples: Sequence[Sample], iteration: int) -> list[float]:
+    def _praised(self, asked: Asked, samples: Sequence[Sample], record: Record) -> list[float]:
+        """What the process reward thinks of each sample, from 0 to 1; 0 where it can't say. Nothing without one."""
+        if self.process is None:
+            return []
+        request = asked.request()
+        scores = self.process.score([steps(trace_of(request, s.thinking, s.answer), self.cut) for s in samples])
+        record.rollout_tokens += sum(score.bill.tokens for score in scores)  # read, not written
+        most = [1 + self.process.alpha if score.trajectory is not None else 1.0 for score in scores]
+        return [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]
+
+    def advantages(self, samples: Sequence[Sample], iteration: int, praised: Sequence[float] = ()) -> list[float]:
         """Each sample's reward, less the mean of its problem."""
         right, tokens = [s.right for s in samples], [s.tokens for s in samples]
         short = self.reward.rewards(right, tokens, iteration / self.iterations)
         weight = self.weight if iteration >= self.free else 0.0
-        earned = [ok + weight * more for ok, more in zip(right, short, strict=True)]
+        worth = (
+            [(1 - self.blend) * ok + self.blend * p for ok, p in zip(right, praised, strict=True)] if praised else right
+        )
+        earned = [ok + weight * more for ok, more in zip(worth, short, strict=True)]
         return [reward - fmean(earned) for reward in earned]
 
-    def _units(self, samples: Sequence[Sample], iteration: int) -> list[Unit]:
-        found = zip(samples, self.advantages(samples, iteration), strict=True)
+    def _units(self, samples: Sequence[Sample], iteration: int, praised: Sequence[float] = ()) -> list[Unit]:
+        found = zip(samples, self.advantages(samples, iteration, praised), strict=True)
         # In a single step, a sample without an advantage changes nothing.
         return [Unit((sample.text,), advantage) for sample, advantage in found if advantage or self.inner > 1]
 
@@ -141,3 +162,28 @@ class LengthRl(Trained):
         training.forget()
         for _ in range(self.inner):
             training.learn(units, surrogate, samples)
+
+
+def _monitored(samples: Sequence[Sequence[Sample]], praise: Sequence[Sequence[float]]) -> dict[str, float]:
+    """How an iteration's samples did."""
+    every = [sample for some in samples for sample in some]
+    found = {
+        "accuracy": fmean(s.right for s in every),
+        "tokens": fmean(s.tokens for s in every),
+        "answered": fmean(bool(s.answer) for s in every),
+    }
+    given = [praised for some in praise for praised in some]
+    return {name: round(value, 4) for name, value in (found | ({"process": fmean(given)} if given else {})).items()}
+
+
+def _hacked(history: Sequence[dict[str, float]]) -> str | None:
+    """Whether the process reward rose while accuracy fell, between the first and the last third."""
+    third = len(history) // 3
+    if not third or "process" not in history[0]:
+        return None
+    rose, fell = (
+        fmean(h[k] for h in history[-third:]) - fmean(h[k] for h in history[:third]) for k in ("process", "accuracy")
+    )
+    return (
+        f"the process reward rose by {rose:.2f} while accuracy fell by {-fell:.2f}" if rose > 0 > fell + 0.05 else None
+    )

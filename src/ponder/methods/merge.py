@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Report, UserError
+from ponder.models import making_cost
 from ponder.training.making import Making, Record, local_weights
 from ponder.training.weights import average, combine
 
@@ -29,10 +30,13 @@ class Merge(Making):
         if not 0 <= self.share <= 1:
             raise UserError(f"share is between 0 and 1, not {self.share}", hint="share = 0.5")
 
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:  # noqa: ARG002 it costs nothing
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
         yield {"merging": f"{1 - self.share:g} of it with {self.share:g} of {self.other.title()}"}
         task = self.on[0].task
         folders, shares = [local_weights(m, task) for m in (model, self.other)], [1 - self.share, self.share]
+        spent = making_cost(folders[1])  # the model's own is counted for every method
+        record.rollout_tokens += int(spent.get("made_rollout_tokens", 0))
+        record.training_tokens += int(spent.get("made_training_tokens", 0))
         if self.how == "linear":
             average(folders, shares, folder)
         else:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ponder.core import Bill, Completion, Model, Report, Request, Reward, UserError
+from ponder.core import Bill, Completion, Model, Report, Reward, UserError
 from ponder.models.transformers import Loaded
 from ponder.selection import Choice, Scored, Selection, select
-from ponder.traces import Trace, read, steps
+from ponder.traces import Trace, read, steps, trace_of
 from ponder.training.loop import Example, Unit, likelihood, said
 from ponder.training.making import Record, Taught, samples_file
-from ponder.training.rollouts import Asked, Rollouts, chosen
+from ponder.training.rollouts import Rollouts, chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +58,16 @@ class Sft(Taught):
             rollouts = Rollouts(teacher, loaded, asked, 1, 0, kept)
             yield from rollouts
             record.rollout_tokens += rollouts.tokens
-            pile += [
-                (_trace(one, teacher, sample.thinking, sample.answer, sample.right, sample.tokens), sample.text)
-                for one, (sample,) in zip(asked, rollouts.samples, strict=True)
-            ]
+            name = teacher.label or teacher.title()
+            for one, (sample,) in zip(asked, rollouts.samples, strict=True):
+                known = {"teacher": name, "correct": sample.right, "tokens": sample.tokens}
+                pile.append((trace_of(one.request(), sample.thinking, sample.answer, **known), sample.text))
         selection = self._selected(pile, record)
         record.notes["selection"] = selection.summary()
         texts = [pile[kept.place] for kept in selection.kept]
-        known = [trace.correct for trace, _ in texts if trace.correct is not None]
+        right = [trace.correct for trace, _ in texts if trace.correct is not None]
         record.measures |= {"selected": len(texts), "selected_tokens": selection.tokens}
-        record.measures |= {"selected_right": sum(known) / len(known)} if known else {}
+        record.measures |= {"selected_right": sum(right) / len(right)} if right else {}
         yield {"chosen": len(texts), "of": len(pile)}
         units = [Unit((text,)) for _, text in texts]
         yield from self.teach(self.training(loaded, folder), units, likelihood, folder, record)
@@ -90,14 +90,6 @@ class Sft(Taught):
             seed=self.seed,
         )
         return select([Scored(trace, score) for (trace, _), score in zip(pile, scores, strict=True)], how)
-
-
-def _trace(asked: Asked, teacher: Model, thinking: str, answer: str, right: bool, tokens: int) -> Trace:
-    request: Request = asked.request()
-    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
-    known = {"task": asked.task.plugin_name(), "problem": asked.problem}
-    name = teacher.label or teacher.title()
-    return Trace(question, thinking, answer, teacher=name, correct=right, tokens=tokens, extra=known)
 
 
 def _example(loaded: Loaded, trace: Trace) -> Example:

@@ -9,8 +9,8 @@ are never 0, so the error rate is what it says.
 
 from __future__ import annotations
 
-import ast
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -150,8 +150,8 @@ def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, in
 
 def dictionary(problem: Problem) -> dict[str, int]:
     """The dictionary that a problem gives, for models that render their own prompt."""
-    table: dict[str, int] = ast.literal_eval(problem.system.rsplit("\n", 1)[-1])
-    return table
+    entries = re.findall(r"'(\w+)': (-?\d+)", problem.system.rsplit("\n", 1)[-1])
+    return {key: int(value) for key, value in entries}
 
 
 def _number(text: str) -> int | None:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 import msgspec
 
 from ponder.answers import split_thinking
-from ponder.core import UserError, digest
+from ponder.core import Request, UserError, digest
 from ponder.traces.alignment import align, hashed, similarity
 from ponder.traces.segments import steps
 
-__all__ = ["NAMES", "Pile", "Trace", "align", "hashed", "read", "similarity", "steps"]
+__all__ = ["NAMES", "Pile", "Trace", "align", "hashed", "read", "similarity", "steps", "trace_of"]
 
 # What each field may be called; the first that is there counts, the others stay with the trace as they are.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -136,6 +136,13 @@ def parse(record: Any) -> Trace:
         tokens=_is(int, found["tokens"], "tokens"),
         extra=rest,
     )
+
+
+def trace_of(request: Request, thinking: str, answer: str, **known: Any) -> Trace:
+    """What a model said to a request, with what a reward may want to know of the problem."""
+    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
+    extra = {"task": request.task.plugin_name(), "problem": request.problem}
+    return Trace(question, thinking, answer, extra=extra, **known)
 
 
 def _take(rest: dict[str, Any], names: tuple[str, ...]) -> Any:

@@ -185,12 +185,13 @@ class Taught(Trained):
     """A method that goes over the same units again and again."""
 
     epochs: int = 2
+    steps: int | None = None  # instead of epochs: the same number whatever there is to learn from
     batch: int = 32  # texts, or pairs, a step
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.epochs, self.batch) < 1:
-            raise UserError("epochs and batch must be at least 1")
+        if min(self.epochs, self.batch, 1 if self.steps is None else self.steps) < 1:
+            raise UserError("epochs, steps and batch must be at least 1")
 
     def over(self, units: Sequence[Unit]) -> float:
         """What a step's summed losses are divided by."""
@@ -201,7 +202,7 @@ class Taught(Trained):
     ) -> Iterator[Report]:
         """Learn every unit in each epoch, and write the model."""
         training.resume()
-        steps = self.epochs * -(-len(units) // self.batch)
+        steps = self.steps or self.epochs * -(-len(units) // self.batch)
         yield from training.run(steps, lambda step: self._batch(units, step), loss, self.over)
         training.write(folder)
         record.training_tokens = training.tokens
@@ -222,6 +223,7 @@ class Sampled(Taught):
     problems: int = 1000  # to sample
     n: int = 8  # samples of each
     temperature: float = 1.0  # at which they are drawn
+    sampler: Model | None = None  # who is sampled, if not the model itself: the same weights behind an endpoint
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,7 +241,7 @@ class Sampled(Taught):
     def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
         loaded = self.open(model)
         asked = chosen(self.on, self.problems, self.seed)
-        sampler = sampled(model, self.temperature)
+        sampler = sampled(self.sampler or model, self.temperature)
         kept = samples_file(sampler, self.on, self.problems, self.n, self.seed)
         rollouts = Rollouts(sampler, loaded, asked, self.n, self.seed, kept)
         yield from rollouts

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from ponder.core import Completion, Message, Model, Practice, Problem, Report, Request, Task, UserError, seed_from
+from ponder.core import (
+    Completion,
+    Message,
+    Model,
+    ModelFailure,
+    Practice,
+    Problem,
+    Report,
+    Request,
+    Task,
+    UserError,
+    seed_from,
+)
 from ponder.models.transformers import Loaded
 from ponder.training.loop import Example
 
@@ -88,7 +101,7 @@ class Rollouts:
             said: dict[tuple[int, int], Completion] = {}
             yield from self._write(said)
             found = [[self._sample(place, said[place, n]) for n in range(self._n)] for place in range(len(self._asked))]
-            new = self._kept.with_suffix(".new")
+            new = self._kept.with_suffix(f".{os.getpid()}")
             new.write_bytes(msgspec.json.encode(found))
             new.replace(self._kept)
         self.samples = msgspec.json.decode(self._kept.read_bytes(), type=list[list[Sample]])
@@ -103,7 +116,10 @@ class Rollouts:
             asked = self._asked[place]
             async with room:
                 seed = seed_from(self._seed, asked.problem.id, n)
-                said[place, n] = await self._model.complete(asked.request(seed, self._budget))
+                try:
+                    said[place, n] = await self._model.complete(asked.request(seed, self._budget))
+                except ModelFailure as failure:  # which the model has tried again already
+                    raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
 
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())

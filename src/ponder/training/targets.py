@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ponder.answers import same
+from ponder.answers import final, same
 from ponder.core import Part, Reward, Scores, Steps, UserError, seed_from
 from ponder.traces import align, hashed, similarity
 from ponder.traces.alignment import Encoder, Floats
@@ -136,7 +136,7 @@ def trajectory(trace: Steps, scores: Scores | None = None) -> float:
     if facts.get("template_accuracy") is not None:
         return _accuracy(trace, facts["template_accuracy"])
     if (answers := facts.get("template_answers")) and facts.get("gold") is not None:
-        return sum(same(str(answer), str(facts["gold"])) for answer in answers) / len(answers)
+        return sum(same(final(str(answer)) or "", str(facts["gold"])) for answer in answers) / len(answers)
     if facts.get("correct") is not None:
         return float(facts["correct"])
     return math.nan if scores is None or scores.trajectory is None else scores.trajectory

@@ -1,0 +1,149 @@
+"""Methods that use a process reward: `best_of`, `sft` on chosen traces, and the blend in `length_rl`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from ponder.core import Bill, Completion, LengthReward, Message, Model, Practice, Request, Reward, Scores, UserError
+from ponder.methods.best_of import BestOf
+from ponder.methods.length_rl import LengthRl, _hacked
+from ponder.methods.sft import Sft
+from ponder.models.pocket import Pocket
+from ponder.rewards.oracle import Oracle
+from ponder.tasks.execution import Execution
+from ponder.training.loop import Example
+from ponder.training.rollouts import Sample
+
+TASK = Execution(dictionary=6, per_turn=0)
+ON = (Practice(TASK, 3, 0, 4),)
+
+
+@dataclass(kw_only=True)
+class Scripted(Model):
+    """Says one thing after the other."""
+
+    said: tuple[Completion, ...] = ()
+
+    async def complete(self, request: Request) -> Completion:
+        self.asked = getattr(self, "asked", -1) + 1
+        return self.said[self.asked]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read(Reward):
+    """The number that the thinking is."""
+
+    def rate(self, traces) -> list[Scores]:
+        def one(trace) -> Scores:
+            text = trace.thinking[0]
+            bill = Bill(prompt_tokens=7, counted_by="tokenizer")
+            return Scores(why="can't say", bill=bill) if text == "?" else Scores((float(text),) * 2, bill=bill)
+
+        return [one(trace) for trace in traces]
+
+
+def said(score: str, answer: int, stop: str = "end") -> Completion:
+    return Completion(score, f"<answer>{answer}</answer>", stop, Bill(1, 2, 3, counted_by="tokenizer"))
+
+
+def picked(pick: str, *samples: Completion) -> Completion:
+    problem = TASK.problem(3, 1)
+    request = Request(TASK, problem, (Message("user", problem.turns[0]),), seed=1)
+    model = BestOf(reward=Read(), n=len(samples), pick=pick).apply(Scripted(said=samples))
+    return asyncio.run(model.complete(request))
+
+
+def test_the_best_sample_is_picked_and_all_are_billed() -> None:
+    found = picked("best", said(".2", 1), said(".9", 2), said(".4", 1))
+    assert found.answer == "<answer>2</answer>"
+    assert (found.bill.prompt_tokens, found.bill.thinking_tokens, found.bill.answer_tokens) == (3 * 1 + 3 * 7, 6, 9)
+
+
+def test_a_vote_adds_up_the_rewards() -> None:
+    samples = said(".3", 1), said(".5", 2), said(".3", 1), said("?", 3), said("1", 4, stop="length")
+    assert picked("vote", *samples).answer == "<answer>1</answer>"
+    assert picked("best", *samples).answer == "<answer>2</answer>"
+
+
+def test_where_nothing_can_be_scored_the_first_sample_answers() -> None:
+    assert picked("best", said("?", 1), said("?", 2)).answer == "<answer>1</answer>"
+
+
+def test_n_must_be_a_number_of_samples() -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        BestOf(reward=Read(), n=0)
+
+
+SFT = Sft(on=ON, teachers=(Pocket(label="good"), Pocket(temperature=3.0, label="faulty")), pool=6, steps=2, rate=1e-4)
+
+
+def made(method, model=None) -> dict:
+    folder = method.folder(model or Pocket(style="short"))
+    method.apply(model or Pocket(style="short"))
+    return json.loads((folder / "made.json").read_text("utf-8"))
+
+
+def test_a_reward_chooses_what_a_student_learns_from() -> None:
+    chosen = made(replace(SFT, by="reward", reward=Oracle(), cut="task", number=3))
+    assert chosen["measures"]["selected"] == 3
+    assert chosen["measures"]["selected_right"] == 1.0
+    everything = made(SFT)
+    assert set(everything["notes"]["selection"]["dropped"]) <= {"duplicate", "near-duplicate"}
+    assert 8 <= everything["measures"]["selected"] <= 12
+    assert everything["measures"]["selected_right"] < 1.0
+    right = made(replace(SFT, by="right"))
+    assert right["measures"]["selected"] < everything["measures"]["selected"]
+    assert right["measures"]["selected_right"] == 1.0
+    # The pool is drawn once, and everyone is billed for it.
+    assert right["cost"]["rollout_tokens"] == everything["cost"]["rollout_tokens"] > 0
+    assert everything["notes"]["steps"] == 2
+
+
+def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
+    one, two = (made(replace(SFT, by="random", number=4, seed=seed)) for seed in (1, 2))
+    assert one["cost"]["rollout_tokens"] == two["cost"]["rollout_tokens"]
+    assert one["measures"]["selected_tokens"] != two["measures"]["selected_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"teachers": ()}, "needs traces"),
+        ({"by": "reward"}, "needs one"),
+        ({"steps": 0}, "at least 1"),
+    ],
+)
+def test_wrong_settings(settings, what) -> None:
+    with pytest.raises(UserError, match=what):
+        replace(SFT, **settings)
+
+
+class Nothing(LengthReward):
+    def rewards(self, right, tokens, progress) -> list[float]:
+        return [0.0] * len(tokens)
+
+
+def test_a_process_reward_is_blended_with_the_outcome() -> None:
+    method = LengthRl(on=ON, reward=Nothing(), process=Read(), blend=0.25)
+    samples = [Sample(Example([1], [2]), right) for right in (True, False)]
+    mean = (0.75 * 1 + 0.25 * 0.2 + 0.25 * 0.8) / 2
+    assert method.advantages(samples, 0, [0.2, 0.8]) == pytest.approx([0.8 - mean, 0.2 - mean])
+    assert method.advantages(samples, 0) == [0.5, -0.5]
+
+
+def test_training_with_a_process_reward_says_how_it_went() -> None:
+    method = LengthRl(on=ON, iterations=3, problems=2, n=2, pool=4, inner=1, process=Oracle(), cut="task")
+    notes = made(method, Pocket(style="long"))["notes"]
+    assert [set(row) for row in notes["iterations"]] == [{"accuracy", "tokens", "answered", "process"}] * 3
+    assert all(0 < row["process"] <= 1 for row in notes["iterations"])
+
+
+def test_a_reward_that_rises_while_accuracy_falls_is_named() -> None:
+    rows = [{"accuracy": 1 - n / 10, "process": n / 10} for n in range(6)]
+    assert _hacked(rows) == "the process reward rose by 0.40 while accuracy fell by 0.40"
+    assert _hacked(rows[::-1]) is None
+    assert _hacked([{"accuracy": 1.0}] * 6) is None
