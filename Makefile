@@ -29,6 +29,7 @@ bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
 	$(VENV)/bin/python benchmarks/length_rl.py
 	$(VENV)/bin/python benchmarks/merge.py
+	$(VENV)/bin/python benchmarks/rewards.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py

@@ -373,15 +373,12 @@ def test_a_fixed_set_is_only_trained_on_if_the_study_says_so(models, tmp_path) -
     (tmp_path / "sums.jsonl").write_text("\n".join(lines))
     fixed = [{"name": "jsonl", "file": "sums.jsonl"}]
     plain = {"task": fixed, "model": [{"name": "oracle", "method": {"name": "shortest"}}], "problems": 4}
-    assert practice(plain, tmp_path) == ()
-    (cell,) = Study.from_table(plain, folder=tmp_path).cells
-    with pytest.raises(UserError, match="needs something to train on") as error:
-        cell.method_model()
-    assert "[[train]]" in error.value.hint
-
     def trained(**more) -> set[str]:
         return {a.problem.id for a in chosen(practice({**plain, **more}, tmp_path), 99, seed=1)}
 
+    with pytest.raises(UserError, match="no problem to train on") as error:
+        trained()
+    assert "[[train]]" in error.value.hint
     assert trained(train=fixed) == {"p4", "p5"}  # the first four are asked
     other = [{"name": "execution", "dictionary": 6, "per_turn": 0, "size": 2}]
     assert len(trained(task=other, train=fixed)) == 6

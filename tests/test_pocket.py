@@ -169,8 +169,8 @@ def test_it_refuses_what_it_was_not_taught_of_execution() -> None:
     with pytest.raises(UserError, match="no pocket model for tents") as caught:
         Pocket(style="short").check(Tents(), 16)
     assert caught.value.hint == "for tents there is plain"
-    with pytest.raises(UserError, match="no pocket model for execution"):
-        Pocket(style="short").check(Execution(dictionary=16), 24)
+    for style in ("long", "short"):
+        Pocket(style=style).check(Execution(dictionary=16), 24)
 
 
 def run(write, ponder, task: str, style: str = "plain", problems: int = 30) -> list[Outcome]:
@@ -193,6 +193,17 @@ def test_it_executes_plans_and_gives_out(write, ponder) -> None:
     assert share(found, 4) >= 0.9
     assert share(found, 96) <= 0.5
     assert {o.thinking_tokens for o in found if o.size == 4} == {32}
+
+
+def test_styles_trade_tokens_for_accuracy(write, ponder) -> None:
+    plain, long, short = (
+        run(write, ponder, "size = [4, 12]\nper_turn = 0", style) for style in ("plain", "long", "short")
+    )
+    tokens = [sum(o.thinking_tokens for o in found) for found in (long, plain, short)]
+    assert tokens[0] > 2 * tokens[1] > 2 * tokens[2]
+    assert min(share(long, 12), share(plain, 12)) >= 0.9
+    assert share(short, 4) >= 0.9
+    assert share(short, 12) <= 0.4
 
 
 def test_it_executes_plans_over_several_turns(write, ponder) -> None:

@@ -16,19 +16,22 @@ torch = pytest.importorskip("torch")
 
 from msgspec import json as msgspec_json
 from msgspec import to_builtins
+from safetensors.torch import load_file
+from tiny import tiny
+from transformers import AutoModel, AutoTokenizer
 
 from ponder.core import Reward, Scores, Steps, UserError
 from ponder.models.pocket import LANGUAGES
 from ponder.models.pocket.execution import Curriculum
 from ponder.models.pocket.language import held_out
-from ponder.rewards.oracle import given
-from ponder.rewards.pocket import WEIGHTS, Pocket
-from ponder.rewards.pocket.faults import trace, traces
+from ponder.models.transformers import load_anew
+from ponder.rewards._weights import Words
+from ponder.rewards.oracle import Oracle, given
+from ponder.rewards.pocket import WEIGHTS, Pocket, faults
 from ponder.rewards.trained import Trained
 from ponder.training.pocket_reward import lesson
 from ponder.training.reward import Recipe, joint, settings, train, units
 from ponder.training.targets import Target, Targets, aligned_steps, coherence, mixed, trajectory
-from tiny import tiny
 
 # Texts as points: so every cosine is known.
 POINTS = {"q": (1, 0), "a": (1, 0), "b": (0, 1), "c": (1, 1), "x": (1, 0), "y": (-1, 0)}
@@ -78,15 +81,12 @@ def test_mixing_by_hand() -> None:
 
 def test_published_targets_reward_incoherence_and_ours_do_not() -> None:
     """A step whose predecessor is less like it must not be worth more, all else alike."""
-    pile = [of("a", "x", id="like", says=[0.8, 0.8]), of("b", "b", id="unlike", says=[0.8, 0.8])]
+    pile = [of("a", "x", id="like", says=[0.8]), of("b", "b", id="unlike", says=[0.8])]
     pile += [of("x", "x", id=f"other {n}") for n in range(8)]
-    quality = Says(of="thinking")
     worth = {}
     for published in (True, False):
-        how = Targets(published=published, tau=0.5, others=8)
-        worth[published] = [float(target.steps[0]) for target in how.of(
-            [replace(t, facts={"says": t.facts["says"][:1]}) if "says" in t.facts else t for t in pile], quality, points
-        )]  # fmt: skip
+        found = Targets(published=published, tau=0.5, others=8).of(pile, Says(of="thinking"), points)
+        worth[published] = [float(target.steps[0]) for target in found]
     # Both are aligned fully and of the same quality; `a` follows from the question and `b` doesn't.
     assert worth[True][1] > worth[True][0]
     assert worth[False][1] < worth[False][0]
@@ -99,8 +99,6 @@ def test_published_targets_reward_incoherence_and_ours_do_not() -> None:
 
 def test_targets_are_shares_and_labels_are_taken_as_they_are() -> None:
     pile = [of("abc", "xb", id=str(n), labels=[1, 0, 1, 0.5, 1]) for n in range(3)]
-    from ponder.rewards.oracle import Oracle
-
     for target in Targets().of(pile, Oracle(), points):
         assert ((target.steps >= 0) & (target.steps <= 1)).all()
     [target, *_] = Targets(targets="labels").of(pile, Oracle())
@@ -143,9 +141,6 @@ def pile(number: int = 24) -> list[Steps]:
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
-    from ponder.rewards._weights import Words
-    from ponder.models.transformers import load_anew
-
     traces = pile(5)
     targets = [Target(np.linspace(0.1, 0.9, len(t.part("all"))), 0.1 * n) for n, t in enumerate(traces)]
     targets[1].steps[0] = math.nan  # isn't known, and isn't counted
@@ -197,9 +192,6 @@ def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path
 
 
 def test_the_trained_reward_is_a_plain_forward_pass(model: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-    from transformers import AutoModel, AutoTokenizer
-
     list(train(Trained(id=str(model)), pile(), tmp_path, Recipe(targets="labels", head_rate=0.1, epochs=2)))
     states, spoken = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
     heads = load_file(tmp_path / "heads.safetensors")
@@ -245,8 +237,8 @@ def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: 
     assert "hint: --from" in done.output
 
 
-def some(number: int, **more) -> list[Steps]:
-    return list(itertools.islice(traces(5, test=True, **more), number))
+def some(number: int) -> list[Steps]:
+    return list(itertools.islice(faults.traces(5, test=True), number))
 
 
 def test_faults_have_the_labels_that_the_oracle_finds() -> None:
@@ -262,7 +254,7 @@ def test_words_that_do_not_follow_are_marked() -> None:
     clean = faulty = 0
     while clean < 10 or faulty < 40:
         request = spoken.draw(rng, 0, Curriculum(grown=0))
-        made = lesson(trace(request, "plain", rng))
+        made = lesson(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
         first = next((n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b), None)
         assert first == min(made.apart, default=None)
@@ -274,7 +266,7 @@ def auc(scores, right) -> float:
     return (order[right].sum() - right.sum() * (right.sum() - 1) / 2) / (right.sum() * (~right).sum())
 
 
-@pytest.mark.parametrize(("size", "least"), [("small", 0.75), ("medium", 0.85), ("large", 0.9)])
+@pytest.mark.parametrize(("size", "least"), [("small", 0.65), ("medium", 0.9), ("large", 0.9)])
 def test_shipped_weights_tell_sound_traces_from_faulty_ones(size, least) -> None:
     reward, found = Pocket(size=size), some(300)
     rated = reward.score(found)

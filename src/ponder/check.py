@@ -158,8 +158,10 @@ def length(reward: LengthReward) -> Iterator[str]:
 
 def reward(reward: Reward) -> Iterator[str]:
     facts = {"labels": [1, 0, 0.5], "correct": True}
+    plain: dict[str, Any] = {"question": "What is 3 + 4?", "thinking": ("We add 3 and 4.", "That is 8.")}
+    plain |= {"answer": ("It is 7.",), "facts": facts}
     traces = [
-        Steps("plain", "What is 3 + 4?", ("We add 3 and 4.", "That is 8."), ("It is 7.",), facts),
+        Steps("plain", **{**plain, **reward.tried_on}),
         Steps("no thinking", "What is 3 + 4?", (), ("7", "as said", "7"), facts),
         Steps("another language", "3 加 4 是多少？", ("三加四。", "等于七。"), ("所以是 7。",), facts),
         Steps("nothing", "What is 3 + 4?", (), ()),

@@ -583,6 +583,8 @@ class Reward(Plugin, ABC):
     aggregate: Literal["mean", "min", "last", "product"] = "mean"  # how the steps become one number
     alpha: float = 1.0  # weight of the trajectory's score, where the reward gives one
 
+    tried_on: ClassVar[Mapping[str, Any]] = {}  # question, thinking, answer and facts of a trace that it must score
+
     @abstractmethod
     def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
         """Steps and trajectory of each trace, or why not; the total is not its affair."""

@@ -30,6 +30,7 @@ CONTRACTS: dict[str, type[Plugin]] = {
     "figures": Figure,
 }
 HERE = Path(__file__).parent
+TORCH = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")  # what the extra `torch` installs
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -65,9 +66,9 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
     try:
         module = _module(kind, name, folder or Path())
     except ModuleNotFoundError as missing:
+        package = "'ponder[torch]'" if missing.name in TORCH else missing.name
         raise UserError(
-            f"{kind[:-1]} `{name}` needs a package that isn't installed: {missing.name}",
-            hint=f"pip install {missing.name}",
+            f"{kind[:-1]} `{name}` needs a package that isn't installed: {missing.name}", hint=f"pip install {package}"
         ) from missing
     contract = CONTRACTS[kind]
     own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)

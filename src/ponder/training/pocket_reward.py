@@ -37,7 +37,7 @@ _NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200)
 BACKBONES = {
     "small": replace(_NEW, shape=Shape(width=16, layers=4, heads=1, inner=48)),
     "medium": replace(_NEW, shape=Shape(width=32, layers=4, heads=2, inner=96)),
-    "large": replace(PLAIN, curriculum=_GROWN, steps=300, matrix_rate=0.01, vector_rate=1e-3, own_rate=5e-4, decay=0.7),
+    "large": replace(PLAIN, curriculum=_GROWN, steps=500, vector_rate=3e-3, decay=0.6),
 }
 
 
@@ -91,6 +91,8 @@ def make(folder: Path, seed: int = 1) -> Iterator[Report]:
     """Make the three rewards, each in a folder of its own, and measure them."""
     for size, how in BACKBONES.items():
         into, began = folder / size, time.process_time()
+        if (into / "card.json").is_file():
+            continue
         start = WEIGHTS / "execution" if size == "large" else None
         base = into / "backbone"
         for report in backbone(replace(how, seed=seed), base, start):
@@ -99,6 +101,7 @@ def make(folder: Path, seed: int = 1) -> Iterator[Report]:
         for report in train(Pocket(id=str(base)), some, into, replace(FIT, seed=seed)):
             yield {"reward": size, **report}
         shutil.rmtree(base)
+        (into / "made.json").unlink()  # the card says it all
         _halve(into)
         seconds = round(time.process_time() - began)
         origin = f"the pocket model {fingerprint(start / 'model.safetensors')[:12]}" if start else "nothing"

@@ -47,8 +47,8 @@ class Recipe(Settings, Targets):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         Targets.__post_init__(self)
-        if min(self.epochs, self.batch) < 1 or min(self.step_weight, self.trajectory_weight) < 0:
-            raise UserError("epochs and batch must be at least 1, and neither weight negative")
+        if min(self.epochs, self.batch) < 1 or min(self.step_weight, self.trajectory_weight) < 0 or self.head_rate <= 0:
+            raise UserError("epochs and batch must be at least 1, head_rate above 0, and neither weight negative")
         if self.lora:
             raise UserError("a reward is trained with all of its weights", hint="lora = 0")
 
@@ -100,7 +100,7 @@ class Fitting(Training):
         mixed = self.settings.precision == "bfloat16"
         with torch.autocast(self.plain.device.type, torch.bfloat16, enabled=mixed):
             found: Tensor = self.model([unit.data.row for unit in units])
-        return found
+        return found.float()
 
 
 def train(

@@ -115,7 +115,7 @@ def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder
 
 def _share(ratio: Floats, others: int) -> Floats:
     """From 0 to 1, a half where a step is as like the one before it as the others are on average."""
-    shares: Floats = 1 / (1 + np.exp(-(ratio + math.log(max(1, others)))))
+    shares: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # the logistic, without overflow
     return shares
 
 

@@ -2,9 +2,9 @@
 
 It is one network a task, each trained from nothing by the recipe beside it on lessons made by the task itself: Tents,
 and execution with values of two digits. It reads a problem in words of its own, thinks aloud, and answers; the answer
-is graded like any other model's. `style` says how much it says on execution; *plain* ships, and `ponder make pocket
---style` trains *long*, which goes over everything twice, and *short*, which prints less. The card beside each says how
-it was made and how often it is right.
+is graded like any other model's. `style` says how much it says on execution: *long* goes over everything again until
+two passes agree, and often once more; *short* prints less and does more in its head, so it gives out sooner. Both were
+trained from the *plain* one. The card beside each says how it was made and how often it is right.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Pocket(Model):
-    style: Style = "plain"  # how much it says on execution: long, plain or short; plain ships
+    style: Style = "plain"  # how much it says on execution: long, plain or short
     weights: Path = plumbing(WEIGHTS)  # one model's folder, or one that `ponder make pocket` made; else what ships
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: always the likeliest word, so that samples of one problem are alike

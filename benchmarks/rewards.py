@@ -1,0 +1,63 @@
+"""Scoring pocket traces in batches beside one at a time: CPU time, and memory that doesn't grow with the pile.
+
+Each is a process of its own that reads its traces from a file and scores them with the pocket reward. What a start
+costs (with a single trace) is taken off. Both run the same code on one thread, with other numbers of traces at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+from measured import Cost, cost, table, verdict
+
+MANY, FEW, ALONE = 10_000, 2_000, 2_000  # traces in batches, to compare memory with, and one at a time
+SCORE = """
+import itertools, sys
+from pathlib import Path
+from ponder.rewards.pocket import Pocket
+from ponder.traces import read, steps
+size, number, at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+some = (steps(trace, "task") for trace in itertools.islice(read(Path("traces.jsonl")), number))
+assert sum(scores.total is not None for scores in Pocket(size=size).scored(some, at_once)) == number
+"""
+
+
+def write(path: Path) -> None:
+    from ponder.rewards.pocket.faults import traces
+
+    with path.open("wb") as file:
+        for n, trace in enumerate(itertools.islice(traces(7, test=True), MANY)):
+            facts = {name: trace.facts[name] for name in ("task", "problem", "style", "correct")}
+            texts = {"id": str(n), "question": trace.question, "thinking": " ".join(trace.thinking)}
+            file.write(msgspec.json.encode({**texts, "answer": trace.answer[0], **facts}) + b"\n")
+
+
+def main() -> None:
+    rows, ratios, growth = [], {}, {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "traces.jsonl")
+
+        def took(size: str, number: int, at_once: int) -> Cost:
+            return cost([sys.executable, "-c", SCORE, size, str(number), str(at_once)], folder, OMP_NUM_THREADS="1")
+
+        for size in ("small", "medium", "large"):
+            start = took(size, 1, 1).cpu_seconds
+            many, few, alone = took(size, MANY, 1024), took(size, FEW, 1024), took(size, ALONE, 1)
+            each, each_alone = (many.cpu_seconds - start) / MANY, (alone.cpu_seconds - start) / ALONE
+            ratios[size], growth[size] = each_alone / each, many.peak_mb / few.peak_mb
+            cells = [f"{1 / each:,.0f}", f"{1 / each_alone:,.0f}", f"{ratios[size]:.1f}×"]
+            rows.append([size, *cells, f"{few.peak_mb:.0f}", f"{many.peak_mb:.0f}"])
+    heads = ["", "traces/CPU s", "one at a time", "ratio", f"MB, {FEW:,}", f"MB, {MANY:,}"]
+    print(table(rows, heads))
+    for size, ratio in ratios.items():
+        print(verdict(f"{size}: one at a time, of the speed in batches", 1 / ratio, 0.2))
+        print(verdict(f"{size}: peak memory of {MANY:,} traces, of that of {FEW:,}", growth[size], 1.1))
+
+
+if __name__ == "__main__":
+    main()
