@@ -373,6 +373,7 @@ def test_a_fixed_set_is_only_trained_on_if_the_study_says_so(models, tmp_path) -
     (tmp_path / "sums.jsonl").write_text("\n".join(lines))
     fixed = [{"name": "jsonl", "file": "sums.jsonl"}]
     plain = {"task": fixed, "model": [{"name": "oracle", "method": {"name": "shortest"}}], "problems": 4}
+
     def trained(**more) -> set[str]:
         return {a.problem.id for a in chosen(practice({**plain, **more}, tmp_path), 99, seed=1)}
 

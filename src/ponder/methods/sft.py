@@ -7,17 +7,19 @@ every seed; the seed is that of the training and of a random choice. Copies in t
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ponder.core import Bill, Completion, Model, Report, Reward, UserError
+from ponder.core import Bill, Completion, Model, Report, Reward, UserError, digest
 from ponder.models.transformers import Loaded
 from ponder.selection import Choice, Scored, Selection, select
 from ponder.traces import Trace, read, steps, trace_of
 from ponder.training.loop import Example, Unit, likelihood, said
-from ponder.training.making import Record, Taught, samples_file
+from ponder.training.making import Record, Taught, made_models, samples_file
 from ponder.training.rollouts import Rollouts, chosen
 
 
@@ -43,6 +45,12 @@ class Sft(Taught):
             raise UserError("it needs traces: a file, or teachers", hint='data = "traces.jsonl"')
         if self.by == "reward" and self.reward is None:
             raise UserError("choosing by reward needs one", hint='reward = { name = "…" }: ponder list rewards')
+
+    def identity(self) -> dict[str, Any]:
+        # Who isn't asked has no part in what is made.
+        found = super().identity()
+        idle = () if self.by == "reward" else ("reward", "match_length", "cut")
+        return {name: value for name, value in found.items() if name not in idle}
 
     def over(self, units: Sequence[Unit]) -> float:
         return said(units)
@@ -75,9 +83,8 @@ class Sft(Taught):
     def _selected(self, pile: Sequence[tuple[Trace, Example]], record: Record) -> Selection:
         scores: Sequence[float | None] = [None] * len(pile)
         if self.by == "reward" and self.reward:
-            found = list(self.reward.scored(steps(trace, self.cut) for trace, _ in pile))
-            scores = [score.total for score in found]
-            record.rollout_tokens += sum(score.bill.tokens for score in found)  # read, not written
+            scores, read = self._scores(self.reward, [trace for trace, _ in pile])
+            record.rollout_tokens += read
             if parameters := self.reward.parameters():
                 record.measures["reward_parameters"] = parameters
         by: Any = "random" if self.by == "right" else self.by
@@ -90,6 +97,18 @@ class Sft(Taught):
             seed=self.seed,
         )
         return select([Scored(trace, score) for (trace, _), score in zip(pile, scores, strict=True)], how)
+
+    def _scores(self, reward: Reward, traces: Sequence[Trace]) -> tuple[list[float | None], int]:
+        """Every trace's score, and the tokens that the reward read; kept, as others choose from the same pile."""
+        known = digest(reward.identity(), self.cut, [trace.id for trace in traces]).hex()
+        kept = made_models() / f"scores-{known[:20]}.json"
+        if not kept.is_file():
+            found = list(reward.scored(steps(trace, self.cut) for trace in traces))
+            new = kept.with_suffix(f".{os.getpid()}")
+            new.write_text(json.dumps([[s.total for s in found], sum(s.bill.tokens for s in found)]), "utf-8")
+            new.replace(kept)
+        scores, read = json.loads(kept.read_text("utf-8"))
+        return scores, read
 
 
 def _example(loaded: Loaded, trace: Trace) -> Example:
