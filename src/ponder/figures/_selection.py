@@ -120,7 +120,12 @@ def rest_of(own: Sequence[Outcome], but: set[str]) -> list[str]:
     """Of each outcome the other settings that vary among them."""
     beside = sorted({k for o in own for k in o.settings} - but)
     varied = [k for k in beside if len({str(o.settings.get(k)) for o in own}) > 1]
-    return [", ".join(f"{k} {o.settings[k]}" for k in varied if k in o.settings) for o in own]
+    return [", ".join(_said(k, o.settings[k]) for k in varied if o.settings.get(k) not in (None, False)) for o in own]
+
+
+def _said(name: str, value: object) -> str:
+    name = name.replace("_", " ")
+    return name if value is True else f"{name} {value}"
 
 
 def reward_name(outcome: Outcome) -> str:
