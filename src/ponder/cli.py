@@ -63,6 +63,22 @@ def _study_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
+_BAD = click.option(
+    "--bad",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="At malformed lines.",
+)
+_CUT = click.option(
+    "--by",
+    type=click.Choice(["blank", "sentence", "task"]),
+    default="blank",
+    show_default=True,
+    help="What ends a step: a blank line, a sentence, or the task's own mark.",
+)
+
+
 def _say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
     click.echo(json.dumps(data, indent=1, default=str) if as_json else text())
 
@@ -266,13 +282,7 @@ def make(
     metavar="KEY=VALUE",
     help="A setting of the training, such as epochs=3, or of the reward, such as quality.model=…",
 )
-@click.option(
-    "--by",
-    type=click.Choice(["blank", "sentence", "task"]),
-    default="blank",
-    show_default=True,
-    help="What ends a step: a blank line, a sentence, or the task's own mark.",
-)
+@_CUT
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each report.")
 def train_reward(
     traces: str, out: Path, start: str | None, quality: str, settings: tuple[str, ...], by: Any, as_json: bool
@@ -324,20 +334,8 @@ def fit(study: str, settings: tuple[str, ...], problems: int, as_json: bool) -> 
 @click.argument("traces", type=click.Path(path_type=Path))
 @click.option("--reward", "name", required=True, help="By its name, or a file: ./mine.py.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the reward.")
-@click.option(
-    "--by",
-    type=click.Choice(["blank", "sentence", "task"]),
-    default="blank",
-    show_default=True,
-    help="What ends a step: a blank line, a sentence, or the task's own mark.",
-)
-@click.option(
-    "--bad",
-    type=click.Choice(["refuse", "skip"]),
-    default="refuse",
-    show_default=True,
-    help="At malformed lines.",
-)
+@_CUT
+@_BAD
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The file to write; NAME.scored.jsonl if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def score(
@@ -399,13 +397,7 @@ def score(
     help="Who goes first.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of a random order.")
-@click.option(
-    "--bad",
-    type=click.Choice(["refuse", "skip"]),
-    default="refuse",
-    show_default=True,
-    help="At malformed lines.",
-)
+@_BAD
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The file to write; NAME.chosen.jsonl if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:

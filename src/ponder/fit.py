@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Message, Report, Request, Task, UserError, seed_from
+from ponder.core import Report, Task, UserError, seed_from
 from ponder.study import Study
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def right(loaded: Loaded, task: Task, size: int, problems: int, seed: int, budge
     """Traces of the problems that the model solves, with the likeliest words."""
     from ponder.caches.dynts.predictor import Trace
     from ponder.models.transformers import Loop, Text
+    from ponder.training.rollouts import Asked
 
     loop, waiting = Loop(loaded, None, None, rows=16), []
     for problem in islice(task.problems(size, seed), problems):
         if len(problem.turns) > 1:
             raise UserError("a predictor learns from single turns", hint="per_turn = 0")
-        given = [Message("system", problem.system)] if problem.system else []
-        request = Request(task, problem, (*given, *problem.history, Message("user", problem.turns[0])), 0)
+        request = Asked(task, problem).request()
         waiting.append((request, Text(loaded.prompt(request), budget, 0.0, 0, bool)))
     asked = list(waiting)
     while waiting or loop.busy:
