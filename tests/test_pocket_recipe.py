@@ -17,7 +17,7 @@ from ponder.models.pocket import LANGUAGES
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.engine import safetensors
 from ponder.models.pocket.execution import AGAIN, added, number
-from ponder.models.pocket.language import ANSWER, BOS, EOS, THINK, first_turn, held_out
+from ponder.models.pocket.language import ANSWER, BOS, EOS, THINK, first_turn
 from ponder.models.pocket.network import Shape
 from ponder.models.pocket.recipe import Data, Recipe, Training
 from ponder.models.pocket.tents import Curriculum
@@ -130,7 +130,7 @@ def test_a_long_lesson_goes_on_until_it_is_right() -> None:
 def test_training_never_sees_a_test_puzzle() -> None:
     tents = LANGUAGES["tents"]
     four, _, six, *_ = tents.exams
-    asked = {tuple(tents.prompt(first_turn(four.task, p))) for p in itertools.islice(four.problems(), 20)}
+    asked = {tuple(tents.prompt(first_turn(four.task, p))) for p in itertools.islice(tents.tests(four), 20)}
     assert len(asked) == 20
     data = Data(Recipe("tents", Curriculum(smallest=16, largest=16, side=4, tail=0.0), Shape()))
     seen = set()
@@ -140,7 +140,7 @@ def test_training_never_sees_a_test_puzzle() -> None:
         seen |= {tuple(words[i : words.index(THINK, i) + 1]) for i in starts}
     assert len(seen) > 100
     assert not seen & asked
-    assert all(held_out(p) for p in itertools.islice(six.problems(), 5))
+    assert all(tents.held_out(p) for p in itertools.islice(tents.tests(six), 5))
 
 
 def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:

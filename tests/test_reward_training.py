@@ -23,7 +23,6 @@ from transformers import AutoModel, AutoTokenizer
 from ponder.core import Reward, Scores, Steps, UserError
 from ponder.models.pocket import LANGUAGES
 from ponder.models.pocket.execution import Curriculum
-from ponder.models.pocket.language import held_out
 from ponder.models.transformers import load_anew
 from ponder.rewards._weights import Words
 from ponder.rewards.oracle import Oracle, given
@@ -243,7 +242,7 @@ def some(number: int) -> list[Steps]:
 
 def test_faults_have_the_labels_that_the_oracle_finds() -> None:
     for found in some(150):
-        assert held_out(found.facts["problem"])
+        assert LANGUAGES["execution"].held_out(found.facts["problem"])
         blind = replace(found, facts={k: v for k, v in found.facts.items() if k != "labels"})
         assert list(given(blind)) == list(found.facts["labels"])
 

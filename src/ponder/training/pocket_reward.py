@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from ponder.core import Estimate, Report, Steps, fingerprint, seed_from
 from ponder.models.pocket import LANGUAGES, WEIGHTS
 from ponder.models.pocket.execution import Curriculum, digits
-from ponder.models.pocket.language import ANSWER, EOS, Lesson, first_turn, held_out
+from ponder.models.pocket.language import ANSWER, EOS, Lesson, first_turn
 from ponder.models.pocket.network import Shape
 from ponder.models.pocket.recipe import PLAIN, Batch, Data, Recipe, Training
 from ponder.rewards.pocket import TASK, Pocket
@@ -53,7 +53,7 @@ class Faulty(Data):
                 found += [right] if right else []
                 continue
             request = self.language.draw(rng, step, self.recipe.curriculum)
-            if not held_out(request.problem):
+            if not self.language.held_out(request.problem):
                 found.append(lesson(trace(request, rng.choice(STYLES), rng, fond=rng.random() < 0.5)))
         return self._packed(sorted(found, key=lambda lesson: len(lesson.prompt) + len(lesson.said)))
 

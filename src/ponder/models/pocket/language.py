@@ -45,24 +45,6 @@ class Exam:
     key: tuple[int, ...]  # what its seeds are hashed from
     glance: int  # tokens for a quick look: so many as the longest lessons have
 
-    def problems(self, seed: int = 0) -> Iterator[Problem]:
-        """Different held-out problems, until there seem to be no more: of 4×4 Tents there are 240, 28 held out."""
-        seen: set[str] = set()
-        index = repeats = 0
-        while repeats < 1000:
-            problem = self.task.problem(self.size, seed_from("pocket test", *self.key, seed, index))
-            index += 1
-            repeats += 1
-            if held_out(problem) and problem.id not in seen:
-                seen.add(problem.id)
-                repeats = 0
-                yield problem
-
-
-def held_out(problem: Problem) -> bool:
-    """Whether a problem belongs to the test, and so never to training."""
-    return seed_from("pocket", problem.id) % 10 == 0
-
 
 def first_turn(task: Task, problem: Problem) -> Request:
     return Request(task, problem, (*problem.history, Message("user", problem.turns[0])), 0)
@@ -91,6 +73,23 @@ class Language(ABC):
     def decode(self, tokens: Iterable[int]) -> list[str]:
         return [self.words[token] for token in tokens]
 
+    def held_out(self, problem: Problem) -> bool:
+        """Whether a problem belongs to the test, and so never to training."""
+        return seed_from("pocket", problem.id) % 10 == 0
+
+    def tests(self, exam: Exam, seed: int = 0) -> Iterator[Problem]:
+        """Different held-out problems of an exam, until there seem to be no more: of 4×4 Tents there are 240."""
+        seen: set[str] = set()
+        index = repeats = 0
+        while repeats < 1000:
+            problem = exam.task.problem(exam.size, seed_from("pocket test", *exam.key, seed, index))
+            index += 1
+            repeats += 1
+            if self.held_out(problem) and problem.id not in seen:
+                seen.add(problem.id)
+                repeats = 0
+                yield problem
+
     @abstractmethod
     def check(self, task: Task, size: int) -> None:
         """Raise `UserError` for what there are no words for."""
@@ -110,7 +109,7 @@ class Language(ABC):
     def practise(self, rng: random.Random, step: int, curriculum: Any, style: Style) -> Lesson | None:
         """One lesson at a step of the training; None if what was drawn is held out or can't be taught."""
         request = self.draw(rng, step, curriculum)
-        return None if held_out(request.problem) else self.lesson(request, style, rng)
+        return None if self.held_out(request.problem) else self.lesson(request, style, rng)
 
     @abstractmethod
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:

@@ -36,7 +36,7 @@ class Sitting:
 
 def sit(folder: Path, language: Language, exam: Exam, n: int, seed: int = 0, budget: int = BUDGET) -> list[Sitting]:
     """Ask so many problems turn by turn: the likeliest words, in the engine that users run it in."""
-    sittings = [Sitting(problem) for problem in islice(exam.problems(seed), n)]
+    sittings = [Sitting(problem) for problem in islice(language.tests(exam, seed), n)]
     for turn in range(len(sittings[0].problem.turns)):
         for s in sittings:
             turns = zip(s.problem.turns, s.texts, strict=False)
@@ -141,7 +141,7 @@ def _card(
         "recipe": recipe,
         "trained": {"from": f"{origin}, on {language.taught}", **trained, "threads": 1},
         "test": {
-            "problems": "of other seeds, those with seed_from('pocket', id) % 10 == 0, which training leaves out",
+            "problems": "of other seeds, and held out: training leaves them out by their ids",
             "decoding": f"greedy, at most {BUDGET} tokens, in float32 from the float16 weights",
             "interval": "95 %, Wilson",
             "by_size": found,

@@ -39,11 +39,16 @@ class TentsLanguage(Language):
     limits = (
         f"It has words for sides up to {v.SIDE} and plays easy puzzles only: the tricky rules weren't taught.",
         "Sides above 8 are a twentieth of what it trained on, and area above 100 is none of it.",
-        "There are 240 easy 4×4 puzzles and it trained on nine tenths: at 16 cells a study asks what it has seen.",
+        "It never trained on 4×4, 4×5 or 5×4, of which there are few; of the rest it left out one in ten.",
     )
 
     def __init__(self) -> None:
         super().__init__(v.all_words())
+
+    def held_out(self, problem: Problem) -> bool:
+        """All of 4×4, 4×5 and 5×4 as well: there are so few that a study would ask what was trained on."""
+        puzzle = Puzzle.from_id(problem.gold)
+        return sorted((puzzle.width, puzzle.height)) in ([4, 4], [4, 5]) or super().held_out(problem)
 
     def check(self, task: Task, size: int) -> None:
         if isinstance(task, Tents) and task.ids:

@@ -26,7 +26,7 @@ from ponder.models.pocket.execution import (
     step_word,
     value_word,
 )
-from ponder.models.pocket.language import Style, held_out
+from ponder.models.pocket.language import Style
 from ponder.tasks.execution import dictionary
 
 Fault: TypeAlias = Literal["start", "value", "digit", "carry", "key", "skip", "twice"]
@@ -48,7 +48,7 @@ def traces(seed: int, *, test: bool = False) -> Iterator[Steps]:
     rng, grown = random.Random(seed_from("faults", seed, test)), Curriculum(grown=0, tail_steps=48)
     while True:
         request = LANGUAGES["execution"].draw(rng, 0, grown)
-        if held_out(request.problem) == test:
+        if LANGUAGES["execution"].held_out(request.problem) == test:
             yield trace(request, rng.choice(STYLES), rng)
 
 
