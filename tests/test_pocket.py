@@ -74,22 +74,41 @@ def some(weights: Path, n: int) -> list[list[int]]:
     return prompts(9, n, task=task) + prompts(6, n, task=Execution(per_turn=0, dictionary=16))
 
 
-def test_logits_are_those_of_transformers(weights, reference) -> None:
+def off_by(weights: Path, prompt: list[int], exact) -> float:
+    """How far our logits are from those of a model in double precision, along the text that we write."""
     import torch
 
+    engine = Engine(weights, 16)
+    row = Recorded(prompt, 120, 0.0, 1, lambda row: None)
+    engine.join(row)
+    while engine.busy:
+        engine.step()
+    with torch.no_grad():
+        theirs = exact(torch.tensor([prompt + row.said[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+    return float(np.abs(np.array(row.logits) - theirs).max())
+
+
+def test_logits_are_those_of_transformers(weights, reference) -> None:
     exact = reference.double()  # in 32 bits it is itself off by more than 1e-4 where logits reach 50
-    for prompt in some(weights, 4):
-        engine = Engine(weights, 16)
-        row = Recorded(prompt, 120, 0.0, 1, lambda row: None)
-        engine.join(row)
-        while engine.busy:
-            engine.step()
-        with torch.no_grad():
-            theirs = exact(torch.tensor([prompt + row.said[:-1]])).logits[0, len(prompt) - 1 :].numpy()
-        # The styles, trained on from the plain one, are sharper: they lose up to 4e-4 of logits up to 46 in 32 bits.
-        bound = 1e-3 if "-" in weights.name else 1e-4
-        assert np.abs(np.array(row.logits) - theirs).max() < bound
+    # The styles, trained on from the plain one, are sharper: they lose up to 4e-4 of logits up to 46 in 32 bits.
+    bound = 1e-3 if "-" in weights.name else 1e-4
+    assert max(off_by(weights, prompt, exact) for prompt in some(weights, 4)) < bound
     reference.float()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_heads_may_share_keys_and_values(kv_heads, tmp_path) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from ponder.models.pocket.network import Llama, Shape
+
+    torch.manual_seed(kv_heads)
+    shape = Shape(width=32, layers=2, heads=4, kv_heads=kv_heads, head_width=12, inner=48)
+    model = Llama(LANGUAGES["tents"], shape)
+    for weights in model.blocks.parameters():
+        weights.data.normal_(0, 0.3)
+    model.save(tmp_path)
+    exact = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float64").eval()
+    assert max(off_by(tmp_path, prompt, exact) for prompt in prompts(16, 3)) < 1e-4
 
 
 def test_greedy_text_is_that_of_transformers(weights, reference) -> None:

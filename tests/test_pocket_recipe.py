@@ -19,7 +19,7 @@ from ponder.models.pocket.engine import safetensors
 from ponder.models.pocket.execution import AGAIN, added, number
 from ponder.models.pocket.language import ANSWER, BOS, EOS, THINK, first_turn
 from ponder.models.pocket.network import Shape
-from ponder.models.pocket.recipe import Data, Recipe, Training
+from ponder.models.pocket.recipe import Data, Recipe, Training, train
 from ponder.models.pocket.tents import Curriculum
 from ponder.models.pocket.tents_traces import trace, unsound
 from ponder.tasks.execution import Execution, dictionary
@@ -162,3 +162,19 @@ def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
     saved = safetensors(tmp_path / "model.safetensors")
     for name, tensor in broken.model.weights().items():
         assert np.array_equal(saved[name], tensor.half().float().numpy())
+
+
+def test_training_without_hope_begins_again_once(tmp_path) -> None:
+    small = Shape(width=32, layers=1, heads=2, kv_heads=1, head_width=16, inner=32)
+    recipe = Recipe("tents", Curriculum(smallest=9, largest=9, side=3), small, tokens=64, patience=2, hope=0.1)
+    training = train(recipe, tmp_path, save_every=1, test_every=100)
+    steps = [next(training) for _ in range(3)]
+    training = train(recipe, tmp_path, save_every=1, test_every=100)  # stopped, it knows that it has begun again
+    steps += [next(training) for _ in range(3)]
+    assert [(s["step"], s.get("begins")) for s in steps] == [
+        (1, None), (2, "again"), (1, None), (2, None), (3, None), (4, None)
+    ]  # fmt: skip
+    assert steps[-1]["tokens"] > 2 * steps[1]["tokens"]  # what the first try took is counted
+    first, second = Training(recipe), Training(recipe, soft=True)
+    assert torch.allclose(second.model.blocks[0].q, 0.3 * first.model.blocks[0].q)
+    assert torch.equal(second.model.embed.parts, first.model.embed.parts)

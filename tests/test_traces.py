@@ -58,7 +58,9 @@ def test_other_names_are_understood() -> None:
     assert (known.teacher, known.topic, known.gold, known.correct, known.tokens) == ("r1", "algebra", "2", True, 9)
     assert known.extra == {"x": [1]}
     assert parse(known.record()) == known
-    assert parse({"problem": "q", "response": "a", "answer": "gold"}).extra == {"answer": "gold"}
+    responded = parse({"problem": "q", "response": "a", "answer": "gold"})
+    assert (responded.answer, responded.gold) == ("a", "gold")
+    assert parse(responded.record()) == responded
 
 
 def test_copies_share_their_id() -> None:

@@ -31,7 +31,6 @@ __all__ = ["NAMES", "Pile", "Trace", "align", "hashed", "read", "similarity", "s
 NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "problem", "prompt", "instruction"),
     "thinking": ("thinking", "reasoning", "reasoning_content", "thinking_trajectories", "deepseek_reasoning"),
-    # Where there is a response, `answer` and `solution` mostly mean the right one.
     "answer": ("response", "completion", "output", "attempt", "deepseek_solution", "answer", "solution"),
     "id": ("id", "idx", "uuid"),
     "teacher": ("teacher", "model", "generator"),
@@ -40,6 +39,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "correct": ("correct", "is_correct", "final_answer_correct"),
     "tokens": ("tokens",),
 }
+RIGHT = ("answer", "solution")  # where something else is what was said, these mean what is right
 CHATS = ("messages", "conversations", "conversation")
 
 
@@ -117,6 +117,8 @@ def parse(record: Any) -> Trace:
         found["answer"] = found["answer"] or said
     if found["answer"] is None and isinstance(rest.get("steps"), list):
         found["answer"] = "\n\n".join(_text(step, "a step") for step in rest["steps"])
+    if found["gold"] is None:
+        found["gold"] = _take(rest, RIGHT)
     question, thinking, answer = (_text(found[key], key) for key in ("question", "thinking", "answer"))
     if not thinking:
         thinking, answer = split_thinking(answer)

@@ -35,8 +35,8 @@ from ponder.training.reward import train
 _GROWN = Curriculum(grown=0, tail_steps=48)
 _NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200)
 BACKBONES = {
-    "small": replace(_NEW, shape=Shape(width=16, layers=4, heads=1, inner=48)),
-    "medium": replace(_NEW, shape=Shape(width=32, layers=4, heads=2, inner=96)),
+    "small": replace(_NEW, shape=Shape(width=16, layers=4, heads=1, kv_heads=1, head_width=16, inner=48)),
+    "medium": replace(_NEW, shape=Shape(width=32, layers=4, heads=2, kv_heads=2, head_width=16, inner=96)),
     "large": replace(PLAIN, curriculum=_GROWN, steps=500, vector_rate=3e-3, decay=0.6),
 }
 

@@ -59,7 +59,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's matrices; the weights of the norms, and the scale of the scores, are multiplied in once and for all."""
+    """A layer's matrices, with what can be multiplied in once and for all.
+
+    That is the weights of the norms, the scale of the scores, and -1 for `gate` and `down`, because SiLU takes exp(-x).
+    """
 
     qkv: Floats
     out: Floats
@@ -70,7 +73,7 @@ class Layer:
 class Pages:
     """Attention in one step, over the pages in use; `rows` have the most pages first, `owners` are the pages' rows."""
 
-    def __init__(self, rows: list[Row], owners: list[Row], heads: int, width: int) -> None:
+    def __init__(self, rows: list[Row], owners: list[Row], heads: tuple[int, int], width: int) -> None:
         number = {row: n for n, row in enumerate(rows)}
         self._owner = np.array([number[row] for row in owners])
         levels = [[row.pages[n] for row in rows if n < len(row.pages)] for n in range(len(rows[0].pages))]
@@ -78,19 +81,19 @@ class Pages:
         self._ends = np.cumsum([len(level) for level in levels]).tolist()
         self.last = np.array([row.pages[-1] for row in rows])
         self.offset = np.array([row.place % PAGE for row in rows])  # of the new token in the last page
-        self._ahead = AHEAD[self.offset, None]
+        self._ahead = AHEAD[self.offset, None, None]
         # Room to work in, the same for all layers, and so in the processor's cache.
-        self._scores = np.empty((len(owners), heads, PAGE), dtype=np.float32)
-        self._parts = np.empty((len(owners), heads, width + 1), dtype=np.float32)
+        self._scores = np.empty((len(owners), *heads, PAGE), dtype=np.float32)
+        self._parts = np.empty((len(owners), *heads, width + 1), dtype=np.float32)
 
     def mixed(self, q: Floats, keys: Floats, values: Floats) -> Floats:
-        """For each row, its values as far as its query cares for their keys."""
+        """For each row, its values as far as its queries care for their keys."""
         scores, parts, used = self._scores, self._parts, len(self._owner)
-        np.matmul(keys[:used], q[self._owner, :, :, None], out=scores[..., None])
+        np.matmul(q.reshape(len(q), *scores.shape[1:3], -1)[self._owner], keys[:used].swapaxes(2, 3), out=scores)
         scores[self.last] += self._ahead
-        scores -= self._whole(scores.max(axis=-1), np.maximum)[self._owner, :, None]
+        scores -= self._whole(scores.max(axis=-1), np.maximum)[self._owner, ..., None]
         np.exp(scores, out=scores)
-        np.matmul(scores[:, :, None], values[:used], out=parts[:, :, None, :-1])
+        np.matmul(scores, values[:used], out=parts[..., :-1])
         parts[..., -1] = scores @ np.ones(PAGE, dtype=np.float32)
         sums = self._whole(parts, np.add)
         return (sums[..., :-1] / sums[..., -1:]).reshape(len(q), -1)
@@ -113,8 +116,10 @@ class Engine:
         weights = safetensors(folder / "model.safetensors")
         self.end = int(config["eos_token_id"])
         self.positions = int(config["max_position_embeddings"])
-        self._heads, self._eps = int(config["num_attention_heads"]), float(config["rms_norm_eps"])
-        self._width = int(config["hidden_size"]) // self._heads
+        self._eps = float(config["rms_norm_eps"])
+        # Heads of keys and values, and how many heads of queries share each of them.
+        queries, kv = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
+        self._heads, self._width = (kv, queries // kv), int(config["head_dim"])
         self._embed = weights["model.embed_tokens.weight"]
         self._head = np.ascontiguousarray(weights["model.norm.weight"][:, None] * weights["lm_head.weight"].T)
         self._layers = [_layer(weights, n, self._width) for n in range(config["num_hidden_layers"])]
@@ -127,7 +132,7 @@ class Engine:
         self._owners: list[tuple[Row, int]] = []  # of each page in use: the row, and which of its pages it is
         # An array for each layer, because memory is read the faster, the longer the stretch.
         self._keys, self._values = (
-            [np.zeros((0, self._heads, PAGE, self._width), dtype=np.float32) for _ in self._layers] for _ in "kv"
+            [np.zeros((0, kv, PAGE, self._width), dtype=np.float32) for _ in self._layers] for _ in "kv"
         )
 
     @property
@@ -166,14 +171,14 @@ class Engine:
         x = self._embed[row.prompt].T
         ahead = np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            q, k, v = self._projected(layer, x, self._turns[:length]).transpose(1, 2, 0, 3)
+            q, k, v = (part.swapaxes(0, 1) for part in self._projected(layer, x, self._turns[:length]))
             for page, start in zip(row.pages, range(0, length, PAGE), strict=True):
                 end = min(start + PAGE, length)
                 keys[page, :, : end - start], values[page, :, : end - start] = k[:, start:end], v[:, start:end]
-            scores = q @ k.swapaxes(1, 2) + ahead
+            scores = q.reshape(*self._heads, length, -1) @ k.swapaxes(1, 2)[:, None] + ahead
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed: Floats = weights @ v / weights.sum(axis=-1, keepdims=True)
-            x = self._fed(layer, x + layer.out.T @ mixed.swapaxes(1, 2).reshape(-1, length))
+            mixed: Floats = weights @ v[:, None] / weights.sum(axis=-1, keepdims=True)
+            x = self._fed(layer, x + layer.out.T @ mixed.swapaxes(2, 3).reshape(-1, length))
         self._write(row, self._logits(x[:, -1:])[0])
 
     def step(self) -> None:
@@ -185,10 +190,10 @@ class Engine:
         rows, idle = list(self._rows), [0] * (-len(self._rows) % TILE)
         pages = Pages(rows, [owner for owner, _ in self._owners], self._heads, self._width)
         turns = self._turns[[*(row.place for row in rows), *idle]]
-        mixed = np.zeros((len(turns), self._embed.shape[1]), dtype=np.float32)
+        mixed = np.zeros((len(turns), len(self._layers[0].out)), dtype=np.float32)
         x = _tiled(self._embed[[*(row.said[-1] for row in rows), *idle]])
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            q, k, v = self._projected(layer, x, turns)[: len(rows)].swapaxes(0, 1)
+            q, k, v = (part[: len(rows)] for part in self._projected(layer, x, turns))
             keys[pages.last, :, pages.offset], values[pages.last, :, pages.offset] = k, v
             mixed[: len(rows)] = pages.mixed(q, keys, values)
             x = self._fed(layer, x + layer.out.T @ _tiled(mixed))
@@ -204,18 +209,20 @@ class Engine:
             self._release(row)
             row.done(row)
 
-    def _projected(self, layer: Layer, x: Floats, turns: npt.NDArray[np.complex64]) -> Floats:
-        """Queries, keys and values, tokens × 3 × heads × width, the first two turned by their place."""
-        qkv = _untiled(layer.qkv.T @ self._normed(x)).reshape(len(turns), 3, self._heads, self._width)
-        qkv.view(np.complex64)[:, :2] *= turns[:, None, None]
-        return qkv
+    def _projected(self, layer: Layer, x: Floats, turns: npt.NDArray[np.complex64]) -> list[Floats]:
+        """Queries, keys and values, each tokens × heads × width, the first two turned by their place."""
+        qkv = _untiled(layer.qkv.T @ self._normed(x)).reshape(len(turns), -1, self._width)
+        kv, shared = self._heads
+        qkv.view(np.complex64)[:, :-kv] *= turns[:, None]
+        return np.split(qkv, (kv * shared, kv * (shared + 1)), axis=1)
 
     def _fed(self, layer: Layer, x: Floats) -> Floats:
-        gate, up = np.split(layer.gate_up.T @ self._normed(x), 2, axis=-2)
-        hidden = np.exp(-gate)
-        hidden += 1
-        np.divide(gate, hidden, out=hidden)
-        hidden *= up
+        both = layer.gate_up.T @ self._normed(x)
+        gate, hidden = both[..., : both.shape[-2] // 2, :], both[..., both.shape[-2] // 2 :, :]
+        hidden *= gate
+        np.exp(gate, out=gate)
+        gate += 1
+        hidden /= gate
         return np.asarray(x + layer.down.T @ hidden)
 
     def _logits(self, x: Floats) -> Floats:
@@ -248,8 +255,8 @@ def _layer(weights: dict[str, Floats], n: int, width: int) -> Layer:
     return Layer(
         qkv=norm1 * np.concatenate([query, key, found("self_attn.v_proj")], axis=1),
         out=np.ascontiguousarray(found("self_attn.o_proj")),
-        gate_up=np.ascontiguousarray(norm2 * np.concatenate([found("mlp.gate_proj"), found("mlp.up_proj")], axis=1)),
-        down=np.ascontiguousarray(found("mlp.down_proj")),
+        gate_up=np.ascontiguousarray(norm2 * np.concatenate([-found("mlp.gate_proj"), found("mlp.up_proj")], axis=1)),
+        down=np.ascontiguousarray(-found("mlp.down_proj")),
     )
 
 

@@ -25,7 +25,9 @@ from ponder.models.pocket.language import BOS, EOS, PAD, Language
 class Shape:
     width: int = 160
     layers: int = 6
-    heads: int = 5
+    heads: int = 4
+    kv_heads: int = 1  # of keys and values, which the others share: the cache, which decoding reads, is so much smaller
+    head_width: int = 40
     inner: int = 432
     positions: int = 2048
     theta: float = 10_000.0
@@ -40,8 +42,8 @@ class Shape:
             "intermediate_size": self.inner,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "head_dim": self.width // self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_width,
             "max_position_embeddings": self.positions,
             "rope_theta": self.theta,
             "rms_norm_eps": self.eps,
@@ -84,10 +86,14 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        w, inner = shape.width, shape.inner
+        w, inner, asking, asked = (
+            shape.width,
+            shape.inner,
+            *(n * shape.head_width for n in (shape.heads, shape.kv_heads)),
+        )
         self.norm1, self.norm2 = nn.Parameter(torch.ones(w)), nn.Parameter(torch.ones(w))
-        self.q, self.k, self.value = (nn.Parameter(torch.randn(w, w) * w**-0.5) for _ in range(3))
-        self.out = nn.Parameter(torch.zeros(w, w))
+        self.q, self.k, self.value = (nn.Parameter(torch.randn(n, w) * w**-0.5) for n in (asking, asked, asked))
+        self.out = nn.Parameter(torch.zeros(w, asking))
         self.gate, self.up = (nn.Parameter(torch.randn(inner, w) * w**-0.5) for _ in range(2))
         self.down = nn.Parameter(torch.zeros(w, inner))
 
@@ -95,7 +101,8 @@ class Block(nn.Module):
         """Queries, keys and values: tokens × heads × head width, not yet turned."""
         y = functional.rms_norm(x, (self.shape.width,), self.norm1, self.shape.eps)
         qkv = y @ torch.cat([self.q, self.k, self.value]).T
-        q, k, value = qkv.view(len(x), 3, self.shape.heads, -1).unbind(1)
+        heads, kv = self.shape.heads, self.shape.kv_heads
+        q, k, value = qkv.view(len(x), -1, self.shape.head_width).tensor_split((heads, heads + kv), 1)
         return q, k, value
 
     def feed(self, x: Tensor) -> Tensor:
@@ -109,9 +116,9 @@ class Block(nn.Module):
         for rows, length in groups:
             part = slice(start, start + rows * length)
             queries, keys, values = (
-                t[part].view(rows, length, self.shape.heads, -1).transpose(1, 2) for t in (q, k, value)
+                t[part].reshape(rows, length, -1, self.shape.head_width).transpose(1, 2) for t in (q, k, value)
             )
-            y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+            y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
             mixed.append(y.transpose(1, 2).reshape(rows * length, -1))
             start = part.stop
         return self.feed(x + torch.cat(mixed) @ self.out.T)
@@ -126,7 +133,7 @@ class Llama(nn.Module):
         self.embed, self.head = Table(language, shape.width, 0.3), Table(language, shape.width, 0.01)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
-        half = shape.width // shape.heads // 2
+        half = shape.head_width // 2
         angles = torch.outer(torch.arange(shape.positions), shape.theta ** (-torch.arange(half) / half))
         self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
