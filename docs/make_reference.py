@@ -107,7 +107,11 @@ def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
     if len(seeds) < 2:
         return ["One training seed so far."]
     labels = list(seeds[0]["accuracy"])
-    rows = [" | ".join([f"| {s['seed']}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |" for s in seeds]
+    names = [f"{s['seed']}, second try" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds]
+    rows = [
+        " | ".join([f"| {name}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |"
+        for name, s in zip(names, seeds, strict=True)
+    ]
     head = " | ".join(["| seed", *labels]) + " |"
     said = f"The same recipe with other seeds; {seeds[0]['seed']}, which ships, was chosen before they were trained:"
     return [said, "\n".join([head, "|---" * (len(labels) + 1) + "|", *rows])]

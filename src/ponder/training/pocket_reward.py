@@ -33,11 +33,11 @@ from ponder.training.reward import Recipe as Fit
 from ponder.training.reward import train
 
 _GROWN = Curriculum(grown=0, tail_steps=48)
-_NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200)
+_NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200, patience=0)
 BACKBONES = {
     "small": replace(_NEW, shape=Shape(width=16, layers=4, heads=1, kv_heads=1, head_width=16, inner=48)),
     "medium": replace(_NEW, shape=Shape(width=32, layers=4, heads=2, kv_heads=2, head_width=16, inner=96)),
-    "large": replace(PLAIN, curriculum=_GROWN, steps=500, vector_rate=3e-3, decay=0.6),
+    "large": replace(PLAIN, curriculum=_GROWN, steps=500, patience=0, vector_rate=3e-3, decay=0.6),
 }
 
 

@@ -119,7 +119,6 @@ class ExecutionLanguage(Language):
         f"It has words for {STEPS} steps in all, values up to {VALUES} and dictionaries of up to {ENTRIES}.",
         "More than 8 steps a turn, or 24 in the turns before, are a quarter of its lessons; more than 80 in all, none.",
         "Its histories were right ones: what errors in a history do to it is what it makes of something new.",
-        "Its recipe may fail: of two seeds the second had not learnt to look values up after half of its steps.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
     begins = rf"#\d+|{AGAIN}"

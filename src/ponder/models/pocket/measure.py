@@ -127,10 +127,15 @@ def _write(folder: Path, card: dict[str, Any]) -> None:
 def _card(
     folder: Path, language: Language, recipe: dict[str, Any], start: Path | None, found: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    *_, last = (json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines())
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     weights = folder / "model.safetensors"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    trained = {"seed": recipe["seed"], "tokens": last["tokens"], "cpu_seconds": last["cpu_seconds"]}
+    trained = {
+        "seed": recipe["seed"],
+        "tries": 1 + sum("begins" in report for report in log),
+        "tokens": log[-1]["tokens"],
+        "cpu_seconds": log[-1]["cpu_seconds"],
+    }
     origin = f"the weights with the digest {read_card(start)['digest']}" if start else "nothing"
     return {
         "name": "pocket",
