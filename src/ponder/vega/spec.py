@@ -1,0 +1,210 @@
+"""A Vega-Lite chart read into panels of layers and grids of panels; whatever is not understood here is an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ponder.vega.expressions import compiled
+from ponder.vega.unknown import Unknown, one_of, only
+
+Spec = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+MARKS = ("area", "line", "point", "rect", "rule", "text")
+PATHS = ("area", "line")
+LOOKS = "type color fill stroke opacity filled strokeWidth strokeDash clip".split()
+MORE_LOOKS = {
+    "area": ("interpolate",),
+    "line": ("interpolate", "point"),
+    "point": ("size", "shape", "xOffset", "yOffset"),
+    "rect": ("cornerRadius",),
+    "rule": (),
+    "text": ("align", "dx", "dy", "fontSize", "fontWeight", "strokeJoin", "text"),
+}
+CHANNELS = "x y x2 y2 yOffset color fill fillOpacity shape size strokeDash detail order text tooltip".split()
+SCALED = ("x", "y", "yOffset", "color", "fill", "fillOpacity", "shape", "size", "strokeDash")
+# What a chart may say of a channel; those of `field` alone, and those with a scale, an axis or a legend too.
+DEFINED = {"field", "type", "title", "value", "condition", "sort", "format"}
+VIEW = {"title", "data", "transform", "width", "height", "encoding"}
+TOP = {"$schema", "config", "datasets", "background", "padding", "resolve", "spacing", "bounds", "columns"}
+CONFIG = {
+    "view": "stroke continuousWidth continuousHeight",
+    "axis": "labelColor titleColor gridColor domainColor tickColor titleFontWeight titleFontSize labelFontSize",
+    "title": "anchor fontSize subtitleColor subtitleFontSize offset",
+    "legend": "labelFontSize titleFontSize symbolSize labelLimit",
+}
+
+
+@dataclass
+class Unit:
+    """One mark, what it shows, and its rows."""
+
+    mark: Spec
+    encoding: dict[str, Any]
+    rows: Rows
+
+    @property
+    def type(self) -> str:
+        return str(self.mark["type"])
+
+    @property
+    def filled(self) -> bool:
+        return bool(self.mark.get("filled", self.type in ("area", "rect", "text")))
+
+
+@dataclass
+class Node:
+    """Part of a picture, with its title and the legends that stand beside it."""
+
+    title: Spec | None
+    legends: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Panel(Node):
+    """Layers over one pair of axes."""
+
+    units: list[Unit] = field(default_factory=list)
+    width: Any = None
+    height: Any = None
+    scales: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Grid(Node):
+    """Panels, or grids of them, in rows of so many columns."""
+
+    children: list[Node] = field(default_factory=list)
+    columns: int = 1
+    gaps: tuple[float, float] = (20.0, 20.0)  # between rows and between columns
+    flush: bool = False  # gaps are between panels, not between all that belongs to them
+    resolve: dict[str, str] = field(default_factory=dict)
+
+
+def read(spec: Spec, data: Rows | None = None, datasets: Mapping[str, Rows] | None = None) -> Node:
+    """The chart and all that is in it."""
+    datasets = spec.get("datasets", datasets or {})
+    data = _data(spec, data, datasets)
+    kind = next((k for k in ("layer", "mark", "concat", "hconcat", "vconcat") if k in spec), None)
+    if kind is None:
+        raise Unknown(f"a chart of {', '.join(sorted(spec))}")
+    only(spec, VIEW | TOP | {kind}, "a chart")
+    title = _title(spec.get("title"))
+    if kind in ("layer", "mark"):
+        height = spec.get("height", 300)
+        if isinstance(height, dict):
+            only(height, {"step"}, "height")
+        units = list(_units(spec, data, datasets))
+        return Panel(title, units=units, width=spec.get("width"), height=spec.get("height"))
+    children = [read(child, data, datasets) for child in spec[kind]]
+    columns = 1 if kind == "vconcat" else spec.get("columns", len(children)) if kind == "concat" else len(children)
+    resolve = spec.get("resolve", {})
+    only(resolve, {"scale"}, "resolve")
+    spacing = spec.get("spacing", 20)
+    gaps = (spacing.get("row", 20), spacing.get("column", 20)) if isinstance(spacing, dict) else (spacing, spacing)
+    one_of(spec.get("bounds", "full"), ("full", "flush"), "bounds")
+    return Grid(
+        title,
+        children=children,
+        columns=max(1, columns),
+        gaps=gaps,
+        flush=spec.get("bounds") == "flush",
+        resolve=resolve.get("scale", {}),
+    )
+
+
+def configured(spec: Spec) -> Spec:
+    """The chart's configuration, which says only what is understood."""
+    config: Spec = spec.get("config", {})
+    only(config, {"font", "padding", "background", *CONFIG}, "the configuration")
+    for part, names in CONFIG.items():
+        only(config.get(part, {}), names.split(), f"the configuration of {part}")
+    one_of(config.get("title", {}).get("anchor", "start"), ("start",), "a title's anchor")
+    one_of(config.get("view", {}).get("stroke", None), (None,), "a panel's stroke")
+    return config
+
+
+def _title(title: Any) -> Spec | None:
+    if title is None:
+        return None
+    found = {"text": title} if isinstance(title, str | list) else dict(title)
+    only(found, {"text", "subtitle", "fontSize", "frame", "anchor"}, "a title")
+    one_of(found.get("anchor", "start"), ("start",), "a title's anchor")
+    one_of(found.get("frame", "bounds"), ("bounds", "group"), "a title's frame")
+    return found
+
+
+def _data(spec: Spec, inherited: Rows | None, datasets: Mapping[str, Rows]) -> Rows | None:
+    data = spec.get("data")
+    if data is None:
+        return inherited
+    only(data, {"name", "values"}, "data")
+    if "values" in data:
+        rows: Rows = data["values"]
+        return rows
+    if data["name"] not in datasets:
+        raise Unknown(f"data called `{data['name']}`")
+    return datasets[data["name"]]
+
+
+def _units(spec: Spec, data: Rows | None, datasets: Mapping[str, Rows]) -> Iterator[Unit]:
+    data = _data(spec, data, datasets)
+    if "layer" in spec:
+        if "encoding" in spec or "transform" in spec:
+            raise Unknown("an encoding or a transform that layers share")
+        for layer in spec["layer"]:
+            only(layer, VIEW - {"title", "width", "height"} | {"mark", "layer"}, "a layer")
+            yield from _units(layer, data, datasets)
+        return
+    mark = {"type": spec["mark"]} if isinstance(spec["mark"], str) else dict(spec["mark"])
+    one_of(mark["type"], MARKS, "the mark")
+    only(mark, {*LOOKS, *MORE_LOOKS[mark["type"]]}, f"the mark `{mark['type']}`")
+    one_of(mark.get("interpolate", "linear"), ("linear", "step-after"), "the interpolation")
+    encoding = _encoding(spec.get("encoding", {}))
+    rows = _filtered(data or [], spec.get("transform", []))
+    point = mark.pop("point", None)
+    yield Unit(mark, encoding, rows if mark["type"] in PATHS else _valid(rows, encoding))
+    if point:
+        dots = {"type": "point", "filled": True, "opacity": 1, **(point if isinstance(point, dict) else {})}
+        only(dots, {*LOOKS, *MORE_LOOKS["point"]}, "a line's points")
+        yield Unit(dots, encoding, _valid(rows, encoding))
+
+
+def _encoding(encoding: Spec) -> Spec:
+    only(encoding, CHANNELS, "an encoding")
+    for name, definition in encoding.items():
+        for one in definition if isinstance(definition, list) else [definition]:
+            guide = {"x": {"axis", "scale"}, "y": {"axis", "scale"}}.get(name, {"legend", "scale"})
+            only(one, DEFINED | (guide if name in SCALED else set()), f"the channel `{name}`")
+            if "field" not in one and "value" not in one:
+                raise Unknown(f"the channel `{name}` without a field or a value")
+            one_of(one.get("type", "nominal"), ("nominal", "quantitative"), "the type")
+            if "condition" in one:
+                only(one["condition"], {"test", "value"}, "a condition")
+    return encoding
+
+
+def _filtered(rows: Rows, transforms: Sequence[Spec]) -> Rows:
+    for transform in transforms:
+        only(transform, {"filter"}, "transform")
+        if not isinstance(transform["filter"], str):
+            raise Unknown("a filter that is no expression")
+        keep = compiled(transform["filter"])
+        rows = [row for row in rows if keep(row)]
+    return rows
+
+
+def _valid(rows: Rows, encoding: Spec) -> Rows:
+    """Rows that have a number wherever a scale needs one."""
+    wanted = [
+        encoding[name]["field"]
+        for name in SCALED
+        if encoding.get(name, {}).get("type") == "quantitative" and "field" in encoding[name]
+    ]
+    return [row for row in rows if all(is_number(row.get(name)) for name in wanted)]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
