@@ -53,9 +53,7 @@ def path(text: str) -> list[tuple[float, float]]:
     found = []
     for letter, rest in re.findall(r"([A-Za-z])([^A-Za-z]*)", text.replace("e-", "E-0")):
         given = numbers(rest)
-        if letter in "ML":
-            pairs = list(zip(given[::2], given[1::2], strict=True))
-        elif letter == "C":
+        if letter in "MLC":
             pairs = list(zip(given[::2], given[1::2], strict=True))
         elif letter in "hv":
             pairs = [(x + given[0], y)] if letter == "h" else [(x, y + given[0])]
@@ -115,7 +113,8 @@ def vega(svg: str) -> Shown:
             along = 0 if node.get("aria-label", "X").startswith("X") else 1
             places = [(t.text, numbers(t.get("transform"))[along]) for t in labels if t.text]
             found.axes.append(("xy"[along], places))
-    found.legends = [sum(map(words, by_class(node, "role-legend-label")), []) for node in by_class(root, "role-legend")]
+    for node in by_class(root, "role-legend"):
+        found.legends.append([text for label in by_class(node, "role-legend-label") for text in words(label)])
     for role in ("role-axis-title", "role-title-text", "role-title-subtitle", "role-legend-title"):
         for node in by_class(root, role):
             for text in node.iter(f"{SVG}text"):
@@ -154,7 +153,7 @@ def differences(mine: Shown, theirs: Shown, within: float = 0.5) -> list[str]:
     found = []
     if sorted(mine.texts) != sorted(theirs.texts):
         found.append(f"texts: {sorted(set(mine.texts) ^ set(theirs.texts))}")
-    if sorted(map(sorted, mine.legends)) != sorted(map(sorted, theirs.legends)):
+    if sorted(map(sorted, mine.legends)) != sorted(sorted(names) for names in theirs.legends if names):
         found.append(f"legends: {mine.legends} but {theirs.legends}")
     mine_axes, their_axes = (sorted(a.axes, key=lambda axis: axis[0]) for a in (mine, theirs))
     for (channel, one), (_, other) in zip(mine_axes, their_axes, strict=False):

@@ -22,10 +22,12 @@ COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "format": lambda value, specifier: Format.parse(specifier)(value),
     "replace": lambda text, old, new: _text(text).replace(old, new, 1),
-    "isValid": lambda value: value is not None and value == value,
+    "isValid": lambda value: value is not None,
     "round": lambda value: math.floor(value + 0.5),
     **{name: getattr(math, name) for name in ("floor", "ceil", "sqrt", "log", "exp", "pow")},
-    **{"abs": abs, "min": min, "max": max},
+    "abs": abs,
+    "min": min,
+    "max": max,
 }
 WORDS = {"true": True, "false": False, "null": None}
 
@@ -83,12 +85,12 @@ class _Parser:
             return inner
         token = self.tokens.pop(0) if self.tokens else ""
         if token[:1] in ("'", '"') and len(token) > 1:
-            return lambda row: token[1:-1]
+            return lambda _: token[1:-1]
         if token[:1].isdigit() or token[:1] == ".":
             number = float(token)
-            return lambda row: number
+            return lambda _: number
         if token in WORDS:
-            return lambda row: WORDS[token]
+            return lambda _: WORDS[token]
         if token == "datum":  # noqa: S105
             return self.field()
         if token in FUNCTIONS and self.take("("):

@@ -1,15 +1,15 @@
-"""Where everything goes: axes and words around each panel, panels in rows and columns, legends and titles around them."""
+"""Where everything goes: axes and words around each panel, panels in rows and columns, legends and titles around."""
 
 from __future__ import annotations
 
 import math
-from html import escape
 
-from ponder.vega.guides import Drawing, Style, axis, legend_block, lines_of, title_block
+from ponder.vega.axes import axis
+from ponder.vega.legends import legend, lines_of, title
 from ponder.vega.marks import drawn
 from ponder.vega.scales import resolve
 from ponder.vega.spec import Grid, Node, Panel, Spec, configured, read
-from ponder.vega.text import number, tag
+from ponder.vega.text import Drawing, safe, tag
 
 AIR = 16  # pixels at least between panels and what belongs to them
 
@@ -19,45 +19,41 @@ def picture(spec: Spec) -> str:
     config = configured(spec)
     root = read(spec)
     resolve(root)
-    style = Style(config.get("axis", {}), config.get("legend", {}), config.get("title", {}))
-    whole = _placed(root, style)
+    whole = _placed(root, config)
     pad = float(config.get("padding", 5))
     wide, high = (math.ceil(size + 2 * pad) for size in (whole.right - whole.left, whole.bottom - whole.top))
     back = tag("rect", width=wide, height=high, fill=config.get("background", "white"))
-    body = _moved(whole.body, pad - whole.left, pad - whole.top)
+    body = whole.moved(pad - whole.left, pad - whole.top)
     size = f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
-    font = escape(config.get("font", "sans-serif"))
-    label = escape(" ".join(lines_of((root.title or {}).get("text"))))
+    font = safe(config.get("font", "sans-serif"))
+    label = safe(" ".join(lines_of((root.title or {}).get("text"))))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{font}" role="img" aria-label="{label}">'
         f"{back}{body}</svg>\n"
     )
 
 
-def _moved(body: str, x: float, y: float) -> str:
-    return tag("g", body, transform=f"translate({number(x)},{number(y)})") if body else ""
-
-
-def _placed(node: Node, style: Style) -> Drawing:
+def _placed(node: Node, config: Spec) -> Drawing:
     """A part with its legends and its title; the first panel's upper left corner is at (0, 0)."""
-    inner, wide = _panel(node, style) if isinstance(node, Panel) else _grid(node, style)
+    inner, wide = _panel(node, config) if isinstance(node, Panel) else _grid(node, config)
     for orient in ("right", "bottom", "top", "top-right"):
-        inner = _with_legends(node, inner, orient, style, wide)
+        inner = _with_legends(node, inner, orient, config, wide)
     if not node.title or not lines_of(node.title.get("text")):
         return inner
-    block = title_block(node.title, style)
+    look = config.get("title", {})
+    block = title(node.title, look)
     x = 0.0 if node.title.get("frame") == "group" else inner.left
-    y = inner.top - float(style.title.get("offset", 4)) - block.bottom
-    body = _moved(block.body, x, y) + inner.body
+    y = inner.top - float(look.get("offset", 4)) - block.bottom
+    body = block.moved(x, y) + inner.body
     return Drawing(body, min(inner.left, x), y, max(inner.right, x + block.right), inner.bottom)
 
 
-def _with_legends(node: Node, inner: Drawing, orient: str, style: Style, wide: float) -> Drawing:
+def _with_legends(node: Node, inner: Drawing, orient: str, config: Spec, wide: float) -> Drawing:
     """Legends of one side: below each other at the right, else beside each other."""
     body, left, top, right, bottom = inner.body, inner.left, inner.top, inner.right, inner.bottom
     along = 0.0
-    for legend in node.legends:
-        side, offset, block = legend_block(legend, style, wide)
+    for shown in node.legends:
+        side, offset, block = legend(shown, config.get("legend", {}), wide)
         if side == "top-right" and isinstance(node, Grid):
             side, offset = "right", AIR  # inside, it would hide part of one panel of several
         if side != orient:
@@ -71,18 +67,19 @@ def _with_legends(node: Node, inner: Drawing, orient: str, style: Style, wide: f
         else:
             x, y = along, inner.bottom + offset if orient == "bottom" else inner.top - offset - block.bottom
             along += block.right + AIR
-        body += _moved(block.body, x, y)
+        body += block.moved(x, y)
         left, top = min(left, x), min(top, y)
         right, bottom = max(right, x + block.right), max(bottom, y + block.bottom)
     return Drawing(body, left, top, right, bottom)
 
 
-def _panel(panel: Panel, style: Style) -> tuple[Drawing, float]:
+def _panel(panel: Panel, config: Spec) -> tuple[Drawing, float]:
     """Axes and marks, and how wide the panel is."""
-    panel.width = 300 if panel.width is None else panel.width
-    panel.height = 300 if panel.height is None else panel.height
+    for name, channel in (("width", "x"), ("height", "y")):
+        if getattr(panel, name) is None:
+            setattr(panel, name, 300 if channel in panel.scales else 20)
     wide, high = float(panel.width), float(panel.height)
-    axes = [axis(panel, channel, style) for channel in ("x", "y")]
+    axes = [axis(panel, channel, config.get("axis", {})) for channel in ("x", "y")]
     bodies = [one.body for one in axes]
     left, top = min(0.0, *(a.left for a in axes)), min(0.0, *(a.top for a in axes))
     right, bottom = max(wide, *(a.right for a in axes)), max(high, *(a.bottom for a in axes))
@@ -96,12 +93,12 @@ def _panel(panel: Panel, style: Style) -> tuple[Drawing, float]:
     return Drawing("".join(bodies), left, top, right, bottom), wide
 
 
-def _grid(node: Node, style: Style) -> tuple[Drawing, float]:
+def _grid(node: Node, config: Spec) -> tuple[Drawing, float]:
     """Panels in rows and columns, each row and column as wide as its widest, and the width of all panels together."""
     assert isinstance(node, Grid)
     if not node.children:
         return Drawing("", 0, 0, 0, 0), 0.0
-    cells = [(divmod(i, node.columns), _placed(child, style)) for i, child in enumerate(node.children)]
+    cells = [(divmod(i, node.columns), _placed(child, config)) for i, child in enumerate(node.children)]
     sizes = [_size(child) for child in node.children]
     rows, columns = 1 + max(r for (r, _), _ in cells), 1 + max(c for (_, c), _ in cells)
     spans = {
@@ -110,7 +107,7 @@ def _grid(node: Node, style: Style) -> tuple[Drawing, float]:
     }
     xs = _origins(spans["x"], columns, node.gaps[1], node.flush)
     ys = _origins(spans["y"], rows, node.gaps[0], node.flush)
-    body = "".join(_moved(cell.body, xs[c], ys[r]) for (r, c), cell in cells)
+    body = "".join(cell.moved(xs[c], ys[r]) for (r, c), cell in cells)
     left, top = min(xs[c] + cell.left for (_, c), cell in cells), min(ys[r] + cell.top for (r, _), cell in cells)
     right = max(xs[c] + cell.right for (_, c), cell in cells)
     bottom = max(ys[r] + cell.bottom for (r, _), cell in cells)

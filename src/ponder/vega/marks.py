@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from ponder.vega.expressions import compiled
 from ponder.vega.numbers import Format
-from ponder.vega.scales import Bands, Colours, Continuous
+from ponder.vega.scales import Bands, Continuous
 from ponder.vega.spec import PATHS, Panel, Rows, Spec, Unit, is_number
-from ponder.vega.text import number, tag, width, written
+from ponder.vega.text import MIDDLE, number, plain, safe, tag, width, written
 from ponder.vega.unknown import Unknown
 
 Row = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 INK = {"rule": "black", "text": "black"}
 BLUE = "#4c78a8"
-MIDDLE = 0.3  # of a text's size, from its baseline up to its middle
 
 
 def drawn(panel: Panel, unit: Unit) -> tuple[str, list[Box]]:
@@ -82,7 +81,7 @@ def _value(panel: Panel, unit: Unit, channel: str, row: Row, default: Any = None
         return said["value"]
     scale: Any = panel.scales[channel]
     value = row.get(said["field"])
-    return scale.colour(value) if isinstance(scale, Colours) else scale(value)
+    return scale.colour(value) if channel in ("color", "fill") else scale(value)
 
 
 def _look(panel: Panel, unit: Unit, row: Row) -> Spec:
@@ -229,7 +228,7 @@ def _runs(panel: Panel, unit: Unit, rows: Rows) -> Iterator[list[tuple[float, ..
 def _steps(run: Sequence[tuple[float, ...]], which: int, steps: bool) -> list[str]:
     places = [(place[0], place[which]) for place in run]
     if steps:
-        turns = [(after[0], before[1]) for before, after in zip(places, places[1:], strict=False)]
+        turns = [(after[0], before[1]) for before, after in itertools.pairwise(places)]
         places = [place for pair in zip(places, [*turns, places[-1]], strict=True) for place in pair][:-1]
     return [f"{number(x)},{number(y)}" for x, y in places]
 
@@ -239,11 +238,11 @@ def tooltip(unit: Unit, row: Row) -> str:
     said = unit.encoding.get("tooltip", [])
     fields = [one for one in (said if isinstance(said, list) else [said]) if one.get("field") in row]
     lines = [f"{one.get('title', one['field'])}: {shown(row[one['field']], one)}" for one in fields]
-    return tag("title", escape("\n".join(lines))) if lines else ""
+    return tag("title", safe("\n".join(lines))) if lines else ""
 
 
 def shown(value: Any, said: Spec) -> str:
     """A value as text: numbers by their format."""
     if said.get("type") == "quantitative" and is_number(value):
         return Format.parse(said.get("format", ""))(value)
-    return "–" if value is None else str(value)
+    return "–" if value is None else plain(value)

@@ -96,7 +96,7 @@ class Format:
             part = part.rstrip("0")
         if self.comma:
             whole = f"{int(whole):,}"
-        negative = value < 0 and any(c in "123456789" for c in whole + part)
+        negative = value < 0 and (self.sign == "+" or any(c in "123456789" for c in whole + part))
         return (
             ("−" if negative else "+" if self.sign == "+" else "")
             + whole
@@ -118,12 +118,12 @@ def _unsigned(value: float, form: Format) -> tuple[str, str]:
         )
     if form.type == "e":
         number = _significant(value, precision + 1)
-        power = number.adjusted()
+        power = number.adjusted() if number else 0
         return f"{number.scaleb(-power):f}e{power:+d}", ""
     number = _significant(value * 100 if form.type == "p" else value, max(1, precision))
     power = number.adjusted() if number else 0
     if form.type == "s":
-        third = max(-8, min(8, power // 3))
+        third = _third(power)
         return f"{number.scaleb(-3 * third):f}", PREFIXES[third + 8].strip()
     if form.type in ("", "g") and not -7 < power < max(1, precision):
         return f"{number.scaleb(-power):f}e{power:+d}", ""
@@ -136,24 +136,26 @@ def _significant(value: float, digits: int) -> Decimal:
 
 
 def tick_format(specifier: str | None, low: float, high: float, count: float) -> Write:
-    """As many digits as tell the marks of a linear axis apart."""
+    """As many digits as tell the marks of a linear axis apart, unless the format says how many."""
     form = Format.parse(",f" if specifier is None else specifier)
+    if form.precision is not None or form.type == "d":
+        return form
     size = step(low, high, count)
-    size = -1 / size if size < 0 else size
+    small = _power(-1 / size if size < 0 else size)
     most = max(abs(low), abs(high))
-    if form.precision is not None and form.type != "s":
-        return form
     if form.type in ("f", "%"):
-        return replace(form, precision=max(0, -_power(size) - 2 * (form.type == "%")))
+        return replace(form, precision=max(0, -small - 2 * (form.type == "%")))
     if form.type == "s":
-        third = max(-8, min(8, _power(most) // 3))
-        precision = max(0, 3 * third - _power(size)) if form.precision is None else form.precision
-        plain = replace(form, type="f", precision=precision)
+        third = _third(_power(most))
+        plain = replace(form, type="f", precision=max(0, 3 * third - small))
         return lambda value: plain(value * 10.0 ** (-3 * third)) + PREFIXES[third + 8].strip()
-    if form.type == "d":
-        return form
-    precision = max(0, _power(most - size) - _power(size)) + 1
-    return replace(form, precision=precision - (form.type == "e"))
+    digits = max(0, _power(most - abs(-1 / size if size < 0 else size)) - small) + 1
+    return replace(form, precision=digits - (form.type == "e"))
+
+
+def _third(power: int) -> int:
+    """Of which power of a thousand there is a prefix."""
+    return max(-8, min(8, power // 3))
 
 
 def _power(value: float) -> int:

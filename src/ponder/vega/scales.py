@@ -17,8 +17,9 @@ from ponder.vega.unknown import Unknown, one_of, only
 CATEGORIES = "4c78a8 f58518 e45756 72b7b2 54a24b eeca3b b279a2 ff9da6 9d755d bab0ac"
 SCHEMES = {
     "yellowgreenblue": "eff9bd dbf1b4 bde5b5 94d5b9 69c5be 45b4c2 2c9ec0 2182b8 2163aa 23479c 1c3185",
-    "viridis": "440154 470e61 481a6c 482575 472f7d 443a83 414487 3d4e8a 39568c 35608d 31688e 2d708e 2a788e 27818e 23888e "
-    "21918d 1f988b 1fa088 22a884 2ab07f 35b779 43bf71 54c568 66cc5d 7ad151 8fd744 a5db36 bcdf27 d2e21b e9e51a fde725",
+    "viridis": "440154 470e61 481a6c 482575 472f7d 443a83 414487 3d4e8a 39568c 35608d 31688e 2d708e 2a788e 27818e "
+    "23888e 21918d 1f988b 1fa088 22a884 2ab07f 35b779 43bf71 54c568 66cc5d 7ad151 8fd744 a5db36 bcdf27 d2e21b e9e51a "
+    "fde725",
 }
 SHAPES = ["circle", "square", "triangle-up", "cross", "diamond", "triangle-right", "triangle-down", "triangle-left"]
 DASHES = [[1, 0], [4, 2], [2, 1], [1, 1], [1, 2, 4, 2]]
@@ -50,7 +51,7 @@ class Continuous:
         return self.range[0] + self.share(value) * (self.range[1] - self.range[0])
 
     def reach(self, value: Any) -> float:
-        """The place of a bar's end: what is not above zero lies beyond a logarithmic scale, so the bar runs to its edge."""
+        """The place of a bar's end; one that a logarithmic scale can't show lies at the scale's edge."""
         return self.range[0] if self.log and is_number(value) and value <= 0 else self(value)
 
     def ticks(self, count: int) -> list[float]:
@@ -71,8 +72,11 @@ class Colours(Continuous):
     scheme: str = ""
 
     def colour(self, value: Any) -> str:
+        return self.mixed(self.share(value))
+
+    def mixed(self, share: float) -> str:
         knots = [bytes.fromhex(knot) for knot in SCHEMES[self.scheme].split()]
-        place = min(max(self.share(value), 0.0), 1.0) * (len(knots) - 1)
+        place = min(max(share, 0.0), 1.0) * (len(knots) - 1)
         i = min(int(place), len(knots) - 2)
         mixed = (math.floor(a + (place - i) * (b - a) + 0.5) for a, b in zip(knots[i], knots[i + 1], strict=True))
         return "#" + "".join(f"{part:02x}" for part in mixed)
@@ -113,6 +117,8 @@ class Named:
 
     def __call__(self, value: Any) -> Any:
         return self.looks[self.domain.index(value) % len(self.looks)] if value in self.domain else None
+
+    colour = __call__
 
 
 Scale = Continuous | Bands | Named
@@ -203,7 +209,7 @@ def _names(claims: Sequence[Claim], said: Spec) -> list[Any]:
         every = (name for _, _, d in claims for name in (d.get("scale") or {}).get("domain", []))
         return list(dict.fromkeys(every))
     found = {row.get(definition["field"]) for _, unit, definition in claims for row in unit.rows}
-    order = next((d["sort"] for _, _, d in claims if d.get("sort")), [])
+    order: Any = next((d["sort"] for _, _, d in claims if d.get("sort")), [])
     if not isinstance(order, list):
         raise Unknown(f"the order `{order}`")
     known = sorted(found, key=lambda name: (isinstance(name, str), name is not None, name))
@@ -229,9 +235,8 @@ def _zero(channel: str, claims: Sequence[Claim], said: Spec) -> bool:
     """Whether the scale must reach zero: yes for dots and bars, no along a line."""
     if "zero" in said or "domain" in said:
         return bool(said.get("zero", False))
-    return channel == "size" or (
-        channel in ("x", "y") and not (channel == "x" and claims[0][1].type in ("line", "area"))
-    )
+    along = claims[0][1].type in ("line", "area") and "y" in claims[0][1].encoding
+    return channel in ("size", "y") or (channel == "x" and not along)
 
 
 def _continuous(channel: str, claims: list[Claim], ends: tuple[float, float]) -> Continuous:

@@ -14,7 +14,7 @@ Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 MARKS = ("area", "line", "point", "rect", "rule", "text")
 PATHS = ("area", "line")
-LOOKS = "type color fill stroke opacity filled strokeWidth strokeDash clip".split()
+LOOKS = {"type", "color", "fill", "stroke", "opacity", "filled", "strokeWidth", "strokeDash", "clip"}
 MORE_LOOKS = {
     "area": ("interpolate",),
     "line": ("interpolate", "point"),
@@ -23,8 +23,8 @@ MORE_LOOKS = {
     "rule": (),
     "text": ("align", "dx", "dy", "fontSize", "fontWeight", "strokeJoin", "text"),
 }
-CHANNELS = "x y x2 y2 yOffset color fill fillOpacity shape size strokeDash detail order text tooltip".split()
 SCALED = ("x", "y", "yOffset", "color", "fill", "fillOpacity", "shape", "size", "strokeDash")
+CHANNELS = {*SCALED, "x2", "y2", "detail", "order", "text", "tooltip"}
 # What a chart may say of a channel; those of `field` alone, and those with a scale, an axis or a legend too.
 DEFINED = {"field", "type", "title", "value", "condition", "sort", "format"}
 VIEW = {"title", "data", "transform", "width", "height", "encoding"}
@@ -93,9 +93,9 @@ def read(spec: Spec, data: Rows | None = None, datasets: Mapping[str, Rows] | No
     only(spec, VIEW | TOP | {kind}, "a chart")
     title = _title(spec.get("title"))
     if kind in ("layer", "mark"):
-        height = spec.get("height", 300)
-        if isinstance(height, dict):
-            only(height, {"step"}, "height")
+        for name in ("width", "height"):
+            if isinstance(spec.get(name), dict):
+                only(spec[name], {"step"}, name)
         units = list(_units(spec, data, datasets))
         return Panel(title, units=units, width=spec.get("width"), height=spec.get("height"))
     children = [read(child, data, datasets) for child in spec[kind]]
@@ -165,11 +165,12 @@ def _units(spec: Spec, data: Rows | None, datasets: Mapping[str, Rows]) -> Itera
     encoding = _encoding(spec.get("encoding", {}))
     rows = _filtered(data or [], spec.get("transform", []))
     point = mark.pop("point", None)
-    yield Unit(mark, encoding, rows if mark["type"] in PATHS else _valid(rows, encoding))
+    valid = _valid(rows, encoding)
+    yield Unit(mark, encoding, rows if mark["type"] in PATHS else valid)  # a path breaks where a number is missing
     if point:
         dots = {"type": "point", "filled": True, "opacity": 1, **(point if isinstance(point, dict) else {})}
         only(dots, {*LOOKS, *MORE_LOOKS["point"]}, "a line's points")
-        yield Unit(dots, encoding, _valid(rows, encoding))
+        yield Unit(dots, encoding, valid)
 
 
 def _encoding(encoding: Spec) -> Spec:
@@ -198,11 +199,10 @@ def _filtered(rows: Rows, transforms: Sequence[Spec]) -> Rows:
 
 def _valid(rows: Rows, encoding: Spec) -> Rows:
     """Rows that have a number wherever a scale needs one."""
-    wanted = [
-        encoding[name]["field"]
-        for name in SCALED
-        if encoding.get(name, {}).get("type") == "quantitative" and "field" in encoding[name]
-    ]
+    needs = [encoding[name] for name in SCALED if name in encoding]
+    wanted = [one["field"] for one in needs if one.get("type") == "quantitative" and "field" in one]
+    if any(isinstance(row.get(name), str) for row in rows for name in wanted):
+        raise Unknown("text as numbers")
     return [row for row in rows if all(is_number(row.get(name)) for name in wanted)]
 
 

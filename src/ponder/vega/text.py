@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 WEIGHTS = {"normal": "Regular", "bold": "Bold"}
+ASCENT, MIDDLE, DESCENT = 0.79, 0.3, 0.21  # of a text's size: from the baseline up to its top and middle, and down
+LINE = 2  # pixels between lines
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,22 @@ def _groups(data: bytes, start: int) -> list[tuple[int, int, int]]:
     return list(struct.iter_unpack(">LLL", data[whole + 16 : whole + 16 + 12 * count]))
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Part of a picture, and the box that it takes."""
+
+    body: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def moved(self, x: float, y: float) -> str:
+        if not self.body or not (x or y):
+            return self.body
+        return tag("g", self.body, transform=f"translate({number(x)},{number(y)})")
+
+
 def width(text: str, size: float, weight: str = "normal") -> float:
     widths = Font.load(weight).widths
     return size * sum(widths.get(ord(c), 0.6 if ord(c) < 0x2E80 else 1.0) for c in text)
@@ -64,10 +84,22 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+def safe(text: str) -> str:
+    """Text that is nothing but text in XML and in HTML."""
+    return escape(FORBIDDEN.sub("\ufffd", text))
+
+
+def plain(value: Any) -> str:
+    """A name as text."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return f"{value:g}" if isinstance(value, float) and value == int(value) else str(value)
+
+
 def tag(name: str, body: str = "", **attributes: Any) -> str:
     """An element; `stroke_width` becomes `stroke-width`, and attributes that are None are left out."""
     said = "".join(
-        f' {key.replace("_", "-")}="{escape(value if isinstance(value, str) else number(value))}"'
+        f' {key.replace("_", "-")}="{safe(value) if isinstance(value, str) else number(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -80,4 +112,4 @@ def written(
     """A line of text whose baseline begins, is centred or ends at a place."""
     anchor = {"left": None, "center": "middle", "right": "end"}[align]
     bold = None if weight == "normal" else weight
-    return tag("text", escape(text), x=x, y=y, font_size=size, fill=fill, text_anchor=anchor, font_weight=bold, **more)
+    return tag("text", safe(text), x=x, y=y, font_size=size, fill=fill, text_anchor=anchor, font_weight=bold, **more)
