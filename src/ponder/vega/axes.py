@@ -17,7 +17,7 @@ from ponder.vega.unknown import Unknown, one_of, only
 SETTINGS = {"title", "format", "tickCount", "values", "ticks", "domain", "grid", "minExtent"}
 LABELS = {"labelExpr", "labelOverlap", "labelSeparation", "labelAngle"}
 TICK, GAP, TITLE_GAP = 5, 2, 4  # pixels of a tick, before its label, and before the axis's title
-LONGEST = 180  # pixels of a label
+LONGEST, ROOM = 180, 4  # pixels of a label, and between two
 
 
 def axis(panel: Panel, channel: str, config: Spec) -> Drawing:
@@ -69,7 +69,9 @@ class _Axis:
         flat = self.across and not angle
         along = [width(text, size) if flat else size for text in texts]
         default = None if names else "greedy" if self.scale.log else "parity"
-        kept = apart(places, along, texts, self.said.get("labelOverlap", default), self.said.get("labelSeparation", 0))
+        kept = apart(
+            places, along, texts, self.said.get("labelOverlap", default), self.said.get("labelSeparation", ROOM)
+        )
         start = GAP + (TICK if self.said.get("ticks", True) else 0)
         labels = "".join(self.label(texts[i], places[i], start, size, flat) for i in kept)
         deep = size if flat else max((width(texts[i], size) for i in kept), default=0.0)

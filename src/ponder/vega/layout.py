@@ -25,7 +25,7 @@ def picture(spec: Spec) -> str:
     back = tag("rect", width=wide, height=high, fill=config.get("background", "white"))
     body = whole.moved(pad - whole.left, pad - whole.top)
     size = f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
-    font = safe(config.get("font", "sans-serif"))
+    font = safe(f"Roboto, {config.get('font', 'sans-serif')}")  # it was measured with Roboto
     label = safe(" ".join(lines_of((root.title or {}).get("text"))))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{font}" role="img" aria-label="{label}">'
