@@ -296,7 +296,7 @@ def _black(picture: bytes, wide: int) -> int:
 UNKNOWN = {
     "mark": ({"mark": "bar"}, "the mark `bar`"),
     "mark's look": ({"mark": {"type": "line", "interpolate": "monotone"}}, "the interpolation `monotone`"),
-    "channel": ({"encoding": {"theta": {"field": "a"}}}, "`theta` of an encoding"),
+    "channel": ({"encoding": {"theta": {"field": "a"}}}, "`theta` of an encoding of the mark `point`"),
     "aggregate": ({"encoding": {"x": {"aggregate": "mean", "field": "a"}}}, "`aggregate` of the channel `x`"),
     "transform": ({"transform": [{"fold": ["a"]}]}, "`fold` of transform"),
     "scale": (
@@ -306,6 +306,19 @@ UNKNOWN = {
     "axis": ({"encoding": {"x": {"field": "a", "type": "quantitative", "axis": {"zindex": 1}}}}, "`zindex` of an axis"),
     "time": ({"encoding": {"x": {"field": "a", "type": "temporal"}}}, "the type `temporal`"),
     "expression": ({"transform": [{"filter": "year(datum.a) > 1"}]}, "`year` in the expression `year(datum.a) > 1`"),
+    "sort": ({"encoding": {"x": {"field": "a", "type": "nominal", "sort": "-y"}}}, "the order `-y`"),
+    "backward": (
+        {"encoding": {"x": {"field": "a", "type": "quantitative", "scale": {"domain": [2, 1]}}}},
+        "the domain `[2, 1]`",
+    ),
+    "no scale": ({"encoding": {"color": {"field": "a", "scale": None}}}, "the channel `color` without a scale"),
+    "nested": ({"encoding": {"x": {"field": "a.b", "type": "quantitative"}}}, "the nested field `a.b`"),
+    "fields": ({"encoding": {"detail": [{"field": "a"}, {"field": "b"}]}}, "several fields as detail"),
+    "stacked": ({"mark": "area"}, "an area other than from y to y2"),
+    "binned": ({"mark": "rect"}, "a rectangle without an end along x"),
+    "param": ({"encoding": {"color": {"condition": {"param": "p", "value": 1}, "value": 2}}}, "`param` of a condition"),
+    "two axes": ({"resolve": {"scale": {"y": "independent"}}}, "`resolve` of a chart"),
+    "mark's expression": ({"mark": {"type": "point", "size": {"expr": "datum.a"}}}, "an expression as a mark's size"),
     "part": ({"projection": {}}, "`projection` of a chart"),
     "configuration": ({"config": {"bar": {}}}, "`bar` of the configuration"),
     "text as numbers": ({"data": {"values": [{"a": "7"}]}}, "text as numbers"),

@@ -92,13 +92,15 @@ class _Axis:
             marks, texts = scale.domain, [plain(name) for name in scale.domain]
         else:
             count = said.get("tickCount", 10 if scale.log else math.ceil(self.length / 40))
+            if not isinstance(count, int):
+                raise Unknown(f"the number of ticks `{count}`")
             marks, values = scale.ticks(count), said.get("values")
             if values:
                 marks = [v for v in values if 0 <= scale(v) <= math.ceil(self.length)]
             texts = list(map(scale.format(said.get("format"), count, skip=not values), marks))
         if "labelExpr" in said:
             expression = compiled(said["labelExpr"])
-            texts = [str(expression({"value": m, "label": t})) for m, t in zip(marks, texts, strict=True)]
+            texts = [plain(expression({"value": m, "label": t})) for m, t in zip(marks, texts, strict=True)]
         return marks, texts
 
     def lines(self, places: Sequence[float]) -> str:

@@ -8,8 +8,9 @@ from ponder.vega.axes import axis
 from ponder.vega.legends import legend, lines_of, title
 from ponder.vega.marks import drawn
 from ponder.vega.scales import resolve
-from ponder.vega.spec import Grid, Node, Panel, Spec, configured, read
+from ponder.vega.spec import Grid, Node, Panel, Spec, configured, is_number, read
 from ponder.vega.text import Drawing, safe, tag
+from ponder.vega.unknown import Unknown
 
 AIR = 16  # pixels at least between panels and what belongs to them
 
@@ -20,9 +21,11 @@ def picture(spec: Spec) -> str:
     root = read(spec)
     resolve(root)
     whole = _placed(root, config)
-    pad = float(config.get("padding", 5))
+    if not is_number(config["padding"]):
+        raise Unknown("a padding that differs by side")
+    pad = float(config["padding"])
     wide, high = (math.ceil(size + 2 * pad) for size in (whole.right - whole.left, whole.bottom - whole.top))
-    back = tag("rect", width=wide, height=high, fill=config.get("background", "white"))
+    back = tag("rect", width=wide, height=high, fill=config["background"])
     body = whole.moved(pad - whole.left, pad - whole.top)
     size = f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
     font = safe(f"Roboto, {config.get('font', 'sans-serif')}")  # it was measured with Roboto
@@ -81,6 +84,8 @@ def _panel(panel: Panel, config: Spec) -> tuple[Drawing, float]:
     wide, high = float(panel.width), float(panel.height)
     axes = [axis(panel, channel, config.get("axis", {})) for channel in ("x", "y")]
     bodies = [one.body for one in axes]
+    if rim := config.get("view", {}).get("stroke", "#ddd"):
+        bodies.insert(0, tag("rect", x=0.5, y=0.5, width=wide, height=high, fill="none", stroke=rim))
     left, top = min(0.0, *(a.left for a in axes)), min(0.0, *(a.top for a in axes))
     right, bottom = max(wide, *(a.right for a in axes)), max(high, *(a.bottom for a in axes))
     for unit in panel.units:

@@ -135,7 +135,9 @@ def _ends(panel: Panel, unit: Unit, channel: str, row: Row) -> tuple[float, floa
         if "field" not in second or not isinstance(scale, Continuous):
             raise Unknown(f"{channel}2 without numbers")
         return scale.reach(row.get(said["field"])), scale.reach(row.get(second["field"]))
-    if unit.type == "rect" and isinstance(scale, Bands):
+    if unit.type == "rect":
+        if not isinstance(scale, Bands):
+            raise Unknown(f"a rectangle without an end along {channel}")
         start = scale.start(row.get(said["field"]))
         return start, start + scale.width
     return first, first
@@ -192,11 +194,10 @@ def _paths(panel: Panel, unit: Unit) -> Iterator[str]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in unit.rows:
         groups.setdefault(tuple(row.get(unit.encoding[c]["field"]) for c in apart), []).append(row)
-    order = unit.encoding.get("order", unit.encoding.get("x", {})).get("field")
+    order = unit.encoding.get("order", {}).get("field")
     steps = unit.mark.get("interpolate") == "step-after"
     for rows in groups.values():
-        if order and all(is_number(row.get(order)) for row in rows):
-            rows.sort(key=lambda row: row[order])
+        rows.sort(key=lambda row: _rank(row.get(order) if order else _place(panel, unit, "x", row)))
         path = ""
         for part in _runs(panel, unit, rows):
             if unit.type == "area":
@@ -208,6 +209,11 @@ def _paths(panel: Panel, unit: Unit) -> Iterator[str]:
             look = _look(panel, unit, rows[0])
             alike = {k: v for k, v in rows[0].items() if all(row.get(k) == v for row in rows)}
             yield tag("path", tooltip(unit, alike), d=path, **look)
+
+
+def _rank(value: Any) -> tuple[bool, float]:
+    """Numbers in their order, then what is none."""
+    return (False, value) if is_number(value) else (True, 0.0)
 
 
 def _runs(panel: Panel, unit: Unit, rows: Rows) -> Iterator[list[tuple[float, ...]]]:

@@ -197,21 +197,23 @@ def _explain(node: Node, name: str, claims: list[Claim]) -> None:
 
 def _said(claims: Sequence[Claim]) -> Spec:
     """What layers say of their scale outright; the first to say something is right."""
-    scales = [definition.get("scale") or {} for _, _, definition in claims]
+    scales = [definition.get("scale", {}) for _, _, definition in claims]
     for scale in scales:
         only(scale, SETTINGS, "a scale")
+        for name in ("nice", "zero"):
+            one_of(scale.get(name, False), (True, False), f"a scale's {name}")
+        if not isinstance(scale.get("domain", []), list):
+            raise Unknown(f"the domain `{scale['domain']}`")
     return {key: value for scale in reversed(scales) for key, value in scale.items()}
 
 
 def _names(claims: Sequence[Claim], said: Spec) -> list[Any]:
     """As the chart orders them, or else in alphabetical order."""
     if "domain" in said:
-        every = (name for _, _, d in claims for name in (d.get("scale") or {}).get("domain", []))
+        every = (name for _, _, d in claims for name in d.get("scale", {}).get("domain", []))
         return list(dict.fromkeys(every))
     found = {row.get(definition["field"]) for _, unit, definition in claims for row in unit.rows}
-    order: Any = next((d["sort"] for _, _, d in claims if d.get("sort")), [])
-    if not isinstance(order, list):
-        raise Unknown(f"the order `{order}`")
+    order: list[Any] = next((d["sort"] for _, _, d in claims if "sort" in d), [])
     known = sorted(found, key=lambda name: (isinstance(name, str), name is not None, name))
     return [name for name in order if name in found] + [name for name in known if name not in order]
 
@@ -219,7 +221,10 @@ def _names(claims: Sequence[Claim], said: Spec) -> list[Any]:
 def _extent(channel: str, claims: Sequence[Claim], said: Spec) -> tuple[float, float] | None:
     """The numbers that a scale must show: as said, or as in the data."""
     if "domain" in said:
-        values = [end for _, _, d in claims for end in (d.get("scale") or {}).get("domain", [])]
+        domains = [d["scale"]["domain"] for _, _, d in claims if "domain" in d.get("scale", {})]
+        if any(len(ends) != 2 or not all(map(is_number, ends)) or ends[0] > ends[1] for ends in domains):
+            raise Unknown(f"the domain `{domains[0]}`")
+        values = [end for ends in domains for end in ends]
     else:
         values = [
             row[key]
@@ -271,12 +276,13 @@ def _position(channel: str, claims: list[Claim], panel: Panel) -> Scale:
     size = panel.width if channel == "x" else panel.height
     if kinds == {"quantitative"}:
         one_of(said.get("type", "linear"), ("linear", "log"), "the scale")
+        if "range" in said:
+            raise Unknown(f"a range along {channel}")
         length = 300 if size is None else size
         if not is_number(length):
             raise Unknown(f"the size `{length}` along numbers")
         return _continuous(channel, claims, (0.0, length) if channel == "x" else (length, 0.0))
-    if "type" in said or "range" in said:
-        raise Unknown("a kind or a range of a scale of names")
+    only(said, {"domain", "paddingInner", "paddingOuter"}, "a scale of names")
     names = _names(claims, said)
     nested = panel.scales.get(f"{channel}Offset")
     band = nested or any(unit.type == "rect" for _, unit, _ in claims)

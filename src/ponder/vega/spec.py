@@ -25,10 +25,11 @@ MORE_LOOKS = {
 }
 SCALED = ("x", "y", "yOffset", "color", "fill", "fillOpacity", "shape", "size", "strokeDash")
 CHANNELS = {*SCALED, "x2", "y2", "detail", "order", "text", "tooltip"}
-# What a chart may say of a channel; those of `field` alone, and those with a scale, an axis or a legend too.
-DEFINED = {"field", "type", "title", "value", "condition", "sort", "format"}
+CONDITIONAL = ("color", "fill", "fillOpacity", "shape", "size", "strokeDash")
+ENDED = ("area", "rect", "rule")  # marks that may reach from x to x2, or from y to y2
 VIEW = {"title", "data", "transform", "width", "height", "encoding"}
-TOP = {"$schema", "config", "datasets", "background", "padding", "resolve", "spacing", "bounds", "columns"}
+GRID = {"title", "data", "resolve", "spacing", "bounds", "columns"}
+TOP = {"$schema", "config", "datasets", "background", "padding"}
 CONFIG = {
     "view": "stroke continuousWidth continuousHeight",
     "axis": "labelColor titleColor gridColor domainColor tickColor titleFontWeight titleFontSize labelFontSize",
@@ -90,14 +91,16 @@ def read(spec: Spec, data: Rows | None = None, datasets: Mapping[str, Rows] | No
     kind = next((k for k in ("layer", "mark", "concat", "hconcat", "vconcat") if k in spec), None)
     if kind is None:
         raise Unknown(f"a chart of {', '.join(sorted(spec))}")
-    only(spec, VIEW | TOP | {kind}, "a chart")
     title = _title(spec.get("title"))
     if kind in ("layer", "mark"):
+        only(spec, VIEW | TOP | {kind}, "a chart")
         for name in ("width", "height"):
-            if isinstance(spec.get(name), dict):
-                only(spec[name], {"step"}, name)
+            size = spec.get(name)
+            if not (size is None or is_number(size) or (isinstance(size, dict) and size.keys() == {"step"})):
+                raise Unknown(f"the {name} `{size}`")
         units = list(_units(spec, data, datasets))
         return Panel(title, units=units, width=spec.get("width"), height=spec.get("height"))
+    only(spec, GRID | TOP | {kind}, "a chart")
     children = [read(child, data, datasets) for child in spec[kind]]
     columns = 1 if kind == "vconcat" else spec.get("columns", len(children)) if kind == "concat" else len(children)
     resolve = spec.get("resolve", {})
@@ -122,8 +125,10 @@ def configured(spec: Spec) -> Spec:
     for part, names in CONFIG.items():
         only(config.get(part, {}), names.split(), f"the configuration of {part}")
     one_of(config.get("title", {}).get("anchor", "start"), ("start",), "a title's anchor")
-    one_of(config.get("view", {}).get("stroke", None), (None,), "a panel's stroke")
-    return config
+    for name in ("continuousWidth", "continuousHeight"):
+        one_of(config.get("view", {}).get(name, 300), (300,), "the size of panels")
+    top: Spec = {name: spec[name] for name in ("background", "padding") if name in spec}
+    return {"background": "white", "padding": 5, **config, **top}
 
 
 def _title(title: Any) -> Spec | None:
@@ -162,7 +167,10 @@ def _units(spec: Spec, data: Rows | None, datasets: Mapping[str, Rows]) -> Itera
     one_of(mark["type"], MARKS, "the mark")
     only(mark, {*LOOKS, *MORE_LOOKS[mark["type"]]}, f"the mark `{mark['type']}`")
     one_of(mark.get("interpolate", "linear"), ("linear", "step-after"), "the interpolation")
-    encoding = _encoding(spec.get("encoding", {}))
+    for name in mark.keys() - {"align", "point"}:
+        if isinstance(mark[name], dict):
+            raise Unknown(f"an expression as a mark's {name}")
+    encoding = _encoding(spec.get("encoding", {}), mark["type"])
     rows = _filtered(data or [], spec.get("transform", []))
     point = mark.pop("point", None)
     valid = _valid(rows, encoding)
@@ -173,18 +181,37 @@ def _units(spec: Spec, data: Rows | None, datasets: Mapping[str, Rows]) -> Itera
         yield Unit(dots, encoding, valid)
 
 
-def _encoding(encoding: Spec) -> Spec:
-    only(encoding, CHANNELS, "an encoding")
+def _encoding(encoding: Spec, mark: str) -> Spec:
+    """What a layer shows, where each channel says only what is understood."""
+    only(encoding, CHANNELS - (set() if mark in ENDED else {"x2", "y2"}), f"an encoding of the mark `{mark}`")
     for name, definition in encoding.items():
+        if isinstance(definition, list) and name != "tooltip":
+            raise Unknown(f"several fields as {name}")
         for one in definition if isinstance(definition, list) else [definition]:
-            guide = {"x": {"axis", "scale"}, "y": {"axis", "scale"}}.get(name, {"legend", "scale"})
-            only(one, DEFINED | (guide if name in SCALED else set()), f"the channel `{name}`")
-            if "field" not in one and "value" not in one:
-                raise Unknown(f"the channel `{name}` without a field or a value")
-            one_of(one.get("type", "nominal"), ("nominal", "quantitative"), "the type")
-            if "condition" in one:
-                only(one["condition"], {"test", "value"}, "a condition")
+            _channel(name, one)
+    if mark == "area" and ("y2" not in encoding or "x2" in encoding):
+        raise Unknown("an area other than from y to y2")
     return encoding
+
+
+def _channel(name: str, said: Spec) -> None:
+    names = {"field", "type", "title", "value", "format"}
+    if name in SCALED:
+        names |= {"scale", "sort", "axis" if name in ("x", "y") else "legend"}
+    only(said, names | ({"condition"} if name in CONDITIONAL else set()), f"the channel `{name}`")
+    if "field" not in said and "value" not in said:
+        raise Unknown(f"the channel `{name}` without a field or a value")
+    if any(c in ".[\\" for c in said.get("field", "")):
+        raise Unknown(f"the nested field `{said['field']}`")
+    if "scale" in said and said["scale"] is None:
+        raise Unknown(f"the channel `{name}` without a scale")
+    one_of(said.get("type", "nominal"), ("nominal", "quantitative"), "the type")
+    if "sort" in said and (said["type"] != "nominal" or not isinstance(said["sort"], list)):
+        raise Unknown(f"the order `{said['sort']}`")
+    if "condition" in said:
+        only(said["condition"], {"test", "value"}, "a condition")
+        if not isinstance(said["condition"].get("test"), str):
+            raise Unknown("a condition that is no expression")
 
 
 def _filtered(rows: Rows, transforms: Sequence[Spec]) -> Rows:

@@ -18,5 +18,5 @@ def only(found: Mapping[str, Any], names: Collection[str], where: str) -> None:
 
 
 def one_of(value: Any, values: Collection[Any], where: str) -> None:
-    if value not in values:
+    if value not in list(values):
         raise Unknown(f"{where} `{value}`")
