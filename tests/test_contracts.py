@@ -17,7 +17,7 @@ EVERY = [(kind, name) for kind in plugins.CONTRACTS for name in plugins.files(ki
 # The pipeline from left to right: a file imports only from what stands before it.
 ORDER = [
     "core", "stats", "plugins", "answers", "tasks", "serve", "caches", "models", "traces", "rewards", "selection", "training", "lengths", "methods", "study", "store", "run", "fit", "plan", "progress",
-    "figures", "report", "export", "describe", "check", "scaffold", "cli",
+    "vega", "figures", "report", "export", "describe", "check", "scaffold", "cli",
 ]  # fmt: skip
 
 
@@ -56,7 +56,7 @@ import sys
 from ponder import plugins, study
 listed = {kind: plugins.names(kind) for kind in plugins.CONTRACTS}
 assert listed["tasks"] and study.built_in()
-heavy = {"numpy", "altair", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
+heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
 loaded = heavy & set(sys.modules) | {m for m in sys.modules if m.startswith("ponder.tasks.")}
 sys.exit(f"loaded {loaded}" if loaded else 0)
 """
@@ -69,7 +69,7 @@ def test_asking_an_endpoint_loads_no_numpy() -> None:
 import sys
 from ponder import cli, run, store, study
 import ponder.models.endpoint, ponder.tasks.tents
-heavy = {"numpy", "altair", "vl_convert", "torch", "polars"} & set(sys.modules)
+heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "polars"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
