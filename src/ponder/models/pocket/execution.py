@@ -118,6 +118,7 @@ class ExecutionLanguage(Language):
     limits = (
         f"It has words for {STEPS} steps in all, values up to {VALUES} and dictionaries of up to {ENTRIES}.",
         "More than 8 steps a turn, or 24 in the turns before, are a quarter of its lessons; more than 80 in all, none.",
+        "Other seeds are as good up to 16 steps a turn; beyond, they have holes (24 steps: .07, .93; 48: .47, 1.00).",
         "Its histories were right ones: what errors in a history do to it is what it makes of something new.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
