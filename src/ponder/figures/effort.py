@@ -144,9 +144,11 @@ def _says(summary: dict[str, Any], fits: Records, unit: str) -> list[str]:
     """The numbers of the panel, below its title."""
     lines = []
     if summary["critical_size"] is not None:
-        lines.append(f"half right at {span(summary, 'critical_size')} {unit}s; effort {summary['effort']}")
+        lines.append(
+            f"half right at {span(summary, 'critical_size')} {unit}s; effort {summary['effort']} (dashed: all attempts)"
+        )
     else:
-        lines.append(f"doesn't cross 50 % within these sizes; effort {summary['effort']}")
+        lines.append(f"doesn't cross 50 % within these sizes; effort {summary['effort']} (dashed: all attempts)")
     for fit in fits:
         if fit["fitted_to"] == "solved":
             r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
@@ -217,7 +219,7 @@ def _points(points: Records, axes: _Axes) -> list[alt.Chart]:
         "solved": ("circle", SOLVED, -3),
     }
     used = [k for k in looks if any(p["outcome"] == k for p in points)]
-    legend = alt.Legend(title=None, orient="top-right", fillColor="white", padding=4, symbolOpacity=1)
+    legend = alt.Legend(title=None, orient="top-left", offset=6, fillColor="white", padding=4, symbolOpacity=1)
     shape = alt.Scale(domain=used, range=[looks[k][0] for k in used])
     colour = alt.Scale(domain=used, range=[looks[k][1] for k in used])
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ponder.vega.axes import axis
-from ponder.vega.legends import legend, lines_of, title
+from ponder.vega.legends import INSIDE, ORIENTS, legend, lines_of, title
 from ponder.vega.marks import drawn
 from ponder.vega.scales import resolve
 from ponder.vega.spec import Grid, Node, Panel, Spec, configured, is_number, read
@@ -39,7 +39,7 @@ def picture(spec: Spec) -> str:
 def _placed(node: Node, config: Spec) -> Drawing:
     """A part with its legends and its title; the first panel's upper left corner is at (0, 0)."""
     inner, wide = _panel(node, config) if isinstance(node, Panel) else _grid(node, config)
-    for orient in ("right", "bottom", "top", "top-right"):
+    for orient in ORIENTS:
         inner = _with_legends(node, inner, orient, config, wide)
     if not node.title or not lines_of(node.title.get("text")):
         return inner
@@ -57,15 +57,15 @@ def _with_legends(node: Node, inner: Drawing, orient: str, config: Spec, wide: f
     along = 0.0
     for shown in node.legends:
         side, offset, block = legend(shown, config.get("legend", {}), wide)
-        if side == "top-right" and isinstance(node, Grid):
+        if side in INSIDE and isinstance(node, Grid):
             side, offset = "right", AIR  # inside, it would hide part of one panel of several
         if side != orient:
             continue
         if orient == "right":
             x, y = inner.right + offset, along
             along += block.bottom + AIR
-        elif orient == "top-right":
-            x, y = wide - block.right - offset, along + offset
+        elif orient in INSIDE:
+            x, y = offset if orient == "top-left" else wide - block.right - offset, along + offset
             along += block.bottom
         else:
             x, y = along, inner.bottom + offset if orient == "bottom" else inner.top - offset - block.bottom

@@ -26,7 +26,8 @@ SETTINGS = {
     "tickCount",
 }
 LOOKS = {"symbolOpacity", "symbolType", "gradientThickness", "gradientLength"}
-ORIENTS = ("right", "bottom", "top", "top-right")
+INSIDE = ("top-left", "top-right")
+ORIENTS = ("right", "bottom", "top", *INSIDE)
 NEAR, BETWEEN = 4, 12  # pixels between a sign and its name, and between columns
 
 
@@ -73,7 +74,7 @@ def legend(shown: Legend, config: Spec, room: float) -> tuple[str, float, Drawin
     drawn = tag("g", drawn, **{"class": "legend"})
     return (
         orient,
-        float(said.get("offset", 0 if orient == "top-right" else 18)),
+        float(said.get("offset", 0 if orient in INSIDE else 18)),
         Drawing(drawn, 0, 0, whole.right, whole.bottom),
     )
 
