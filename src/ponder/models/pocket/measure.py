@@ -146,7 +146,7 @@ def _card(
         "recipe": recipe,
         "trained": {"from": f"{origin}, on {language.taught}", **trained, "threads": 1},
         "test": {
-            "problems": "of other seeds, and held out: training leaves them out by their ids",
+            "problems": "held out of training by their ids",
             "decoding": f"greedy, at most {BUDGET} tokens, in float32 from the float16 weights",
             "interval": "95 %, Wilson",
             "by_size": found,
