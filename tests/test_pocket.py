@@ -131,7 +131,7 @@ def test_the_tokenizer_is_ours(weights) -> None:
     assert tokenizer.get_vocab() == spoken.index
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 2.5])  # at 1 it is so sure that texts are those of 0
 def test_a_text_depends_on_its_seed_alone(temperature) -> None:
     asked = prompts(20, 12) + prompts(16, 12)
     together = written(asked, rows=16, temperature=temperature)

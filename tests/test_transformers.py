@@ -86,7 +86,7 @@ def test_the_cache_is_measured() -> None:
     (whole,) = answered(Transformers(id="pocket"), requests(25, 1))
     cut = Compress(policy="streaming", budget=64, window=16, ratio=0.5).apply(Transformers(id="pocket"))
     (less,) = answered(cut, requests(25, 1))
-    token = 2 * 6 * 160 * 4  # keys and values, layers, width, bytes
+    token = 2 * 6 * 40 * 4  # keys and values, layers, width of their one head, bytes
     tokens = whole.bill.prompt_tokens + whole.bill.thinking_tokens + whole.bill.answer_tokens
     assert whole.measures["cache_peak"] == token * (tokens - 1)  # the last token is never read
     assert less.measures["cache_peak"] == token * 64
