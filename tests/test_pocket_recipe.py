@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ponder.core import Request
+from ponder.core import Request, UserError
 from ponder.models.pocket import LANGUAGES
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.engine import safetensors
@@ -175,6 +176,8 @@ def test_training_without_hope_begins_again_once(tmp_path) -> None:
         (1, None), (2, "again"), (1, None), (2, None), (3, None), (4, None)
     ]  # fmt: skip
     assert steps[-1]["tokens"] > 2 * steps[1]["tokens"]  # what the first try took is counted
+    with pytest.raises(UserError, match="another recipe or with another seed"):
+        next(train(replace(recipe, seed=2), tmp_path))
     first, second = Training(recipe), Training(recipe, soft=True)
     assert torch.allclose(second.model.blocks[0].q, 0.3 * first.model.blocks[0].q)
     assert torch.equal(second.model.embed.parts, first.model.embed.parts)

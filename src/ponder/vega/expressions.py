@@ -124,7 +124,14 @@ def _joined(sign: str, left: Code, right: Code) -> Code:
     if sign == "+":
         return lambda row: _sum(left(row), right(row))
     work = {"-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": math.fmod}[sign]
-    return lambda row: work(left(row), right(row))
+
+    def result(row: Row) -> Any:
+        try:
+            return work(left(row), right(row))
+        except (TypeError, ZeroDivisionError):
+            raise Unknown(f"an expression with `{sign}` of what can't be reckoned with") from None
+
+    return result
 
 
 def _sum(left: Any, right: Any) -> Any:

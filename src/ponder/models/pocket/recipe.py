@@ -42,9 +42,9 @@ class Recipe:
     # on an execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 with letters as parts of the keys as well.)
     alike: bool = False
 
-    # If the loss is above `hope` at step `patience`, training begins again with queries and keys a third as large:
-    # attention that begins sharp can take ten times as long to find what it should look up. (The execution model that
-    # ships learnt it at once, seeds 2 and 3 only then.)
+    # If the loss is above `hope` at step `patience`, one at which it saves, training begins again with queries and keys
+    # a third as large: attention that begins sharp can take ten times as long to find what it should look up. (The
+    # execution model that ships learnt it at once, seeds 2 and 3 only then.)
     patience: int = 0  # 0: never
     hope: float = 0.0
 
@@ -220,7 +220,11 @@ def train(
     torch.set_num_threads(1)
     language = speaks(recipe.task)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n", "utf-8")
+    written, said = folder / "recipe.json", json.dumps(asdict(recipe), indent=1) + "\n"
+    if (folder / "training.pt").exists() and written.read_text("utf-8") != said:
+        what = f"{folder} holds a training by another recipe or with another seed"
+        raise UserError(what, hint="go on with the same --seed and Ponder as before, or give another folder with -o")
+    written.write_text(said, "utf-8")
     training, data = Training(recipe, start), Data(recipe)
     if (folder / "training.pt").exists():
         training.resume(folder)
@@ -230,29 +234,19 @@ def train(
         losses.append(training.learn(data.batch(training.step)))
         training.seconds += time.process_time() - began
         if training.step % save_every == 0 or training.step == recipe.steps:
-            loss = sum(losses) / len(losses)
-            hopeless = training.step == recipe.patience and loss > recipe.hope and not training.soft
-            training.save(folder)
-            tested = training.step % test_every == 0 or training.step == recipe.steps
-            report = {
-                "step": training.step,
-                "loss": round(loss, 4),
-                "tokens": training.tokens,
-                "cpu_seconds": round(training.seconds),
-                **(
-                    {"accuracy": {exam.label: accuracy(folder, language, exam, 20) for exam in language.glances}}
-                    if tested
-                    else {}
-                ),
-                **({"begins": "again"} if hopeless else {}),
-            }
-            with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(report, ensure_ascii=False) + "\n")
-            if hopeless:
+            step, loss = training.step, sum(losses) / len(losses)
+            report: dict[str, Any] = {"step": step, "loss": round(loss, 4)}
+            report |= {"tokens": training.tokens, "cpu_seconds": round(training.seconds)}
+            if hopeless := step == recipe.patience and loss > recipe.hope and not training.soft:
+                report["begins"] = "again"
                 spent = training.seconds, training.tokens
                 training = Training(recipe, soft=True)
                 training.seconds, training.tokens = spent
-                training.save(folder)
+            training.save(folder)
+            if not hopeless and (step % test_every == 0 or step == recipe.steps):
+                report["accuracy"] = {exam.label: accuracy(folder, language, exam, 20) for exam in language.glances}
+            with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
+                log.write(json.dumps(report, ensure_ascii=False) + "\n")
             yield report
             losses.clear()
 
