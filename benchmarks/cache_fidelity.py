@@ -24,16 +24,15 @@ import torch
 from measured import cost, table
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from ponder.caches import Keep, SelectCache, drift
+from ponder.caches import CacheBudget, SelectCache, drift
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
-from ponder.core import Policy
-from ponder.models.pocket import LANGUAGES, SHIPPED
-from ponder.models.pocket.language import first_turn
+from ponder.core import Policy, Request
+from ponder.models.pocket import CODECS, SHIPPED
 from ponder.tasks.tents import Tents
 
 HERE = Path(__file__).parent
@@ -42,15 +41,15 @@ SIZE, TEXTS, LONGEST = 64, 4, 500
 TARGET, INTERVAL = 96, 32
 
 
-def keep(window: int, sinks: int, share: Literal["layer", "head"] = "head", *, question: bool = False) -> Keep:
+def keep(window: int, sinks: int, share: Literal["layer", "head"] = "head", *, question: bool = False) -> CacheBudget:
     """Cut at target + interval columns; the ratio is such that the target is left."""
     ratio = (TARGET - window + 0.5) / (TARGET + INTERVAL - window)
-    return Keep(TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, share=share)
+    return CacheBudget(TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, share=share)
 
 
 OURS = keep(window=16, sinks=4, question=True)
 # Each beside what kvpress protects and lets choose together under the same policy.
-POLICIES: dict[str, tuple[Policy, Keep]] = {
+POLICIES: dict[str, tuple[Policy, CacheBudget]] = {
     "streaming": (Streaming(), keep(window=1, sinks=4)),
     "random": (Random(), keep(window=1, sinks=0)),
     "last_query": (LastQuery(), keep(window=1, sinks=0, share="layer")),
@@ -62,9 +61,9 @@ Text = tuple[list[int], list[int]]  # a prompt, and what was said after it
 
 def texts(model: Any) -> list[Text]:
     """What the model itself says to a few puzzles."""
-    task, spoken, found = Tents(), LANGUAGES["tents"], list[Text]()
+    task, spoken, found = Tents(), CODECS["tents"], list[Text]()
     for problem in itertools.islice(task.problems(SIZE, seed=1), TEXTS):
-        prompt = spoken.encode(spoken.prompt(first_turn(task, problem)))
+        prompt = spoken.encode(spoken.prompt(Request.first_turn(task, problem)))
         cache = SelectCache(model, Full(), None)
         ids = torch.tensor([prompt])
         said = model.generate(
@@ -89,7 +88,7 @@ def seconds_a_token(model: Any, given: list[Text], policy: Policy | None) -> flo
     return spent / tokens
 
 
-def mean_kl(model: Any, given: list[Text], policy: Policy, held: Keep) -> float:
+def mean_kl(model: Any, given: list[Text], policy: Policy, held: CacheBudget) -> float:
     drifts = [drift(model, *text, policy, held) for text in given]
     return sum(d.kl * d.tokens for d in drifts) / sum(d.tokens for d in drifts)
 

@@ -23,13 +23,13 @@ import torch
 from measured import cost, table, verdict
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from ponder.caches import Keep, SelectCache
+from ponder.caches import CacheBudget, SelectCache
 from ponder.caches._fidelity import room
 from ponder.caches.dynts.labels import importance
 from ponder.caches.full import Full
 from ponder.caches.random import Random
 
-HELD = Keep(budget=1152, window=256, ratio=0.75, question=False)  # from 928 columns to 1,152: about 1k
+HELD = CacheBudget(budget=1152, window=256, ratio=0.75, question=False)  # from 928 columns to 1,152: about 1k
 CYCLE = 224  # tokens from one cut to the next
 ROUNDS, STEPS = 7, 4  # a full cache takes so many steps in each round; ours takes a cycle over all rounds
 BARS = {2048: (1.4, None), 8192: (3.0, 1.5), 16384: (5.0, 2.3)}  # times the stock full cache's speed, and our own's

@@ -23,7 +23,7 @@ size = {steps}
 name = "endpoint"
 id = "served"
 url = "{url}"
-in_flight = 16
+concurrency = 16
 """
 
 

@@ -21,16 +21,16 @@ from measured import table, verdict
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from ponder.core import LengthReward, Practice
+from ponder.core import LengthReward, TrainingProblems
 from ponder.methods.length_rl import LengthRl
-from ponder.models.pocket import Pocket, speaks
+from ponder.models.pocket import Pocket, codec_for
 from ponder.tasks.execution import Execution
 from ponder.training.rollouts import chosen
 
 PROMPTS, SAMPLES, ITERATIONS, LONGEST, SEED = 16, 8, 2, 512, 1
 MODEL = Pocket(style="long", budget=LONGEST)
 TASK = Execution(dictionary=6, per_turn=0)
-ON = tuple(Practice(TASK, size, 0) for size in range(1, 17))
+ON = tuple(TrainingProblems(TASK, size, 0) for size in range(1, 17))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def ours(inner: int) -> tuple[float, float]:
 
 
 def theirs(inner: int) -> tuple[float, float]:
-    folder, spoken, lengths = MODEL.source(TASK).folder, speaks("execution"), []
+    folder, spoken, lengths = MODEL.source(TASK).folder, codec_for("execution"), []
 
     def apart(completion_ids: list[list[int]], **_: object) -> list[float]:
         lengths.extend(map(len, completion_ids))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.longest import Search
+from ponder.runner.search import Search
 
 RUNGS = [2**i for i in range(11)]
 MOST = 1000  # attempts at each rung

@@ -13,18 +13,18 @@ import torch
 from measured import table, verdict
 from transformers import AutoModelForCausalLM
 
-from ponder.models.pocket import LANGUAGES, SHIPPED
+from ponder.core import Request
+from ponder.models.pocket import CODECS, SHIPPED
 from ponder.models.pocket.engine import Engine, Row
-from ponder.models.pocket.language import first_turn
 from ponder.tasks.tents import Tents
 
 ROWS, PUZZLES, BUDGET = 64, 256, 400
 
 
 def prompts(size: int) -> list[list[int]]:
-    task, spoken = Tents(), LANGUAGES["tents"]
+    task, spoken = Tents(), CODECS["tents"]
     problems = itertools.islice(task.problems(size, seed=1), PUZZLES)
-    return [spoken.encode(spoken.prompt(first_turn(task, problem))) for problem in problems]
+    return [spoken.encode(spoken.prompt(Request.first_turn(task, problem))) for problem in problems]
 
 
 def ours(asked: list[list[int]]) -> tuple[int, float]:

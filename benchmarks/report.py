@@ -34,8 +34,8 @@ name = "accuracy"
 """
 CHART = """
 import json, pathlib
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 study = Study.load("study.toml")
 figure = study.figures[0]
 tables = figure.estimate(list(Store(pathlib.Path("ponder.db")).outcomes(study.cells)))

@@ -27,7 +27,7 @@ assert sum(scores.total is not None for scores in Pocket(size=size).scored(some,
 
 
 def write(path: Path) -> None:
-    from ponder.rewards.pocket.faults import traces
+    from ponder.recipes.faults import traces
 
     with path.open("wb") as file:
         for n, trace in enumerate(itertools.islice(traces(7, test=True), MANY)):

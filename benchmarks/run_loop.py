@@ -38,7 +38,7 @@ digits = {digits}
 name = "endpoint"
 id = "served"
 url = "{url}"
-in_flight = {in_flight}
+concurrency = {concurrency}
 """
 
 
@@ -74,8 +74,8 @@ def serving(seconds: float) -> Iterator[str]:
         process.wait()
 
 
-def ponder(folder: Path, url: str, in_flight: int, attempts: int) -> list[str]:
-    settings = {"attempts": attempts, "size": SIZE, "digits": TASK.digits, "url": url, "in_flight": in_flight}
+def ponder(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
+    settings = {"attempts": attempts, "size": SIZE, "digits": TASK.digits, "url": url, "concurrency": concurrency}
     (folder / "study.toml").write_text(STUDY.format(**settings))
     return [PONDER, "run", "study.toml"]
 
@@ -83,12 +83,12 @@ def ponder(folder: Path, url: str, in_flight: int, attempts: int) -> list[str]:
 def peer(script: str, python: Path) -> Callable[[Path, str, int, int], list[str]]:
     """A client that reads Ponder's prompts from a file."""
 
-    def command(folder: Path, url: str, in_flight: int, attempts: int) -> list[str]:
+    def command(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
         with (folder / "prompts.jsonl").open("w") as file:
             for problem in itertools.islice(TASK.problems(SIZE, 0), attempts):
                 row = {"question": problem.turns[0], "tagged": TASK.solve(problem)}
                 file.write(json.dumps(row) + "\n")
-        return [str(python), str(HERE / "peers" / script), url, str(in_flight), "prompts.jsonl"]
+        return [str(python), str(HERE / "peers" / script), url, str(concurrency), "prompts.jsonl"]
 
     return command
 
@@ -110,15 +110,15 @@ def clients(quick: bool) -> list[Client]:
     return found
 
 
-def ask(client: Client, server: str, in_flight: int, attempts: int) -> Asked:
+def ask(client: Client, server: str, concurrency: int, attempts: int) -> Asked:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = client.command(folder, f"{server}/v1", in_flight, attempts)
+        command = client.command(folder, f"{server}/v1", concurrency, attempts)
         used = cost(command, folder, lambda pid: look(server, f"watch?pid={pid}"))
         seen = look(server, "state")
         assert seen["requests"] == attempts, f"{client.name} asked {seen['requests']} times, not {attempts}"
         stored = sum(f.stat().st_size for f in folder.glob("ponder.db*"))
-    print(f"{client.name}: {attempts:,} attempts, {in_flight} in flight", file=sys.stderr)
+    print(f"{client.name}: {attempts:,} attempts, {concurrency} in flight", file=sys.stderr)
     return Asked(attempts, used, seen, stored)
 
 
@@ -136,13 +136,13 @@ class Speed(NamedTuple):
     most_in_flight: int
 
 
-def speeds(found: list[Client], server: str, in_flight: int) -> dict[str, Speed]:
+def speeds(found: list[Client], server: str, concurrency: int) -> dict[str, Speed]:
     """How fast each client is; they take turns, so that a noisy minute on the machine is noisy for all."""
     runs: dict[str, list[list[Asked]]] = {client.name: [] for client in found}
     for turn in range(max(client.repeats for client in found)):
         for client in found:
             if turn < client.repeats:
-                runs[client.name].append([ask(client, server, in_flight, n) for n in client.attempts])
+                runs[client.name].append([ask(client, server, concurrency, n) for n in client.attempts])
     return {name: _speed(pairs) for name, pairs in runs.items()}
 
 
@@ -161,8 +161,8 @@ def _speed(runs: list[list[Asked]]) -> Speed:
 def compare(found: list[Client], server: str) -> list[str]:
     """The clients side by side; returns what became of the targets."""
     verdicts = []
-    for in_flight in (64, 256):
-        measured = speeds(found, server, in_flight)
+    for concurrency in (64, 256):
+        measured = speeds(found, server, concurrency)
         ours = measured["Ponder"]
         rows = [
             (
@@ -177,10 +177,10 @@ def compare(found: list[Client], server: str) -> list[str]:
             for client in found
         ]
         heads = ("client", "attempts", "ms/attempt", "× Ponder", "ms with start", "s to 1st request", "most in flight")
-        print(f"\nCPU of the client, {in_flight} in flight, 50 ms an answer\n\n{table(rows, heads)}")
+        print(f"\nCPU of the client, {concurrency} in flight, 50 ms an answer\n\n{table(rows, heads)}")
         verdicts += [
-            verdict(f"CPU for an attempt, {in_flight} in flight", ours.marginal, 1.0, " ms"),
-            verdict(f"CPU before the first request, {in_flight} in flight", ours.first_request_cpu, 0.5, " s"),
+            verdict(f"CPU for an attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
+            verdict(f"CPU before the first request, {concurrency} in flight", ours.first_request_cpu, 0.5, " s"),
         ]
     return verdicts
 

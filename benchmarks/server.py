@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             self.send(json.dumps(self.look(head.split(maxsplit=2)[1].decode())).encode())
 
     def answer(self, prompt: bytes) -> None:
-        self.state.in_flight -= 1
+        self.state.concurrency -= 1
         self.send(self.state.completion(prompt))
 
     def look(self, target: str) -> dict[str, float]:

@@ -13,18 +13,18 @@ from typing import Any
 
 import click
 
-from ponder import describe, plugins
+from ponder.cli import describe
 from ponder.cli import main as command_line
-from ponder.core import Task
+from ponder.core import Task, plugins
 from ponder.models.pocket import WEIGHTS
-from ponder.study import BUILT_IN, Study, built_in
+from ponder.runner.study import BUILT_IN, Study, built_in
 
 NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
 
 
 def pages() -> dict[str, str]:
     """The name and text of each page."""
-    made = {f"{kind}.md": _plugins(kind) for kind in plugins.CONTRACTS}
+    made = {f"{kind}.md": _plugins(kind) for kind in plugins.KINDS}
     made |= {"studies.md": _studies(), "commands.md": _commands(), "study-file.md": _study_file()}
     return made | {"pocket.md": _pocket()}
 

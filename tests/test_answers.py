@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from ponder import answers
+from ponder.core import answers
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ponder import answers, plugins
-from ponder.core import UserError
-from ponder.study import Study
+from ponder.core import UserError, answers, plugins
+from ponder.runner.study import Study
 
 MATHS = ["math500", "aime24", "aime25", "amc23"]
 
@@ -48,7 +47,7 @@ def test_the_ways_to_write_a_problem(tmp_path: Path, row: dict) -> None:
     assert found.grade(problem, "So it is \\boxed{27}.").correct
     assert found.grade(problem, "\\boxed{27.0}").correct
     assert found.grade(problem, "\\boxed{28}").why == "wrong answer"
-    assert found.grade(problem, "").said is None
+    assert found.grade(problem, "").parsed is None
 
 
 def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_a_study_loads_without_the_sets() -> None:
 def from_hub(home: Path, name: str) -> str:
     """What asking for the problems says where there is no network, in a process of its own, as the hub wants it."""
     code = f"""
-from ponder import plugins
+from ponder.core import plugins
 from ponder.core import UserError
 task = plugins.load("tasks", "{name}")()
 try:

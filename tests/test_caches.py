@@ -9,8 +9,7 @@ torch = pytest.importorskip("torch")
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import sdpa_mask
 
-from ponder import plugins
-from ponder.caches import Keep, SelectCache, SlotCache
+from ponder.caches import CacheBudget, SelectCache, SlotCache
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
@@ -19,7 +18,7 @@ from ponder.caches.rkv import Rkv
 from ponder.caches.sepllm import Sepllm
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
-from ponder.core import UserError
+from ponder.core import UserError, plugins
 
 VOCABULARY, PROMPT, NEW = 97, 14, 40
 POLICIES = [Streaming(), Random(), H2o(), LastQuery(), Snapkv(queries=6, pool=3), Rkv(queries=4), Sepllm((3, 5, 8, 13))]
@@ -110,7 +109,7 @@ def recomputed(said, inputs, looked) -> torch.Tensor:
 @pytest.mark.parametrize(("attention", "kernel"), [("sdpa", "stock"), ("eager", "stock"), ("sdpa", "grouped")])
 def test_logits_are_those_of_a_full_recompute(attention, kernel, policy, share) -> None:
     model, inputs = tiny(attention), ragged()
-    keep = Keep(budget=24, window=5, ratio=0.5, sinks=2, question=False, share=share)
+    keep = CacheBudget(budget=24, window=5, ratio=0.5, sinks=2, question=False, granularity=share)
     cache = Watched(model, policy, keep, kernel=kernel)
     out = model.generate(
         **inputs,
@@ -133,14 +132,14 @@ def test_nothing_changes_while_nothing_is_forgotten(attention) -> None:
     ask = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
     stock = torch.stack(model.generate(**inputs, **ask).logits)
     for policy in (Full(), Streaming(), H2o(), Snapkv()):
-        cache = SelectCache(model, policy, Keep(budget=200, window=20, ratio=0.5), kernel="stock")
+        cache = SelectCache(model, policy, CacheBudget(budget=200, window=20, ratio=0.5), kernel="stock")
         ours = torch.stack(model.generate(**inputs, past_key_values=cache, **ask).logits)
         assert torch.equal(ours, stock)
 
 
 def test_what_is_protected_stays() -> None:
     model, inputs = tiny(), ragged()
-    keep = Keep(budget=32, window=4, ratio=0.1)
+    keep = CacheBudget(budget=32, window=4, ratio=0.1)
     cache = SelectCache(model, Random(), keep)
     model.generate(**inputs, past_key_values=cache, max_new_tokens=60, do_sample=False)
     pads = (inputs["attention_mask"] == 0).sum(1).tolist()
@@ -154,10 +153,10 @@ def test_what_is_protected_stays() -> None:
 
 def test_the_answer_stays() -> None:
     model, inputs = tiny(), ragged(1)
-    cache = SelectCache(model, Streaming(), Keep(budget=24, window=2, ratio=0.2))
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2))
     said = model.generate(**inputs, past_key_values=cache, max_new_tokens=60, do_sample=False)[0]
     first = int(said[PROMPT + 5])
-    cache = SelectCache(model, Streaming(), Keep(budget=24, window=2, ratio=0.2))
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2))
     cache.end_of_thinking = first
     model.generate(**inputs, past_key_values=cache, max_new_tokens=30, do_sample=False)
     ends = next(n for n, token in enumerate(said.tolist()) if n >= PROMPT and token == first)
@@ -167,7 +166,7 @@ def test_the_answer_stays() -> None:
 
 def test_at_every_step_the_cache_stays_at_its_budget() -> None:
     model = tiny()
-    cache = SelectCache(model, LastQuery(), Keep(budget=20, window=3))
+    cache = SelectCache(model, LastQuery(), CacheBudget(budget=20, window=3))
     model.generate(**ragged(), past_key_values=cache, max_new_tokens=30, do_sample=False)
     assert cache.lengths == [20] * 4
     assert cache.token_bytes == 3 * 2 * 2 * 8 * 4
@@ -188,7 +187,7 @@ def test_h2o_sums_all_attention() -> None:
 def test_rows_of_a_batch_are_scored_apart() -> None:
     """R-KV's own code took every row's redundancy from the first."""
     model, inputs = tiny(), ragged()
-    keep = Keep(budget=24, window=5, ratio=0.5)
+    keep = CacheBudget(budget=24, window=5, ratio=0.5)
     for policy in POLICIES:
         together = SelectCache(model, policy, keep)
         said = model.generate(**inputs, past_key_values=together, max_new_tokens=NEW, do_sample=False)
@@ -204,7 +203,7 @@ def test_rows_of_a_batch_are_scored_apart() -> None:
 @pytest.mark.parametrize("policy", [*POLICIES, None], ids=lambda p: p.plugin_name() if p else "full")
 def test_rows_join_and_leave_at_any_step(policy, share) -> None:
     model = tiny()
-    keep = Keep(budget=24, window=5, ratio=0.5, share=share) if policy else None
+    keep = CacheBudget(budget=24, window=5, ratio=0.5, granularity=share) if policy else None
     prompts = [
         torch.randint(2, VOCABULARY, (1, n), generator=torch.Generator().manual_seed(n)) for n in (7, 12, 4, 9, 15)
     ]
@@ -248,22 +247,22 @@ def test_rows_join_and_leave_at_any_step(policy, share) -> None:
 )
 def test_wrong_settings(settings, message) -> None:
     with pytest.raises(UserError, match=message):
-        Keep(**settings)
+        CacheBudget(**settings)
 
 
 def test_a_question_that_fills_the_budget_is_refused() -> None:
     model = tiny()
-    cache = SelectCache(model, Streaming(), Keep(budget=18, window=4, ratio=0.5))
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=18, window=4, ratio=0.5))
     with pytest.raises(UserError, match="14 tokens of the prompt are protected"):
         model.generate(**ragged(), past_key_values=cache, max_new_tokens=5, do_sample=False)
 
 
 def test_beams_and_assisted_decoding_are_refused() -> None:
     model, inputs = tiny(), ragged(1)
-    cache = SelectCache(model, Streaming(), Keep(budget=40, window=3, ratio=0.5))
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))
     with pytest.raises(UserError, match="beams"):
         model.generate(**inputs, past_key_values=cache, max_new_tokens=5, num_beams=2, do_sample=False)
-    cache = SelectCache(model, Streaming(), Keep(budget=40, window=3, ratio=0.5))
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))
     with pytest.raises(UserError, match="wound back"):
         model.generate(**inputs, past_key_values=cache, max_new_tokens=9, prompt_lookup_num_tokens=3, do_sample=False)
 

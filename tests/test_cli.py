@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ponder.progress import line, short
-from ponder.run import Tally
+from ponder.runner.progress import line, short
+from ponder.runner.run import Tally
 
 
 @pytest.mark.parametrize(

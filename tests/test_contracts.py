@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ponder import check, plugins
-from ponder.study import Study, built_in
+from ponder.cli.check import check as check_plugin
+from ponder.core import plugins
+from ponder.runner.study import Study, built_in
 
-EVERY = [(kind, name) for kind in plugins.CONTRACTS for name in plugins.files(kind)]
+EVERY = [(kind, name) for kind in plugins.KINDS for name in plugins.files(kind)]
 
-# The pipeline from left to right: a file imports only from what stands before it.
-ORDER = [
-    "core", "stats", "plugins", "answers", "tasks", "serve", "caches", "models", "traces", "rewards", "selection", "training", "lengths", "methods", "study", "store", "run", "fit", "plan", "progress",
-    "vega", "figures", "report", "export", "describe", "check", "scaffold", "cli",
-]  # fmt: skip
+README = Path(__file__).parent.parent / "README.md"
+
+
+def readme_tree() -> list[str]:
+    """The entries of `src/ponder` in the order in which the README shows them."""
+    tree = re.search(r"```\nsrc/ponder/\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert tree
+    return re.findall(r"^  ([\w.]+)/", tree[1], re.MULTILINE)
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_contract(kind: str, name: str) -> None:
-    found, broken = check.check(f"{kind}/{name}")
+    found, broken = check_plugin(f"{kind}/{name}")
     assert (found, broken) == (kind[:-1], [])
 
 
@@ -35,26 +40,34 @@ def test_built_in_studies_load(name: str) -> None:
     assert study.question
 
 
-def test_imports_point_left() -> None:
-    package = plugins.HERE
+def test_the_readme_tree_is_the_package() -> None:
+    there = {p.name for p in plugins.HERE.iterdir() if not p.name.startswith("__")}
+    assert set(readme_tree()) == there - {"py.typed"}
+
+
+def test_a_file_imports_only_from_what_stands_above_it() -> None:
+    order = readme_tree()
     backward = []
-    for path in package.rglob("*.py"):
-        place = path.relative_to(package).parts[0].removesuffix(".py")
-        if place == "__init__":
-            continue
+    for path in plugins.HERE.glob("*/**/*.py"):
+        place = path.relative_to(plugins.HERE).parts[0]
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ponder":
-                parts = (node.module or "").split(".")
-                used = [parts[1]] if len(parts) > 1 else [a.name for a in node.names]
-                backward += [(place, u) for u in used if u in ORDER and ORDER.index(u) > ORDER.index(place)]
+            if isinstance(node, ast.Import):
+                modules = [name.name for name in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [f"{node.module}.{name.name}" for name in node.names]
+            else:
+                continue
+            used = [m.split(".")[1] for m in modules if m.startswith("ponder.")]
+            backward += [(str(path), u) for u in used if u in order and order.index(u) > order.index(place)]
     assert backward == []
 
 
 def test_listing_imports_no_plugin() -> None:
     code = """
 import sys
-from ponder import plugins, study
-listed = {kind: plugins.names(kind) for kind in plugins.CONTRACTS}
+from ponder.core import plugins
+from ponder.runner import study
+listed = {kind: plugins.names(kind) for kind in plugins.KINDS}
 assert listed["tasks"] and study.built_in()
 heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
 loaded = heavy & set(sys.modules) | {m for m in sys.modules if m.startswith("ponder.tasks.")}
@@ -67,7 +80,8 @@ sys.exit(f"loaded {loaded}" if loaded else 0)
 def test_asking_an_endpoint_loads_no_numpy() -> None:
     code = """
 import sys
-from ponder import cli, run, store, study
+from ponder import cli
+from ponder.runner import run, store, study
 import ponder.models.endpoint, ponder.tasks.tents
 heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "polars"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else 0)
@@ -78,17 +92,17 @@ sys.exit(f"loaded {heavy}" if heavy else 0)
 
 @pytest.mark.parametrize("kind", ["task", "model", "cache", "method", "figure"])
 def test_scaffold_passes(kind: str, tmp_path: Path) -> None:
-    from ponder.scaffold import scaffold
+    from ponder.cli.scaffold import scaffold
 
     path = scaffold(kind, f"my_new_{kind}", tmp_path)
-    assert check.check(str(path)) == (kind, [])
+    assert check_plugin(str(path)) == (kind, [])
 
 
 def test_a_broken_task_is_found_out(tmp_path: Path) -> None:
-    from ponder.scaffold import scaffold
+    from ponder.cli.scaffold import scaffold
 
     path = scaffold("task", "broken_task", tmp_path)
     text = path.read_text().replace("correct = said == problem.gold", "correct = True")
     path.write_text(text.replace("said is None", "said is None and answer == '9'"))
-    _, broken = check.check(str(path))
+    _, broken = check_plugin(str(path))
     assert any("junk" in b or "raised" in b for b in broken)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 from ponder.tasks.execution import EXAMPLE, Execution, _shot
 
 STUDY = """
@@ -28,7 +28,7 @@ dictionary = 5
 name = "endpoint"
 id = "served"
 url = "{url}"
-in_flight = 8
+concurrency = 8
 """
 
 
@@ -58,7 +58,7 @@ def test_what_is_shown_again(serve, write, ponder, task, replies, messages) -> N
     assert all(m["content"].startswith(replies) for m in last if m["role"] == "assistant")
     (attempt,) = attempts("s.toml")
     assert attempt.correct
-    assert attempt.details["said"] == attempt.details["true"]
+    assert attempt.details["parsed"] == attempt.details["true"]
 
 
 def test_every_turn_is_billed(serve, write, ponder) -> None:
@@ -83,7 +83,7 @@ def test_policies_have_keys_of_their_own() -> None:
 def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
     served = serve(seconds=0.03)
     study = STUDY.format(problems=20, url=served.url, task="").replace("size = 12", "size = 60")
-    write("s.toml", study.replace("in_flight = 8", "in_flight = 3"))
+    write("s.toml", study.replace("concurrency = 8", "concurrency = 3"))
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline, turns = time.monotonic() + 60, 0
@@ -102,7 +102,7 @@ def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
     assert opened
     assert 40 <= stored < 600
     before = served.state()["requests"]
-    assert ponder("run", "s.toml", "--set", "model.in_flight=20").exit_code == 0
+    assert ponder("run", "s.toml", "--set", "model.concurrency=20").exit_code == 0
     assert served.state()["requests"] - before == 600 - stored  # no finished turn is asked again
     found = attempts("s.toml")
     assert len(found) == 20
@@ -143,7 +143,7 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
         ("errors = 1.5", "errors is a share from 0 to 1, not 1.5"),
         ("errors = -0.1", "errors is a share from 0 to 1, not -0.1"),
         ('remember = "thoughts"', "Invalid enum value 'thoughts'"),
-        ("filled = 6", "6 turns are filled in, so none is left to ask"),
+        ("history_turns = 6", "6 turns are filled in, so none is left to ask"),
         ("dictionary = 0", "dictionary must be from 1 to"),
         ("dictionary = 9999", "dictionary must be from 1 to"),
     ],
@@ -185,20 +185,20 @@ def test_grades_turn_by_turn() -> None:
     assert task.grade_turns(problem, right).correct
     slipped = task.grade_turns(problem, [right[0], "<answer>99999</answer>", right[2]])
     assert (slipped.correct, slipped.why) == (False, "wrong sum")
-    assert slipped.details["said"] == [sums[0], 99999, sums[2]]
+    assert slipped.details["parsed"] == [sums[0], 99999, sums[2]]
     silent = task.grade_turns(problem, [right[0], "hm", right[2]])
     assert (silent.correct, silent.why, silent.said) == (False, "no number", [sums[0], None, sums[2]])
     assert task.grade_turns(problem, ["", "", ""]).said is None
 
 
 def test_filled_histories() -> None:
-    true = Execution(filled=9, errors=0.0).problem(10, 1)
+    true = Execution(history_turns=9, error_rate=0.0).problem(10, 1)
     assert len(true.turns) == 1
     assert len(true.history) == 18
-    wrong = Execution(filled=999, errors=0.5, dictionary=5).problem(1000, 2)
+    wrong = Execution(history_turns=999, error_rate=0.5, dictionary=5).problem(1000, 2)
     table = Execution(dictionary=5)
     shown = [int(m.content[8:-9]) for m in wrong.history if m.role == "assistant"]
-    clean = Execution(filled=999, errors=0.0, dictionary=5).problem(1000, 2)
+    clean = Execution(history_turns=999, error_rate=0.0, dictionary=5).problem(1000, 2)
     truth = [int(m.content[8:-9]) for m in clean.history if m.role == "assistant"]
     off = [a - b for a, b in zip(shown, truth, strict=True)]
     assert 430 < sum(o != 0 for o in off) < 570

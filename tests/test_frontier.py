@@ -11,10 +11,10 @@ from scipy import stats
 
 from ponder.core import Estimate, Outcome, UserError
 from ponder.figures import published
-from ponder.figures._labels import LETTER, LINE, Frame, placed
+from ponder.figures._labels import LETTER, LINE, Frame, error_at
 from ponder.figures.budget import Budget
 from ponder.figures.frontier import Frontier
-from ponder.report import draw
+from ponder.report.page import draw
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.frontier import (
     Variant,
@@ -144,7 +144,7 @@ def test_seeds_alone_give_students_interval() -> None:
 
 
 def test_what_problems_explain_is_not_counted_twice() -> None:
-    """Against the variance of a mean over crossed seeds and problems, from many redraws of a made-up truth."""
+    """Comparison the variance of a mean over crossed seeds and problems, from many redraws of a made-up truth."""
     rng = np.random.default_rng(4)
     widths, means = [], []
     for _ in range(400):
@@ -378,7 +378,7 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
         )
     ]
     boxes, dots = [], [frame.pixel(p["tokens"], p["accuracy"]) for p in points]
-    for p in placed(points, frame, []):
+    for p in error_at(points, frame, []):
         x, y = frame.pixel(p["text_x"], p["text_y"])
         width = LETTER * len(p["label"])
         left = x - {"left": 0, "center": width / 2, "right": width}[p["align"]]

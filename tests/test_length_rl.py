@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch")
 
 from tiny import flat, gradients, plain_score, texts, tiny
 
-from ponder.core import Practice
-from ponder.lengths.dot import Dot
-from ponder.lengths.kimi import Kimi
-from ponder.lengths.shorter_better import ShorterBetter
-from ponder.lengths.truncate import Truncate
+from ponder.core import TrainingProblems
 from ponder.methods.length_rl import LengthRl
 from ponder.models.pocket import Pocket
+from ponder.rewards.length.dot import Dot
+from ponder.rewards.length.kimi import Kimi
+from ponder.rewards.length.shorter_better import ShorterBetter
+from ponder.rewards.length.truncate import Truncate
 from ponder.tasks.execution import Execution
 from ponder.training.loop import Example, Training
 from ponder.training.rollouts import Sample, chosen
@@ -26,8 +26,8 @@ from ponder.training.rollouts import Sample, chosen
 TASK = Execution(dictionary=6, per_turn=0)
 
 
-def practice(*sizes: int) -> tuple[Practice, ...]:
-    return tuple(Practice(TASK, size, 0, 4) for size in sizes)
+def practice(*sizes: int) -> tuple[TrainingProblems, ...]:
+    return tuple(TrainingProblems(TASK, size, 0, 4) for size in sizes)
 
 
 def samples(right: list[bool], tokens: list[int]) -> list[Sample]:

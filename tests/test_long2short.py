@@ -10,9 +10,9 @@ import tomllib
 import pytest
 
 from ponder.models.transformers import Transformers
-from ponder.run import Tally, run
-from ponder.store import Store
-from ponder.study import BUILT_IN, Study
+from ponder.runner.run import Tally, run
+from ponder.runner.store import Store
+from ponder.runner.study import BUILT_IN, Study
 from ponder.tasks.jsonl import Jsonl
 from ponder.training.making import local_weights
 
@@ -53,8 +53,8 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     assert cost.pop("long") is None
     assert cost.pop("short") is None
     assert [model for model, tokens in cost.items() if not tokens] == [
-        "long + merge share=0.25",
-        "long + merge share=0.5",
+        "long + merge weight=0.25",
+        "long + merge weight=0.5",
     ]
     frontier, budget = study.figures
     variants = frontier.estimate(found)["variants"]

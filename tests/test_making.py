@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file
 
-from ponder.core import Practice, UserError
+from ponder.core import TrainingProblems, UserError
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.merge import Merge
@@ -28,19 +28,19 @@ from ponder.methods.shortest import Shortest
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import WEIGHTS, Pocket
 from ponder.models.transformers import Transformers, load
-from ponder.run import Tally, run
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.run import Tally, run
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 from ponder.training.loop import Example
 from ponder.training.making import Record, made_models
-from ponder.training.rollouts import Asked, Rollouts, Sample, chosen, sampled
+from ponder.training.rollouts import Asked, Rollouts, Sample, chosen
 
 TASK = Execution(dictionary=6, per_turn=0)
-ON = tuple(Practice(TASK, size, 0, 4) for size in (2, 5))
+ON = tuple(TrainingProblems(TASK, size, 0, 4) for size in (2, 5))
 BASE = WEIGHTS / "execution"
-SMALL = Shortest(on=ON, problems=6, n=3, temperature=2.0, batch=3, rate=1e-4)
+SMALL = Shortest(train_on=ON, problems=6, n=3, temperature=2.0, batch=3, rate=1e-4)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_dpo_prefers_the_shortest_right_sample_to_what_the_paper_rejects() -> No
     best, other = sample(10, True), sample(10, True, word=8)
     rejected = [sample(15, True), sample(40, True), sample(11, False), sample(30, False)]
     kept = [sample(14, True), other, sample(9, False), sample(10, False), sample(1, False)]
-    record, method = Record(), Dpo(on=ON, pairs=9)
+    record, method = Record(), Dpo(train_on=ON, pairs=9)
     groups = [[*kept, *rejected], [sample(3, False)], [sample(8, True), sample(8, True), sample(8, False)]]
     groups[0].insert(3, best)
     found = method.units(groups, record)
@@ -145,7 +145,7 @@ def test_problems_come_from_each_size_in_turn_and_never_from_what_is_asked() -> 
     assert [a.problem.id for a in chosen(ON, 4, seed=1)] == [a.problem.id for a in found[:4]]
     assert not {a.problem.id for a in chosen(ON, 7, seed=2)} & {a.problem.id for a in found}
     # Of small Tents there are 240: were it not looked after, some of 200 asked would be among 40.
-    small = Practice(Tents(), 16, 0, 200)
+    small = TrainingProblems(Tents(), 16, 0, 200)
     asked = {p.id for p in itertools.islice(Tents().problems(16, 0), 200)}
     trained = {a.problem.id for a in chosen((small,), 400, seed=1)}
     assert 30 <= len(trained) <= 40
@@ -154,7 +154,7 @@ def test_problems_come_from_each_size_in_turn_and_never_from_what_is_asked() -> 
 
 def test_problems_of_several_turns_are_refused() -> None:
     with pytest.raises(UserError, match="problems of one turn") as error:
-        chosen((Practice(Execution(dictionary=6), 2, 0, 1),), 3, 1)
+        chosen((TrainingProblems(Execution(dictionary=6), 2, 0, 1),), 3, 1)
     assert "per_turn = 0" in error.value.hint
 
 
@@ -189,18 +189,18 @@ def test_a_model_is_made_once(models) -> None:
     for other in (
         replace(SMALL, seed=2),
         replace(SMALL, rate=2e-4),
-        replace(SMALL, on=ON[:1]),
+        replace(SMALL, train_on=ON[:1]),
         replace(SMALL, on=(replace(ON[0], seed=5), ON[1])),
-        Dpo(on=ON, problems=6, n=3, batch=3, rate=1e-4),
+        Dpo(train_on=ON, problems=6, n=3, batch=3, rate=1e-4),
     ):
         folders.add(other.folder(Pocket()))
     folders |= {SMALL.folder(Pocket(budget=99)), SMALL.folder(SMALL.apply(Pocket()))}
     assert len(folders) == 8
-    assert SMALL.folder(Pocket(label="x", in_flight=3)) == replace(SMALL, micro_tokens=99).folder(Pocket()) in folders
+    assert SMALL.folder(Pocket(label="x", concurrency=3)) == replace(SMALL, micro_tokens=99).folder(Pocket()) in folders
     wider = tuple(replace(practice, asked=9) for practice in ON)  # of which there are always others
     assert replace(SMALL, on=wider).folder(Pocket()) in folders
     assert [p for p in models.iterdir() if p.is_dir()] == [SMALL.folder(Pocket())]
-    sampled_alike = Dpo(on=ON, problems=6, n=3, temperature=2.0, longer=1.0)
+    sampled_alike = Dpo(train_on=ON, problems=6, n=3, temperature=2.0, longer=1.0)
     assert not any("written" in report for report in sampled_alike.make(Pocket()))
     first, *_ = replace(sampled_alike, temperature=1.9).make(Pocket())
     assert "written" in first
@@ -212,7 +212,7 @@ def test_a_model_is_made_once(models) -> None:
 
 def test_a_made_model_says_how_it_was_made_and_what_it_cost_with_its_ancestors(models, tmp_path) -> None:
     first = SMALL.apply(Pocket())
-    merge = Merge(on=ON, other=Pocket(weights=BASE), share=0.5)
+    merge = Merge(train_on=ON, other=Pocket(weights=BASE), weight=0.5)
     merged = merge.apply(first)
     last = replace(SMALL, seed=5).apply(merged)
     one, two, three = (made(model.weights) for model in (first, merged, last))
@@ -256,7 +256,7 @@ def test_who_waited_for_the_lock_does_not_make_it_again(models, monkeypatch) -> 
 
 @pytest.mark.parametrize("second", [{}, {"id": "pocket"}])
 def test_weights_of_two_tasks_are_not_trained_as_one(models, second) -> None:
-    both = (*ON, Practice(Tents(), 16, 0, 1))
+    both = (*ON, TrainingProblems(Tents(), 16, 0, 1))
     model = Transformers(**second) if second else Pocket()
     with pytest.raises(UserError, match="has other weights for each of execution and tents"):
         replace(SMALL, on=both).apply(model)
@@ -301,7 +301,7 @@ for report in method.make(Pocket()):
     if report.items() >= when.items():
         os.kill(os.getpid(), signal.SIGKILL)
 """
-RL = "LengthRl(on=ON, iterations=3, problems=3, n=3, pool=8, temperature=2.0, rate=1e-4, lora=2)"
+RL = "LengthRl(train_on=ON, iterations=3, problems=3, n=3, pool=8, temperature=2.0, rate=1e-4, lora=2)"
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def table(**more) -> dict:
     return {"task": [task], "model": [{"name": "pocket", "method": method}], "problems": 3, "seed": 9, **more}
 
 
-def practice(content: dict, folder: Path | None = None) -> tuple[Practice, ...]:
+def practice(content: dict, folder: Path | None = None) -> tuple[TrainingProblems, ...]:
     study = Study.from_table(content, folder=folder)
     (method,) = study.cells[0].methods
     return method.on

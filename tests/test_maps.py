@@ -10,7 +10,7 @@ import pytest
 from ponder.core import Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
-from ponder.report import draw
+from ponder.report.page import draw
 from ponder.stats.grid import grid
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
@@ -58,12 +58,12 @@ def test_noise_is_called_noise() -> None:
     assert "9 of 9 cells may be the best" in found[0]
     assert "no structure beyond sampling noise" in found[0]
     assert "attempts a cell would tell it from the runner-up" in found[0]
-    placed = [o for o in outcomes if o.settings]
+    error_at = [o for o in outcomes if settings_of(o)]
     again = grid(
-        np.array([WINDOWS.index(o.settings["window"]) for o in placed]),
-        np.array([RATIOS.index(o.settings["ratio"]) for o in placed]),
-        np.unique([f"{o.size} {o.problem}" for o in placed], return_inverse=True)[1],
-        np.array([o.correct for o in placed]),
+        np.array([WINDOWS.index(settings_of(o)["window"]) for o in error_at]),
+        np.array([RATIOS.index(settings_of(o)["ratio"]) for o in error_at]),
+        np.unique([f"{o.size} {o.problem}" for o in error_at], return_inverse=True)[1],
+        np.array([o.correct for o in error_at]),
     )
     assert tables["panels"][0]["p_value"] == again.p_value
 
@@ -72,17 +72,19 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     outcomes = attempts(better=peak)
     tables = Heatmap().estimate(outcomes)
     [row] = tables["without"]
-    whole = [o.correct for o in outcomes if not o.settings]
+    whole = [o.correct for o in outcomes if not settings_of(o)]
     assert (row["without"], row["accuracy"]) == ("full", np.mean(whole))
-    best = [o.correct for o in outcomes if (o.settings.get("window"), o.settings.get("ratio")) == (16, 0.3)]
+    best = [o.correct for o in outcomes if (settings_of(o).get("window"), settings_of(o).get("ratio")) == (16, 0.3)]
     assert row["gain"] == pytest.approx(np.mean(best) - np.mean(whole))
     assert row["gain_low"] < row["gain"] < row["gain_high"]
     assert "against the full cache" in Heatmap().findings(tables)[1]
     # A method that throws nothing away is a full cache too, whatever its other settings.
     named = [
-        o._replace(model="pocket + full", settings={"policy": "full", "window": 8}) for o in outcomes if not o.settings
+        o._replace(model="pocket + full", settings={"policy": "full", "window": 8})
+        for o in outcomes
+        if not settings_of(o)
     ]
-    again = Heatmap().estimate([*(o for o in outcomes if o.settings), *named])
+    again = Heatmap().estimate([*(o for o in outcomes if settings_of(o)), *named])
     assert again["without"] == tables["without"]
 
 
@@ -135,7 +137,7 @@ def test_accuracy_by_bytes() -> None:
     assert [p["bytes"] for p in points[:9]] == sorted(p["bytes"] for p in points[:9])
     assert all(p["bytes_low"] < p["bytes"] < p["bytes_high"] for p in points)
     point = next(p for p in points if p["settings"] == "ratio 0.5, window 8, budget 64")
-    part = [o for o in outcomes if (o.settings.get("window"), o.settings.get("ratio")) == (8, 0.5)]
+    part = [o for o in outcomes if (settings_of(o).get("window"), settings_of(o).get("ratio")) == (8, 0.5)]
     assert point["accuracy"] == np.mean([o.correct for o in part])
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
@@ -144,7 +146,7 @@ def test_accuracy_by_bytes() -> None:
 
 
 def test_fidelity_stands_beside_accuracy() -> None:
-    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if o.settings else o for o in attempts()]
+    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if settings_of(o) else o for o in attempts()]
     points = Cache().estimate(outcomes)["points"]
     assert points[0]["kl"] == pytest.approx(0.2)
     assert "kl" not in points[-1]

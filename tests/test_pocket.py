@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from ponder.core import Message, Outcome, Request, Task, UserError
-from ponder.models.pocket import LANGUAGES, SHIPPED, WEIGHTS, Pocket, language
+from ponder.models.pocket import CODECS, SHIPPED, WEIGHTS, Pocket, language
 from ponder.models.pocket.engine import Engine, Row
-from ponder.models.pocket.language import first_turn
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
@@ -27,8 +26,8 @@ TENTS = Tents()
 
 def prompts(size: int, n: int, seed: int = 5, task: Task = TENTS) -> list[list[int]]:
     problems = itertools.islice(task.problems(size, seed), n)
-    spoken = LANGUAGES[task.plugin_name()]
-    return [spoken.encode(spoken.prompt(first_turn(task, p))) for p in problems]
+    spoken = CODECS[task.plugin_name()]
+    return [spoken.encode(spoken.prompt(Request.first_turn(task, p))) for p in problems]
 
 
 def written(
@@ -70,7 +69,7 @@ def some(weights: Path, n: int) -> list[list[int]]:
     """Prompts in the language of some weights, small and larger."""
     if language(weights).task == "tents":
         return prompts(16, n) + prompts(25, n)
-    task = Execution(per_turn=3, dictionary=16, filled=2)
+    task = Execution(per_turn=3, dictionary=16, history_turns=2)
     return prompts(9, n, task=task) + prompts(6, n, task=Execution(per_turn=0, dictionary=16))
 
 
@@ -99,11 +98,11 @@ def test_logits_are_those_of_transformers(weights, reference) -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_heads_may_share_keys_and_values(kv_heads, tmp_path) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    from ponder.models.pocket.network import Llama, Shape
+    from ponder.recipes.network import Llama, Shape
 
     torch.manual_seed(kv_heads)
     shape = Shape(width=32, layers=2, heads=4, kv_heads=kv_heads, head_width=12, inner=48)
-    model = Llama(LANGUAGES["tents"], shape)
+    model = Llama(CODECS["tents"], shape)
     for weights in model.blocks.parameters():
         weights.data.normal_(0, 0.3)
     model.save(tmp_path)
@@ -140,7 +139,7 @@ def test_a_text_depends_on_its_seed_alone(temperature) -> None:
     assert (together != written(asked, rows=16, temperature=0.5)) or not temperature
 
 
-def test_it_solves_puzzles_and_gives_out(write, ponder) -> None:
+def test_it_solves_puzzles_and_critical_size(write, ponder) -> None:
     write(
         "s.toml", 'problems = 30\nseed = 11\n[[task]]\nname = "tents"\nsize = [16, 100]\n[[model]]\nname = "pocket"\n'
     )
@@ -208,7 +207,7 @@ def share(outcomes: list[Outcome], size: int) -> float:
     return sum(found) / len(found)
 
 
-def test_it_executes_plans_and_gives_out(write, ponder) -> None:
+def test_it_executes_plans_and_critical_size(write, ponder) -> None:
     found = run(write, ponder, "size = [2, 4, 96]\nper_turn = 0")
     assert share(found, 2) >= 0.9
     assert share(found, 4) >= 0.9
@@ -230,7 +229,7 @@ def test_styles_trade_tokens_for_accuracy(write, ponder) -> None:
 def test_it_executes_plans_over_several_turns(write, ponder) -> None:
     found = run(write, ponder, "size = 12\nper_turn = [1, 3]", problems=15)
     assert share(found, 12) >= 0.8
-    assert {len(o.details["said"]) for o in found} == {4, 12}
+    assert {len(o.details["parsed"]) for o in found} == {4, 12}
 
 
 def test_a_damaged_checkpoint_is_named(weights, tmp_path, write, ponder) -> None:

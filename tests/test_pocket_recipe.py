@@ -14,15 +14,15 @@ pytest.importorskip("torch")
 import torch
 
 from ponder.core import Request, UserError
-from ponder.models.pocket import LANGUAGES
+from ponder.models.pocket import CODECS
 from ponder.models.pocket import tents_words as v
+from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK
 from ponder.models.pocket.engine import safetensors
-from ponder.models.pocket.execution import AGAIN, added, number
-from ponder.models.pocket.language import ANSWER, BOS, EOS, THINK, first_turn
-from ponder.models.pocket.network import Shape
-from ponder.models.pocket.recipe import Data, Recipe, Training, train
+from ponder.models.pocket.execution import added, number
 from ponder.models.pocket.tents import Curriculum
 from ponder.models.pocket.tents_traces import trace, unsound
+from ponder.recipes.network import Shape
+from ponder.recipes.pocket import Data, Recipe, Training, train
 from ponder.tasks.execution import Execution, dictionary
 from ponder.tasks.tents.generator import generate
 
@@ -57,12 +57,12 @@ def test_an_unsound_step_is_found_out() -> None:
     assert found >= 5
 
 
-EXECUTION = LANGUAGES["execution"]
+EXECUTION = CODECS["execution"]
 
 
 def asked(per_turn: int, filled: int, seed: int, errors: float = 0.0) -> Request:
-    task = Execution(per_turn=per_turn, dictionary=16, filled=filled, errors=errors)
-    return first_turn(task, task.problem(per_turn * (filled + 1), seed))
+    task = Execution(per_turn=per_turn, dictionary=16, history_turns=filled, error_rate=errors)
+    return Request.first_turn(task, task.problem(per_turn * (filled + 1), seed))
 
 
 @pytest.mark.parametrize("style", EXECUTION.styles)
@@ -129,9 +129,9 @@ def test_a_long_lesson_goes_on_until_it_is_right() -> None:
 
 
 def test_training_never_sees_a_test_puzzle() -> None:
-    tents = LANGUAGES["tents"]
+    tents = CODECS["tents"]
     four, _, six, *_ = tents.exams
-    asked = {tuple(tents.prompt(first_turn(four.task, p))) for p in itertools.islice(tents.tests(four), 20)}
+    asked = {tuple(tents.prompt(Request.first_turn(four.task, p))) for p in itertools.islice(tents.tests(four), 20)}
     assert len(asked) == 20
     data = Data(Recipe("tents", Curriculum(smallest=16, largest=16, side=4, tail=0.0), Shape()))
     seen = set()

@@ -24,7 +24,7 @@ size = [2, 4, 8, 16, 32]
 [[model]]
 name = "oracle"
 label = "one <i>model</i>"
-gives_out = 8
+critical_size = 8
 budget = 2500
 [[model]]
 name = "oracle"

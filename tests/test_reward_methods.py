@@ -8,7 +8,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ponder.core import Bill, Completion, LengthReward, Message, Model, Practice, Request, Reward, Scores, UserError
+from ponder.core import (
+    Bill,
+    Completion,
+    LengthReward,
+    Message,
+    Model,
+    Request,
+    Reward,
+    Scores,
+    TrainingProblems,
+    UserError,
+)
 from ponder.methods.best_of import BestOf
 from ponder.methods.length_rl import LengthRl, _hacked
 from ponder.methods.sft import Sft
@@ -19,7 +30,7 @@ from ponder.training.loop import Example
 from ponder.training.rollouts import Sample
 
 TASK = Execution(dictionary=6, per_turn=0)
-ON = (Practice(TASK, 3, 0, 4),)
+ON = (TrainingProblems(TASK, 3, 0, 4),)
 
 
 @dataclass(kw_only=True)
@@ -78,7 +89,9 @@ def test_n_must_be_a_number_of_samples() -> None:
         BestOf(reward=Read(), n=0)
 
 
-SFT = Sft(on=ON, teachers=(Pocket(label="good"), Pocket(temperature=3.0, label="faulty")), pool=6, steps=2, rate=1e-4)
+SFT = Sft(
+    train_on=ON, teachers=(Pocket(label="good"), Pocket(temperature=3.0, label="faulty")), pool=6, steps=2, rate=1e-4
+)
 
 
 def made(method, model=None) -> dict:
@@ -128,7 +141,7 @@ class Nothing(LengthReward):
 
 
 def test_a_process_reward_is_blended_with_the_outcome() -> None:
-    method = LengthRl(on=ON, reward=Nothing(), process=Read(), blend=0.25)
+    method = LengthRl(train_on=ON, reward=Nothing(), process=Read(), blend=0.25)
     samples = [Sample(Example([1], [2]), right) for right in (True, False)]
     mean = (0.75 * 1 + 0.25 * 0.2 + 0.25 * 0.8) / 2
     assert method.advantages(samples, 0, [0.2, 0.8]) == pytest.approx([0.8 - mean, 0.2 - mean])
@@ -136,7 +149,7 @@ def test_a_process_reward_is_blended_with_the_outcome() -> None:
 
 
 def test_training_with_a_process_reward_says_how_it_went() -> None:
-    method = LengthRl(on=ON, iterations=3, problems=2, n=2, pool=4, inner=1, process=Oracle(), cut="task")
+    method = LengthRl(train_on=ON, iterations=3, problems=2, n=2, pool=4, inner=1, process=Oracle(), cut="task")
     notes = made(method, Pocket(style="long"))["notes"]
     assert [set(row) for row in notes["iterations"]] == [{"accuracy", "tokens", "answered", "process"}] * 3
     assert all(0 < row["process"] <= 1 for row in notes["iterations"])

@@ -21,14 +21,15 @@ from tiny import tiny
 from transformers import AutoModel, AutoTokenizer
 
 from ponder.core import Reward, Scores, Steps, UserError
-from ponder.models.pocket import LANGUAGES
+from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
 from ponder.models.transformers import load_anew
+from ponder.recipes import faults
+from ponder.recipes.pocket_reward import lesson
 from ponder.rewards._weights import Words
 from ponder.rewards.oracle import Oracle, given
-from ponder.rewards.pocket import WEIGHTS, Pocket, faults
+from ponder.rewards.pocket import WEIGHTS, Pocket
 from ponder.rewards.trained import Trained
-from ponder.training.pocket_reward import lesson
 from ponder.training.reward import Recipe, joint, settings, train, units
 from ponder.training.targets import Target, Targets, aligned_steps, coherence, mixed, trajectory
 
@@ -242,14 +243,14 @@ def some(number: int) -> list[Steps]:
 
 def test_faults_have_the_labels_that_the_oracle_finds() -> None:
     for found in some(150):
-        assert LANGUAGES["execution"].held_out(found.facts["problem"])
+        assert CODECS["execution"].held_out(found.facts["problem"])
         blind = replace(found, facts={k: v for k, v in found.facts.items() if k != "labels"})
         assert list(given(blind)) == list(found.facts["labels"])
 
 
 def test_words_that_do_not_follow_are_marked() -> None:
     """A lesson without any is the one that is taught; the first fault is the first word that is not as taught."""
-    spoken, rng = LANGUAGES["execution"], random.Random(3)
+    spoken, rng = CODECS["execution"], random.Random(3)
     clean = faulty = 0
     while clean < 10 or faulty < 40:
         request = spoken.draw(rng, 0, Curriculum(grown=0))

@@ -26,10 +26,10 @@ from transformers import (
     Qwen2Model,
 )
 
-from ponder import check
+from ponder.cli import check
 from ponder.core import Reward, Scores, Steps, UserError
-from ponder.models.pocket import LANGUAGES
-from ponder.models.pocket.language import ANSWER, first_turn
+from ponder.models.pocket import CODECS
+from ponder.models.pocket.codec import ANSWER
 from ponder.rewards._states import mean_states
 from ponder.rewards._windows import batches, spans
 from ponder.rewards.judge import Judge, parse
@@ -569,8 +569,8 @@ def test_the_oracle_takes_labels_where_there_are_some() -> None:
 
 
 def test_the_oracle_finds_the_first_wrong_step_of_pocket_thinking() -> None:
-    task, spoken = Execution(dictionary=8, per_turn=0), LANGUAGES["execution"]
-    request = first_turn(task, task.problem(6, seed=4))
+    task, spoken = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(6, seed=4))
     said = spoken.lesson(request).said
     right = [" ".join(step) for step in spoken.steps(said[: said.index(ANSWER)])]
     assert len(right) == 7
@@ -588,8 +588,8 @@ def test_the_oracle_finds_the_first_wrong_step_of_pocket_thinking() -> None:
 
 
 def test_the_oracle_follows_tents() -> None:
-    task, spoken = Tents(), LANGUAGES["tents"]
-    request = first_turn(task, task.problem(16, seed=1))
+    task, spoken = Tents(), CODECS["tents"]
+    request = Request.first_turn(task, task.problem(16, seed=1))
     said = spoken.lesson(request).said
     right = [" ".join(step) for step in spoken.steps(said[: said.index(ANSWER)])]
     assert len(right) > 10

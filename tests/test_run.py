@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Attempt
-from ponder.run import Tally, run
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.run import Tally, run
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 
 STUDY = """
 problems = {problems}
@@ -31,7 +31,7 @@ digits = 5
 name = "endpoint"
 id = "served"
 url = "{url}"
-in_flight = 32
+concurrency = 32
 retries = 12
 {model}
 """
@@ -75,7 +75,7 @@ def test_running_again_asks_nothing(serve, write, ponder) -> None:
 
 def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
     served = serve(seconds=0.05)
-    write("s.toml", study_for(served, problems=400).replace("in_flight = 32", "in_flight = 4"))
+    write("s.toml", study_for(served, problems=400).replace("concurrency = 32", "concurrency = 4"))
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -92,7 +92,7 @@ def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
     before = {(o.size, o.problem): o for o in outcomes("s.toml")}
     assert 100 <= len(before) < 800
     asked_before = served.state()["requests"]
-    assert ponder("run", "s.toml", "--set", "model.in_flight=64").exit_code == 0
+    assert ponder("run", "s.toml", "--set", "model.concurrency=64").exit_code == 0
     after = {(o.size, o.problem): o for o in outcomes("s.toml")}
     assert len(after) == 800
     assert {k: after[k] for k in before} == before
@@ -187,7 +187,7 @@ def test_keys_come_from_the_environment(serve, write, ponder, monkeypatch) -> No
 
 def test_many_are_in_flight_at_once(serve, write, ponder) -> None:
     served = serve(together=256)  # answers nobody before all of them have asked
-    write("s.toml", study_for(served, problems=300).replace("in_flight = 32", "in_flight = 256"))
+    write("s.toml", study_for(served, problems=300).replace("concurrency = 32", "concurrency = 256"))
     assert ponder("run", "s.toml").exit_code == 0
     assert served.state()["most_in_flight"] == 256
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 
 STUDY = """
 seed = 3
@@ -20,10 +20,10 @@ target = 0.5
 largest = 512
 [[model]]
 name = "oracle"
-gives_out = {gives_out}
+critical_size = {critical_size}
 steepness = 6
 [[figure]]
-name = "longest"
+name = "max_turn"
 """
 
 
@@ -35,8 +35,8 @@ def sizes_asked(study: str) -> dict[int, int]:
     return asked
 
 
-def test_finds_where_the_model_gives_out(write, ponder) -> None:
-    write("s.toml", STUDY.format(gives_out=40))
+def test_finds_where_the_model_critical_size(write, ponder) -> None:
+    write("s.toml", STUDY.format(critical_size=40))
     result = ponder("run", "s.toml", "--json")
     assert result.exit_code == 0, result.stderr
     asked = sizes_asked("s.toml")
@@ -50,8 +50,8 @@ def test_finds_where_the_model_gives_out(write, ponder) -> None:
 
 
 def test_a_search_that_was_broken_off_goes_on(write, ponder) -> None:
-    write("s.toml", STUDY.format(gives_out=40))
-    write("t.toml", "max_tokens = 60000\n" + STUDY.format(gives_out=40))
+    write("s.toml", STUDY.format(critical_size=40))
+    write("t.toml", "max_tokens = 60000\n" + STUDY.format(critical_size=40))
     capped = json.loads(ponder("run", "t.toml", "--json").stdout)
     assert capped["capped"]
     ponder("run", "s.toml")
@@ -62,9 +62,9 @@ def test_a_search_that_was_broken_off_goes_on(write, ponder) -> None:
     assert abs(sum(pieces.values()) - sum(sizes_asked("s.toml").values())) < 200
 
 
-@pytest.mark.parametrize(("gives_out", "says"), [("inf", "beyond"), (0.01, "below")])
-def test_open_ends(write, ponder, gives_out, says) -> None:
-    write("s.toml", STUDY.format(gives_out=gives_out))
+@pytest.mark.parametrize(("critical_size", "says"), [("inf", "beyond"), (0.01, "below")])
+def test_open_ends(write, ponder, critical_size, says) -> None:
+    write("s.toml", STUDY.format(critical_size=critical_size))
     assert ponder("run", "s.toml").exit_code == 0
     assert ponder("report", "s.toml").exit_code == 0
     assert says in Path("reports/s/report.html").read_text()
@@ -80,7 +80,7 @@ def test_open_ends(write, ponder, gives_out, says) -> None:
     ],
 )
 def test_mistakes(write, ponder, change, message) -> None:
-    write("s.toml", STUDY.format(gives_out=40).replace(*change))
+    write("s.toml", STUDY.format(critical_size=40).replace(*change))
     result = ponder("plan", "s.toml")
     assert result.exit_code == 2
     assert message in result.stderr

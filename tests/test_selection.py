@@ -15,14 +15,14 @@ from scipy.stats import spearmanr
 
 from ponder.core import Problem, UserError
 from ponder.rewards.oracle import Oracle
-from ponder.selection import Choice, Evaluation, Scored, select
-from ponder.selection.duplicates import Seen, bands, fingerprint
-from ponder.selection.evaluation import problems
-from ponder.selection.files import Scoring, choose
-from ponder.selection.matching import matched, rank_correlation
-from ponder.selection.words import runs, words
 from ponder.tasks.chain_sum import ChainSum
 from ponder.traces import Trace, read
+from ponder.traces.duplicates import CacheView, bands, fingerprint
+from ponder.traces.evaluation import problems
+from ponder.traces.files import Scoring, choose
+from ponder.traces.matching import matched, rank_correlation
+from ponder.traces.selection import Choice, Evaluation, Scored, select
+from ponder.traces.words import runs, words
 
 # Words that don't repeat, so that a trace made of them is like no other.
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
@@ -246,7 +246,7 @@ def test_bands_miss_one_pair_in_a_hundred_at_the_threshold() -> None:
 
 
 def compared(pile) -> tuple[int, int]:
-    seen, copies = Seen(0.8), 0
+    seen, copies = CacheView(0.8), 0
     for trace in pile:
         mark = fingerprint(trace)
         if seen.nearest(mark):
@@ -264,7 +264,7 @@ def test_comparisons_grow_with_the_pile_and_not_with_its_square(monkeypatch) -> 
     # Where all share most of their words, each looks at so many in each of twelve buckets, and at no more.
     alike = [Trace("?", f"{text(0, 60)} {text(n, 25)}", "so") for n in range(300)]
     without_bound, copies = compared(alike)
-    monkeypatch.setattr("ponder.selection.duplicates.DEPTH", 2)
+    monkeypatch.setattr("ponder.traces.duplicates.DEPTH", 2)
     number, _ = compared(alike)
     assert copies < 10
     assert number < 300 * 12 * 2 < without_bound
@@ -595,10 +595,10 @@ def test_a_pile_scored_before_by_another_reward_is_scored_anew(ponder, write) ->
 
 def test_long_piles_are_scored_in_parts(folder, monkeypatch) -> None:
     Path("traces.jsonl").write_text(lines_of(records(25)))
-    monkeypatch.setattr("ponder.selection.files.AT_ONCE", 10)
+    monkeypatch.setattr("ponder.traces.files.AT_ONCE", 10)
     reports = list(Scoring(read(Path("traces.jsonl")), Oracle(), Path("out.jsonl")))
     assert [report["scored"] for report in reports] == ["0 of 25", "10 of 25", "20 of 25", "25 of 25"]
-    monkeypatch.setattr("ponder.selection.files.CHARACTERS", 1)
+    monkeypatch.setattr("ponder.traces.files.CHARACTERS", 1)
     one = Scoring(read(Path("traces.jsonl")), Oracle(), Path("one.jsonl"))
     assert len(list(one)) == 26
     assert Path("one.jsonl").read_bytes() == Path("out.jsonl").read_bytes()

@@ -15,7 +15,7 @@ from ponder.figures import published
 from ponder.figures.best_of import BestOf
 from ponder.figures.reward_size import RewardSize
 from ponder.figures.scaling import Scaling
-from ponder.report import draw
+from ponder.report.page import draw
 from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.frontier import accuracy_difference, share, variants
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
@@ -150,7 +150,7 @@ def test_scaling_draws_what_was_counted() -> None:
     right = share(chosen, chosen.correct)
     assert [row[f"accuracy{e}"] for e in ("", "_low", "_high")] == [right.value, right.low, right.high]
     assert (row["seeds"], row["attempts"], row["problems"], row["selected"]) == (3, 180, 60, 100)
-    own = [o.correct for o in outcomes if o.settings.get("by") == "reward" and o.settings["number"] == 100]
+    own = [o.correct for o in outcomes if settings_of(o).get("by") == "reward" and settings_of(o)["number"] == 100]
     assert row["accuracy"] == pytest.approx(np.mean(own))
     apart = accuracy_difference(chosen, by_chance)
     [gain] = (d for d in found.tables["differences"] if (d["less"], d["number"]) == ("random", 100))
@@ -194,8 +194,8 @@ def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
     outcomes = student("reward", 100, 1, rng) + student("random", 100, 0, rng) + student("right", 100, 1, rng)
     outcomes += [o._replace(details={"made_selected": 4000}) for o in student("all", 100, 1, rng)]
     for i, o in enumerate(outcomes):
-        if o.settings["by"] == "right":
-            outcomes[i] = o._replace(details={"made_selected": 70 + o.settings["seed"]})
+        if settings_of(o)["by"] == "right":
+            outcomes[i] = o._replace(details={"made_selected": 70 + settings_of(o)["seed"]})
     tables = Scaling().estimate(outcomes)
     assert {s["line"]: s["number"] for s in tables["students"]} == {
         "all": 4000,
@@ -280,7 +280,7 @@ def test_reward_size() -> None:
     how = "beats" if apart.low > 0 else "isn't told from"
     assert said[1].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
     assert "tents: not drawn, because their parameters aren't known: a judge." in found.findings
-    rewardless = RewardSize().estimate([o for o in outcomes if o.settings.get("by") != "reward"])
+    rewardless = RewardSize().estimate([o for o in outcomes if settings_of(o).get("by") != "reward"])
     assert RewardSize().findings(rewardless) == ["tents: no traces were chosen by a reward, so nothing is drawn."]
     RewardSize().draw(rewardless).to_dict()
     # A panel a number, and below them the published one.

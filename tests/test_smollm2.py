@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ponder import serve
 from ponder.core import UserError
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
@@ -51,7 +50,7 @@ def url() -> Iterator[str]:
 
 def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path, url: str) -> None:
     # One at a time: in a batch, what else is in it can tip a near tie.
-    settings = [f"model.url={url}", "model.in_flight=1", "task.size=[5, 80]", "problems=5"]
+    settings = [f"model.url={url}", "model.concurrency=1", "task.size=[5, 80]", "problems=5"]
     options = [word for s in settings for word in ("--set", s)]
     texts = []
     for name in ("first.db", "second.db"):

@@ -16,7 +16,7 @@ from ponder.stats.horizon import Rollouts, horizon, rollouts
 
 
 def outcome(said, true, problem="a", sample=0, per_turn=1, start=0, status: Status = "graded", model="m") -> Outcome:
-    details = {"said": said, "true": true, "start": start, "per_turn": per_turn}
+    details = {"parsed": said, "true": true, "start": start, "per_turn": per_turn}
     size = len(true) * per_turn
     return Outcome("execution", model, size, problem, sample, status, False, "", 0, 0, 0, 0.0, "server", details)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ponder.core import UserError
-from ponder.study import Study
+from ponder.runner.study import Study
 
 GOOD = """
 title = "t"
@@ -98,7 +98,7 @@ def test_plumbing_and_defaults_are_no_part_of_the_key() -> None:
             .key
         )
 
-    assert key() == key(in_flight=7, timeout=3.0, key="$K", send_seed=True)
+    assert key() == key(concurrency=7, timeout=3.0, key="$K", send_seed=True)
     assert key() != key(temperature=0.5)
     assert key() != key(url="http://127.0.0.1:9/v1")
 

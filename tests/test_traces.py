@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ponder.core import UserError
-from ponder.models.pocket import LANGUAGES
-from ponder.models.pocket.language import ANSWER, first_turn
+from ponder.models.pocket import CODECS
+from ponder.models.pocket.codec import ANSWER
 from ponder.tasks.execution import Execution
 from ponder.traces import Trace, align, hashed, parse, read, similarity, steps
 from ponder.traces.segments import paragraphs, sentences
@@ -161,8 +161,8 @@ def test_every_cut_keeps_every_letter() -> None:
 
 
 def test_steps_as_the_task_marks_them() -> None:
-    task, spoken = Execution(dictionary=8, per_turn=0), LANGUAGES["execution"]
-    request = first_turn(task, task.problem(4, seed=2))
+    task, spoken = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(4, seed=2))
     said = spoken.lesson(request).said
     thinking = " ".join(said[: said.index(ANSWER)])
     cut = steps(Trace("q", thinking, "a", extra={"task": "execution"}), by="task").thinking

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.caches import Keep, SelectCache, drift
+from ponder.caches import CacheBudget, SelectCache, drift
 from ponder.caches.dynts import Dynts
 from ponder.caches.dynts.labels import importance
 from ponder.caches.dynts.predictor import Predictor, Recipe, Trace, fit
@@ -29,8 +29,8 @@ from ponder.methods.compress import Compress
 from ponder.models.oracle import Oracle as OracleModel
 from ponder.models.pocket import SHIPPED, Pocket
 from ponder.models.transformers import Text, Transformers, load
-from ponder.store import Store
-from ponder.study import Study
+from ponder.runner.store import Store
+from ponder.runner.study import Study
 from ponder.tasks.tents import Tents
 
 
@@ -62,7 +62,7 @@ def test_it_writes_what_the_pocket_engine_writes() -> None:
 @pytest.mark.parametrize("method", [None, Compress(policy="random", budget=64, window=16, ratio=0.5)])
 def test_a_text_depends_on_its_seed_alone(method) -> None:
     asked = requests(20, 5)
-    made = [Transformers(id="pocket", temperature=1.0, in_flight=n, budget=120) for n in (1, 4)]
+    made = [Transformers(id="pocket", temperature=1.0, concurrency=n, budget=120) for n in (1, 4)]
     alone, together = (answered(method.apply(m) if method else m, asked) for m in made)
     assert [c.thinking for c in alone] == [c.thinking for c in together]
     again = answered(Transformers(id="pocket", temperature=1.0, budget=120), [r for r in asked for _ in (0, 1)])
@@ -105,8 +105,8 @@ def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:
         found = list(store.outcomes(Study.load("s.toml").cells))
     assert len(found) == 6
     assert all(o.details["cache_bytes"] > 0 for o in found)
-    assert [o.settings["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
-    assert all(o.details["kl"] > 0 for o in found if o.settings["policy"] == "random")
+    assert [settings_of(o)["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
+    assert all(o.details["kl"] > 0 for o in found if settings_of(o)["policy"] == "random")
 
 
 def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
@@ -116,7 +116,7 @@ def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
     (said,) = answered(Transformers(id="pocket"), [request])
     ids = prompt + [loaded.tokenizer.convert_tokens_to_ids(word) for word in said.thinking.split()]
     for policy in (Random(), H2o(), Snapkv(queries=8), LastQuery()):
-        keep = Keep(budget=64, window=16, ratio=0.4)
+        keep = CacheBudget(budget=64, window=16, ratio=0.4)
         at_once = drift(loaded.model, prompt, ids[len(prompt) :], policy, keep)
         slow, fast = SelectCache(loaded.model, policy, keep), SelectCache(loaded.model, Full(), None)
         kl = []
@@ -127,7 +127,7 @@ def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
                 kl.append(float((a.exp() * (a - b)).sum()))
         assert at_once.kl == pytest.approx(np.mean(kl), abs=1e-5)
         assert at_once.kl > 0
-    none = drift(loaded.model, prompt, ids[len(prompt) :], Random(), Keep(budget=900, window=16, ratio=0.4))
+    none = drift(loaded.model, prompt, ids[len(prompt) :], Random(), CacheBudget(budget=900, window=16, ratio=0.4))
     assert none.kl == pytest.approx(0, abs=1e-6)
 
 

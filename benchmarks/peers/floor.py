@@ -20,11 +20,11 @@ async def work(session: aiohttp.ClientSession, url: str, prompts: Iterator[str],
         out.write(json.dumps(reply["choices"][0]["message"]) + "\n")
 
 
-async def main(url: str, in_flight: int, prompts: Iterator[str], out: TextIO) -> None:
-    connector = aiohttp.TCPConnector(limit=in_flight)
+async def main(url: str, concurrency: int, prompts: Iterator[str], out: TextIO) -> None:
+    connector = aiohttp.TCPConnector(limit=concurrency)
     headers = {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session, asyncio.TaskGroup() as group:
-        for _ in range(in_flight):
+        for _ in range(concurrency):
             group.create_task(work(session, url, prompts, out))
 
 

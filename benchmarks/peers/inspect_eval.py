@@ -11,14 +11,14 @@ from inspect_ai.scorer import includes
 from inspect_ai.solver import generate
 
 if __name__ == "__main__":
-    url, in_flight, prompts = sys.argv[1:]
+    url, concurrency, prompts = sys.argv[1:]
     os.environ["LOCAL_API_KEY"] = "none"
     (log,) = eval(
         Task(json_dataset(prompts, FieldSpec(input="question", target="tagged")), solver=generate(), scorer=includes()),
         model="openai-api/local/served",
         model_base_url=url,
-        max_connections=int(in_flight),
-        max_samples=int(in_flight),
+        max_connections=int(concurrency),
+        max_samples=int(concurrency),
         display="none",
         log_dir="logs",
     )

@@ -27,12 +27,12 @@ metric_list:
 """
 
 if __name__ == "__main__":
-    url, in_flight, prompts = sys.argv[1:]
+    url, concurrency, prompts = sys.argv[1:]
     Path("chain_sum.yaml").write_text(TASK.format(prompts=prompts))
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    settings = f"model=served,base_url={url}/chat/completions,num_concurrent={in_flight},tokenized_requests=False"
+    settings = f"model=served,base_url={url}/chat/completions,num_concurrent={concurrency},tokenized_requests=False"
     result = simple_evaluate(
         model="local-chat-completions",
         model_args=settings,

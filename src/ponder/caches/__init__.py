@@ -1,9 +1,9 @@
 """KV caches that forget: hold the cache of a transformers model at a budget by evicting what matters least.
 
-    from ponder.caches import Keep, SelectCache
+    from ponder.caches import CacheBudget, SelectCache
     from ponder.caches.snapkv import Snapkv
 
-    cache = SelectCache(model, Snapkv(), Keep(budget=1024, window=256, ratio=0.3))
+    cache = SelectCache(model, Snapkv(), CacheBudget(budget=1024, window=256, ratio=0.3))
     model.generate(**inputs, past_key_values=cache)
 
 It works inside `generate()` today, in batches, under left padding. Three ideas:
@@ -17,8 +17,8 @@ It works inside `generate()` today, in batches, under left padding. Three ideas:
 
 from __future__ import annotations
 
-from ponder.caches._cache import Layer, Seen, SelectCache, SlotCache
+from ponder.caches._cache import CacheView, Layer, SelectCache, SlotCache
 from ponder.caches._fidelity import Drift, drift
-from ponder.core import Keep
+from ponder.core import CacheBudget
 
-__all__ = ["Drift", "Keep", "Layer", "Seen", "SelectCache", "SlotCache", "drift"]
+__all__ = ["Drift", "CacheBudget", "Layer", "CacheView", "SelectCache", "SlotCache", "drift"]

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindowLayer
 
 from ponder.caches._attention import prepare
-from ponder.core import Keep, Policy, UserError
+from ponder.core import CacheBudget, Policy, UserError
 
 BLOCK = 64  # buffers grow in multiples of this
 
 
 @dataclass(frozen=True)
-class Seen:
+class CacheView:
     """What a policy may look at, in one layer, of rows that are as long as each other.
 
     R rows, H heads of the cache, G queries a head, n columns, w last queries, D numbers; h is H or, where heads choose
@@ -147,7 +147,12 @@ class SelectCache(Cache):
     """A cache for `generate()`: rows go in step, and each loses equally many columns, padding first."""
 
     def __init__(
-        self, model: nn.Module, policy: Policy, keep: Keep | None, *, kernel: Literal["grouped", "stock"] = "grouped"
+        self,
+        model: nn.Module,
+        policy: Policy,
+        keep: CacheBudget | None,
+        *,
+        kernel: Literal["grouped", "stock"] = "grouped",
     ) -> None:
         self.policy, self.keep = policy, keep
         config: Any = model.config
@@ -215,7 +220,7 @@ class SelectCache(Cache):
             padding = mask[:, :new] == 0 if mask is not None and mask.ndim == 2 else None
             self._begin(rows, padding, hidden)
         tokens = ids if ids is not None else torch.full((rows, new), -1, device=hidden.device)
-        self._take(tokens, self.policy.birth(hidden, tokens))
+        self._take(tokens, self.policy.token_features(hidden, tokens))
         self._cut()
 
     def _begin(self, rows: int, padding: Tensor | None, hidden: Tensor) -> None:
@@ -234,7 +239,7 @@ class SelectCache(Cache):
             real = torch.arange(new, device=device) - self.padding.sum(1, keepdim=True)
             self.protected |= (real >= 0) & (self.keep.question | (real < self.keep.sinks))
             self._refuse_if_full(int(self.protected.sum(1).max()))
-        shared = self.keep.share if self.keep else "model"
+        shared = self.keep.granularity if self.keep else "model"
         layers, heads = (1 if shared == "model" else len(self.cut)), (self.heads if shared == "head" else 1)
         self.places = torch.zeros(layers, rows, heads, 0, dtype=torch.int32, device=device)
 
@@ -323,7 +328,7 @@ class SelectCache(Cache):
             where = places[n % len(places)]
             logical = where.long()
             queries = layer.queries
-            seen = Seen(
+            seen = CacheView(
                 layer=layer.index,
                 keys=layer.keys[at, :, :length],
                 values=layer.values[at, :, :length],
@@ -338,10 +343,10 @@ class SelectCache(Cache):
                 seeds=self.seeds[at],
             )
             scores = self.policy.score(seen).float()
-            found.append(scores if self.keep.share == "head" else scores.mean(1, keepdim=True))
-            if self.keep.share == "model" and not self.policy.per_layer:
+            found.append(scores if self.keep.granularity == "head" else scores.mean(1, keepdim=True))
+            if self.keep.granularity == "model" and not self.policy.per_layer:
                 break
-        if self.keep.share == "model":
+        if self.keep.granularity == "model":
             return torch.stack(found).mean(0, keepdim=True)
         return torch.stack([scores.expand(-1, places.shape[2], -1) for scores in found])
 

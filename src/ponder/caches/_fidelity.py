@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ponder.caches._cache import SelectCache
 from ponder.caches.full import Full
-from ponder.core import Keep, Policy
+from ponder.core import CacheBudget, Policy
 
 CHUNK = 256  # tokens read at once where no cut is near
 
@@ -29,7 +29,7 @@ class Drift:
 
 
 @torch.no_grad()
-def drift(model: Any, prompt: list[int], said: list[int], policy: Policy, keep: Keep) -> Drift:
+def drift(model: Any, prompt: list[int], said: list[int], policy: Policy, keep: CacheBudget) -> Drift:
     """Between the full cache and one under a policy, over what was said after a prompt."""
     ids = torch.tensor([prompt + said], device=model.device)
     start = len(prompt)

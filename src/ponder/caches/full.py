@@ -10,12 +10,12 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
 class Full(Policy):
     per_layer = False
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         return seen.places * 0

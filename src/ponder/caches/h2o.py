@@ -15,13 +15,13 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
 class H2o(Policy):
     accumulates = True
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         assert seen.received is not None
         return seen.received

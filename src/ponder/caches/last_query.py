@@ -14,12 +14,12 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
 class LastQuery(Policy):
     queries = 1
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         return seen.attention().mean((2, 3))

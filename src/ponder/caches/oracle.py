@@ -13,7 +13,7 @@ from ponder.core import Policy, UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Oracle(Policy):
     per_layer = False
     importance: Any = field(default=None, compare=False)  # of each token, by its place
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         if self.importance is None:
             what = "the oracle must know the text beforehand, and this one is being written"
             raise UserError(what, hint="fidelity = true measures it on the full cache's text; accuracy it can't")

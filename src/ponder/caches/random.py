@@ -14,7 +14,7 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Random(Policy):
     per_layer = False
     seed: int = 0
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         import torch
 
         heads = torch.arange(seen.keys.shape[1], device=seen.keys.device)

@@ -16,7 +16,7 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Rkv(Policy):
     weight: float = 0.1  # λ, of importance
     alike: float = 0.5
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         from torch.nn.functional import max_pool1d
 
         importance = max_pool1d(seen.attention().amax(2).mean(2), self.pool, stride=1, padding=self.pool // 2)

@@ -15,7 +15,7 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Sepllm(Policy):
         texts = tokenizer.batch_decode([[n] for n in range(len(tokenizer))])
         return Sepllm(tuple(n for n, text in enumerate(texts) if text and not text.strip(".,?!;: \t\n")))
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         import torch
 
         separates = torch.isin(seen.ids, torch.tensor(self.separators, dtype=torch.long, device=seen.ids.device))

@@ -14,7 +14,7 @@ from ponder.core import Policy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ponder.caches import Seen
+    from ponder.caches import CacheView
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Snapkv(Policy):
     queries: int = 32
     pool: int = 7  # columns, an odd number; 1: none
 
-    def score(self, seen: Seen) -> Tensor:
+    def score(self, seen: CacheView) -> Tensor:
         from torch.nn.functional import avg_pool1d
 
         received = seen.attention().mean((2, 3))

@@ -13,9 +13,9 @@ from typing import Any
 import altair as alt
 
 from ponder.core import Estimate, Outcome, Records, UserError
-from ponder.plugins import nearest
+from ponder.core.plugins import nearest
 
-PUBLISHED = Path(__file__).parent.parent / "published"
+PUBLISHED = Path(__file__).parent / "published"
 SOLVED, FAILED = "#1f6fb4", "#e8802f"
 COLOURS = ["#1f6fb4", "#e8802f", "#2c9c69", "#8a5fbf", "#c8483f", "#7a6a58", "#d670ad", "#5b6770"]
 MUTED = "#8b929a"
@@ -52,9 +52,13 @@ def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
     return found
 
 
+def settings_of(outcome: Outcome) -> dict[str, Any]:
+    return {k: v for use in outcome.methods for k, v in use.settings.items()}
+
+
 def setting(outcome: Outcome, name: str) -> Any:
     """A setting of the methods that an attempt was made under, or else a detail of it; None if it has neither."""
-    return outcome.settings.get(name, outcome.details.get(name))
+    return settings_of(outcome).get(name, outcome.details.get(name))
 
 
 def model_alone(outcome: Outcome) -> str:

@@ -36,7 +36,7 @@ class Frame:
         return left + across / self.width * (right - left), top - down / self.height * (top - bottom)
 
 
-def placed(points: Records, frame: Frame, steps: Records, small: Sequence[dict[str, Any]] = ()) -> Records:
+def error_at(points: Records, frame: Frame, steps: Records, small: Sequence[dict[str, Any]] = ()) -> Records:
     """Points (tokens, accuracy, their intervals, a label), each with the place of its name and the end of a line to it.
 
     Names also keep off the steps of a line and off small dots.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from ponder.core import Records
-from ponder.figures._labels import Frame, placed
+from ponder.figures._labels import Frame, error_at
 
 SIZE = (430, 280)  # pixels
 
@@ -25,7 +25,7 @@ def log_frame(rows: Records, x: str, *, size: tuple[int, int] = SIZE, air: float
 
 
 def log_axes(frame: Frame, x: str, title: str, ticks: Sequence[float]) -> tuple[alt.X, alt.Y]:
-    # Vega would round the ends, and names would no longer stand where they were placed.
+    # Vega would round the ends, and names would no longer stand where they were error_at.
     across = alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False)
     count = "replace(format(datum.value, '.3~s'), 'G', 'B')"
     axis = alt.Axis(values=sorted(set(ticks)), labelExpr=count, labelOverlap="greedy", labelSeparation=6)
@@ -45,5 +45,5 @@ def log_placed(points: Records, x: str, frame: Frame, lines: Sequence[Records] =
         for a, b in ends
         for t in (i / 20 for i in range(21))
     ]
-    found = placed(at, frame, [], beside)
+    found = error_at(at, frame, [], beside)
     return [{**p, "text_x": 10 ** p["text_x"], "lead_x": 10 ** p["lead_x"]} for p in found]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ponder.core import Outcome, UserError
-from ponder.figures import flat, model_alone, setting
+from ponder.figures import flat, model_alone, setting, settings_of
 from ponder.figures._variants import panels
 from ponder.stats.frontier import Variant, accuracy_difference, share
 from ponder.stats.grid import paired_difference
@@ -74,7 +74,7 @@ class Panel:
 
 def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"]) -> Iterator[Panel]:
     """A panel for each student, and each task or size of it. Best of n has another `by`, and no place here."""
-    some = [o for o in outcomes if setting(o, chosen) is not None and "pick" not in o.settings]
+    some = [o for o in outcomes if setting(o, chosen) is not None and "pick" not in settings_of(o)]
     trained = [o for o in some if _number(o, chosen, number)]
     if not any(o.status != "failed" for o in trained):
         raise UserError(
@@ -89,11 +89,11 @@ def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal[
         for o, how in zip(own, _chosen(own, chosen, number), strict=True):
             key = f"{how['line']} {how['number']}"
             made = of.setdefault(key, {**how, "made": {}})["made"]
-            made[o.settings.get("seed")] = o.details  # the same in every attempt of a seed
-            asked.append(o._replace(model=key))
+            made[o.seeds] = o.made  # the same in every attempt of a seed
+            asked.append(o._replace(variant=key))
         if bare := [o for o in outcomes if o.model == name and setting(o, chosen) is None]:
             of[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
-            asked += [o._replace(model=UNTRAINED) for o in bare]
+            asked += [o._replace(variant=UNTRAINED) for o in bare]
         for title, data, rests_on in panels(asked, by):
             found = sorted((_student(variant, **of[variant.name]) for variant in data.variants), key=_place)
             if found[-1].by != UNTRAINED:
@@ -118,9 +118,12 @@ def _chosen(own: Sequence[Outcome], chosen: str, number: str) -> Iterator[dict[s
 
 def rest_of(own: Sequence[Outcome], but: set[str]) -> list[str]:
     """Of each outcome the other settings that vary among them."""
-    beside = sorted({k for o in own for k in o.settings} - but)
-    varied = [k for k in beside if len({str(o.settings.get(k)) for o in own}) > 1]
-    return [", ".join(_said(k, o.settings[k]) for k in varied if o.settings.get(k) not in (None, False)) for o in own]
+    beside = sorted({k for o in own for k in settings_of(o)} - but)
+    varied = [k for k in beside if len({str(settings_of(o).get(k)) for o in own}) > 1]
+    return [
+        ", ".join(_said(k, settings_of(o)[k]) for k in varied if settings_of(o).get(k) not in (None, False))
+        for o in own
+    ]
 
 
 def _said(name: str, value: object) -> str:
@@ -130,14 +133,14 @@ def _said(name: str, value: object) -> str:
 
 def reward_name(outcome: Outcome) -> str:
     """Of the reward that chose: its title, or the name and the settings that its identity has."""
-    reward = outcome.settings.get("reward")
+    reward = settings_of(outcome).get("reward")
     if isinstance(reward, Mapping):
         return " ".join([str(reward["name"]), *(f"{k}={v}" for k, v in reward.items() if k != "name")])
     return str(reward or REWARD)
 
 
 def _number(outcome: Outcome, chosen: str, number: str) -> float:
-    asked, got = setting(outcome, number), outcome.details.get("made_selected")
+    asked, got = setting(outcome, number), outcome.made.get("selected")
     # Whoever takes all is asked for no number.
     return float((got or asked if setting(outcome, chosen) == ALL else asked or got) or 0)
 
@@ -145,7 +148,7 @@ def _number(outcome: Outcome, chosen: str, number: str) -> float:
 def _student(variant: Variant, made: dict[Any, Mapping[str, Any]], **named: Any) -> Student:
     means = {}
     for name in MADE:
-        known = sorted(d[f"made_{name}"] for d in made.values() if d.get(f"made_{name}") is not None)
+        known = sorted(d[name] for d in made.values() if d.get(name) is not None)
         means[name] = math.fsum(known) / len(known) if known else None
     return Student(**named, variant=variant, made=means)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from ponder.core import Outcome, UserError
+from ponder.core.plugins import nearest
 from ponder.figures import counts
-from ponder.plugins import nearest
-from ponder.stats.frontier import Variants, variant_name, variants
+from ponder.stats.frontier import Variants, variants
 
 
 def panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, Variants, str]]:
@@ -25,7 +25,7 @@ def panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator
 
 def reference_of(outcomes: Sequence[Outcome], name: str) -> str:
     """The variant that others are set against: the one named, or the study's first."""
-    known = dict.fromkeys(variant_name(o) for o in outcomes)
+    known = dict.fromkeys(o.variant for o in outcomes)
     if name and name not in known:
         raise UserError(f"the reference `{name}` is no model of this study", hint=nearest(name, known))
     return name or next(iter(known))

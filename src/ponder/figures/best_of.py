@@ -16,7 +16,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
-from ponder.figures import MUTED, flat, published, span, themed, values
+from ponder.figures import MUTED, flat, published, settings_of, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, beyond_noise, binomial
 from ponder.figures._selection import compared, rest_of, reward_name
@@ -100,27 +100,27 @@ def _asked(
 ) -> Iterator[tuple[str, Variants, str, dict[str, tuple[str, int]]]]:
     """For each model that something picks from, or else for each model: its panels, and what their variants are."""
     picked = [o for o in outcomes if _picks(o)]
-    rewards = {reward_name(o) for o in picked if "pick" in o.settings}
+    rewards = {reward_name(o) for o in picked if "pick" in settings_of(o)}
     several = len({_alone(o) for o in picked or outcomes}) > 1
     for model in sorted({_alone(o) for o in picked or outcomes}):
         own = [o for o in picked if _alone(o) == model]
-        by_reward = [o for o in own if "pick" in o.settings]
-        votes = [o for o in own if "pick" not in o.settings]
+        by_reward = [o for o in own if "pick" in settings_of(o)]
+        votes = [o for o in own if "pick" not in settings_of(o)]
         named: dict[str, tuple[str, int]] = {}
-        asked = [o._replace(model=ONE) for o in outcomes if not _picks(o) and o.model == model]
+        asked = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
         rests = [*rest_of(by_reward, {"n", "pick", "reward"}), *("" for _ in votes)]
         for o, rest in zip([*by_reward, *votes], rests, strict=True):
             picker = _picker_name(o, len(rewards) > 1, rest)
-            key = f"{picker} {o.settings['n']}"
-            named[key] = (picker, o.settings["n"])
-            asked.append(o._replace(model=key))
+            key = f"{picker} {settings_of(o)['n']}"
+            named[key] = (picker, settings_of(o)["n"])
+            asked.append(o._replace(variant=key))
         for title, data, rests_on in panels(asked, by):
             yield f"{model} | {title}" if several else title, data, rests_on, named
 
 
 def _picks(outcome: Outcome) -> bool:
     last = outcome.model.rpartition(" + ")[2]
-    return "n" in outcome.settings and ("pick" in outcome.settings or last.split(" ")[0] == "vote")
+    return "n" in settings_of(outcome) and ("pick" in settings_of(outcome) or last.split(" ")[0] == "vote")
 
 
 def _alone(outcome: Outcome) -> str:
@@ -129,10 +129,10 @@ def _alone(outcome: Outcome) -> str:
 
 
 def _picker_name(outcome: Outcome, several: bool, rest: str) -> str:
-    if "pick" not in outcome.settings:
+    if "pick" not in settings_of(outcome):
         return MAJORITY
     reward = reward_name(outcome) if several else "reward"
-    name = f"best by {reward}" if outcome.settings["pick"] == "best" else f"vote weighted by {reward}"
+    name = f"best by {reward}" if settings_of(outcome)["pick"] == "best" else f"vote weighted by {reward}"
     return ", ".join(part for part in (name, rest) if part)
 
 

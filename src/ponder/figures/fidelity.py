@@ -15,7 +15,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Tables, UserError
-from ponder.figures import COLOURS, counts, flat, model_alone, span, themed, values
+from ponder.figures import COLOURS, counts, flat, model_alone, settings_of, span, themed, values
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters
 
@@ -40,10 +40,10 @@ class Fidelity(Figure):
             hint = 'method = [{ name = "compress", …, fidelity = "only" }]'
             raise UserError(f"no attempt records `{self.detail}`, which this figure draws", hint=hint)
         panels: dict[str, dict[tuple[str, str], list[Outcome]]] = {}
-        varies = [k for k in SETTINGS if len({o.settings.get(k) for o in found}) > 1]
+        varies = [k for k in SETTINGS if len({settings_of(o).get(k) for o in found}) > 1]
         for o in found:
-            rest = [f"{k} {o.settings[k]}" for k in varies if o.settings.get(k) is not None]
-            which = (str(o.settings.get("policy", o.model)), ", ".join(rest))
+            rest = [f"{k} {settings_of(o)[k]}" for k in varies if settings_of(o).get(k) is not None]
+            which = (str(settings_of(o).get("policy", o.model)), ", ".join(rest))
             panels.setdefault(f"{model_alone(o)} | {o.task} {o.size}", {}).setdefault(which, []).append(o)
         tables: Tables = {"summary": [], "points": []}
         for panel, groups in sorted(panels.items()):

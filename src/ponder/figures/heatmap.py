@@ -15,7 +15,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import counts, flat, model_alone, published, setting, span, themed, values
+from ponder.figures import counts, flat, model_alone, published, setting, settings_of, span, themed, values
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.grid import Grid, from_shares, grid, matched, paired_difference
@@ -36,7 +36,7 @@ class Heatmap(Figure):
     scale: Literal["panel", "shared"] = "panel"  # of the colours
     overlay: str = ""  # published maps to draw below: `dynts_window_ratio`
 
-    example: ClassVar[dict[str, Any]] = {"x": "filled", "y": "errors"}
+    example: ClassVar[dict[str, Any]] = {"x": "history_turns", "y": "error_rate"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "cells": [], "without": []}
@@ -75,7 +75,7 @@ class Heatmap(Figure):
                 name = FULL if policy == FULL else o.model.partition(" + ")[2] or FULL
                 without.setdefault(asked, {}).setdefault(name, []).append(o)
             else:
-                rest = tuple(f"{k} {v}" for k, v in sorted(o.settings.items()) if k not in own)
+                rest = tuple(f"{k} {v}" for k, v in sorted(settings_of(o).items()) if k not in own)
                 maps.setdefault(asked, {}).setdefault(("" if policy is None else str(policy), rest), []).append(o)
         if not any(o.status != "failed" for groups in maps.values() for part in groups.values() for o in part):
             raise UserError(

@@ -35,7 +35,7 @@ class RewardSize(Figure):
     by: Literal["task", "size"] = "task"  # what a row of panels is
     overlay: str = ""  # published points to draw below: `prm_selection_size`
 
-    example: ClassVar[dict[str, Any]] = {"chosen": "filled", "number": "per_turn"}
+    example: ClassVar[dict[str, Any]] = {"chosen": "history_turns", "number": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "students": [], "differences": [], "published": []}

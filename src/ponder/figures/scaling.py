@@ -43,7 +43,7 @@ class Scaling(Figure):
     by: Literal["task", "size"] = "task"  # what a panel is
     overlay: str = ""  # published points to draw beside: `prm_selection_samples`
 
-    example: ClassVar[dict[str, Any]] = {"chosen": "filled", "number": "per_turn"}
+    example: ClassVar[dict[str, Any]] = {"chosen": "history_turns", "number": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "students": [], "differences": [], "published": []}

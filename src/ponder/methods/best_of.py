@@ -48,7 +48,9 @@ class _Picking(Wrapped):
         method = self._method
         requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(method.n)]
         said = await asyncio.gather(*(self.inner.complete(r) for r in requests))
-        cut = [steps(trace_of(request, completion.thinking, completion.answer), method.cut) for completion in said]
+        codec = self.inner.codec_name(request.task)
+        traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in said]
+        cut = [steps(trace, method.cut) for trace in traces]
         scores = await asyncio.to_thread(method.reward.score, cut)
         best = said[self._picked(request, said, scores)]
         asked = sum((c.bill for c in said[1:]), said[0].bill)
@@ -67,7 +69,7 @@ class _Picking(Wrapped):
         if self._method.pick == "best":
             return best
         votes: defaultdict[str, float] = defaultdict(float)
-        ballots = {place: json.dumps(request.task.said(request.problem, said[place].answer)) for place in known}
+        ballots = {place: json.dumps(request.task.parse(request.problem, said[place].answer)) for place in known}
         for place, ballot in ballots.items():
             votes[ballot] += known[place] if ballot != "null" else 0.0
         most = max(votes.values())

@@ -11,11 +11,22 @@ drift; with `only`, that text is the attempt's answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
-from ponder import plugins
-from ponder.core import Keep, Method, Model, Policy, UserError
+from ponder.core import (
+    CacheBudget,
+    Method,
+    Model,
+    Policy,
+    Progress,
+    TrainingProblems,
+    UserError,
+    not_in_key,
+    plugins,
+    renamed,
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +38,10 @@ class Compress(Method):
     sinks: int = 4  # the first so many always stay
     question: bool = True  # so does the prompt
     answer: bool = True  # and what comes after the end of thinking
-    share: Literal["model", "layer", "head"] = "model"  # who chooses together: all layers, a layer's heads, each head
+    granularity: Literal["model", "layer", "head"] = renamed("share", "model")  # which heads share one decision
     fidelity: Literal["no", "also", "only"] = "no"  # measure the drift from the full cache, beside writing or instead
+
+    train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
     example: ClassVar[dict[str, Any]] = {"policy": "random", "budget": 64, "window": 16, "ratio": 0.5}
     tried_on = ({"name": "transformers", "id": "pocket"}, {"name": "tents"}, 16)
@@ -41,17 +54,23 @@ class Compress(Method):
             raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
         self._keep()
 
-    def _keep(self) -> Keep:
-        return Keep(self.budget, self.window, self.ratio, self.sinks, self.question, self.answer, self.share)
+    def _keep(self) -> CacheBudget:
+        return CacheBudget(
+            self.budget, self.window, self.ratio, self.sinks, self.question, self.answer, self.granularity
+        )
 
     def title(self) -> str:
         return self.policy
 
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
+        return replace(self, train_on=train_on)
+
+    def make(self, model: Model) -> Iterator[Progress]:
+        yield from model.fit_policy(self._policy(), self.train_on)
+
     def apply(self, model: Model) -> Model:
-        under = getattr(model, "under", None)
-        if under is None:
-            what = f"a cache can only be cut where the weights are, not in a model of the kind `{model.plugin_name()}`"
-            raise UserError(what, hint='name = "transformers", id = "pocket"')
+        return model.with_policy(self._policy(), None if self.policy == "full" else self._keep(), self.fidelity)
+
+    def _policy(self) -> Policy:
         policy: Policy = plugins.load("caches", self.policy)()
-        compressed: Model = under(policy, None if self.policy == "full" else self._keep(), self.fidelity)
-        return compressed
+        return policy

@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from ponder.core import UserError
 from ponder.training.loop import Loss, Training, Unit
-from ponder.training.making import Record, Sampled
+from ponder.training.making import Record, SamplingMethod
 from ponder.training.rollouts import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dpo(Sampled):
+class Dpo(SamplingMethod):
     beta: float = 0.1
     longer: float = 1.5  # times as long as the chosen one a right sample must be to be rejected
     pairs: int = 4  # of a problem, at most

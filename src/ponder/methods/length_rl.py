@@ -26,17 +26,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ponder.core import LengthReward, Model, Report, Reward, UserError, seed_from
-from ponder.lengths.kimi import Kimi
+from ponder.core import LengthReward, Model, Progress, Reward, UserError, seed_from
 from ponder.models.transformers import load
+from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
 from ponder.training.loop import Training, Unit
-from ponder.training.making import Record, Trained, hand_card
-from ponder.training.rollouts import Asked, Rollouts, Sample, chosen, sampled
+from ponder.training.making import Record, TrainingMethod, hand_card
+from ponder.training.rollouts import Asked, Rollouts, Sample, chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthRl(Trained):
+class LengthRl(TrainingMethod):
     reward: LengthReward = field(default_factory=Kimi)  # `ponder list lengths`
     weight: float = 0.5  # of the length reward, beside 1 for a right answer
     iterations: int = 24
@@ -70,14 +70,15 @@ class LengthRl(Trained):
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
 
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Progress]:
         loaded = self.open(model)
-        pool = chosen(self.on, self.pool, self.seed)
+        pool = chosen(self.train_on, self.pool, self.seed)
         training = self.training(loaded, folder, self.temperature)
         kept = training.resume()
         rates: list[tuple[int, int]] = kept.get("rates") or [(0, 0)] * len(pool)  # of each problem: right, asked
         record.rollout_tokens, history = kept.get("rollout_tokens", 0), kept.get("history", [])
-        source = model.source(self.on[0].task).folder
+        source = model.source(self.train_on[0].task).folder
+        codec = model.codec_name(self.train_on[0].task)
         for iteration in range(kept.get("iteration", 0), self.iterations):
             now = folder / "rollouts"
             training.write(now)
@@ -85,13 +86,15 @@ class LengthRl(Trained):
             load.cache_clear()  # others lay in the same place
             places = self._drawn(pool, rates, iteration)
             limit = self.limit if iteration >= self.second else None
-            sampler = sampled(model.with_weights(now), self.temperature)
+            sampler = model.with_weights(now).at_temperature(self.temperature)
             seed = seed_from("rl", self.seed, iteration)
             (now / "samples").unlink(missing_ok=True)
             rollouts = Rollouts(sampler, loaded, [pool[p] for p in places], self.n, seed, now / "samples", limit)
             for report in rollouts:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **report}
-            praise = [self._praised(pool[p], some, record) for p, some in zip(places, rollouts.samples, strict=True)]
+            praise = [
+                self._praised(pool[p], some, record, codec) for p, some in zip(places, rollouts.samples, strict=True)
+            ]
             groups = zip(rollouts.samples, praise, strict=True)
             units = [unit for some, praised in groups for unit in self._units(some, iteration, praised)]
             self._learn(training, units, sum(map(len, rollouts.samples)))
@@ -121,12 +124,12 @@ class LengthRl(Trained):
         keys = {p: rng.random() ** (1 / failed[p]) for p in places}  # Efraimidis and Spirakis 2006
         return sorted(sorted(places, key=lambda p: keys[p], reverse=True)[: self.problems])
 
-    def _praised(self, asked: Asked, samples: Sequence[Sample], record: Record) -> list[float]:
+    def _praised(self, asked: Asked, samples: Sequence[Sample], record: Record, codec: str) -> list[float]:
         """What the process reward thinks of each sample, from 0 to 1; 0 where it can't say. Nothing without one."""
         if self.process is None:
             return []
         request = asked.request()
-        scores = self.process.score([steps(trace_of(request, s.thinking, s.answer), self.cut) for s in samples])
+        scores = self.process.score([steps(trace_of(request, s.thinking, s.answer, codec), self.cut) for s in samples])
         record.rollout_tokens += sum(score.bill.tokens for score in scores)  # read, not written
         most = [1 + self.process.alpha if score.trajectory is not None else 1.0 for score in scores]
         return [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ponder.core import Bill, Completion, Model, Report, Reward, UserError, digest
+from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest
 from ponder.models.transformers import Loaded
-from ponder.selection import Choice, Scored, Selection, select
 from ponder.traces import Trace, read, steps, trace_of
+from ponder.traces.selection import Choice, Scored, Selection, select
 from ponder.training.loop import Example, Unit, likelihood, said
-from ponder.training.making import Record, Taught, made_models, samples_file
+from ponder.training.making import EpochMethod, Record, made_models, samples_file
 from ponder.training.rollouts import Rollouts, chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sft(Taught):
+class Sft(EpochMethod):
     data: Path | None = None  # traces in JSONL, whatever the fields are called
     teachers: tuple[Model, ...] = ()  # as in [[model]]: they write the traces, if there is no file
     pool: int = 1000  # problems asked of each teacher
@@ -55,21 +55,26 @@ class Sft(Taught):
     def over(self, units: Sequence[Unit]) -> float:
         return said(units)
 
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Progress]:
         loaded = self.open(model)
         pile: list[tuple[Trace, Example]] = []
         if self.data:
             pile = [(trace, _example(loaded, trace)) for trace in read(self.data)]
         for teacher in self.teachers:
-            asked = chosen(self.on, self.pool, seed=0)
-            kept = samples_file(teacher, self.on, self.pool, 1, 0)
+            asked = chosen(self.train_on, self.pool, seed=0)
+            kept = samples_file(teacher, self.train_on, self.pool, 1, 0)
             rollouts = Rollouts(teacher, loaded, asked, 1, 0, kept)
             yield from rollouts
             record.rollout_tokens += rollouts.tokens
             name = teacher.label or teacher.title()
             for one, (sample,) in zip(asked, rollouts.samples, strict=True):
                 known = {"teacher": name, "correct": sample.right, "tokens": sample.tokens}
-                pile.append((trace_of(one.request(), sample.thinking, sample.answer, **known), sample.text))
+                pile.append(
+                    (
+                        trace_of(one.request(), sample.thinking, sample.answer, teacher.codec_name(one.task), **known),
+                        sample.text,
+                    )
+                )
         selection = self._selected(pile, record)
         record.notes["selection"] = selection.summary()
         texts = [pile[kept.place] for kept in selection.kept]
@@ -113,7 +118,9 @@ class Sft(Taught):
 
 def _example(loaded: Loaded, trace: Trace) -> Example:
     """A trace from a file, in the student's tokens."""
-    if loaded.is_pocket:
-        raise UserError("the pocket model reads no traces from a file", hint='teachers = [{ name = "pocket" }]')
+    if loaded.codec:
+        raise UserError(
+            "weights with a codec of their own can't be trained on traces from a file", hint="name `teachers` instead"
+        )
     completion = Completion(trace.thinking, trace.answer, "end", Bill())
     return Example(loaded.asked([{"role": "user", "content": trace.question}]), loaded.encode(completion))

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ponder.training.loop import Loss, Training, Unit, likelihood, said
-from ponder.training.making import Record, Sampled
+from ponder.training.making import Record, SamplingMethod
 from ponder.training.rollouts import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shortest(Sampled):
+class Shortest(SamplingMethod):
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 2, "epochs": 1, "rate": 1e-5}
 
     def units(self, samples: Sequence[Sequence[Sample]], record: Record) -> list[Unit]:

@@ -41,7 +41,7 @@ class _Voting(Wrapped):
         votes: Counter[str] = Counter()
         first: dict[str, Completion] = {}
         for completion in said:
-            ballot = json.dumps(request.task.said(request.problem, completion.answer))
+            ballot = json.dumps(request.task.parse(request.problem, completion.answer))
             if completion.stop == "end" and ballot != "null":
                 votes[ballot] += 1
                 first.setdefault(ballot, completion)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import queue
 import threading
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from ponder.core import UserError
 
 if TYPE_CHECKING:
     from ponder.models.pocket.engine import Row
@@ -20,7 +23,15 @@ def making_cost(folder: Path) -> dict[str, float]:
     """What the weights in a folder cost to make from others, and what was measured on the way, if Ponder made them."""
     path = folder / "made.json"
     made = json.loads(path.read_text("utf-8")) if path.is_file() else {"cost": {}, "measures": {}}
-    return {f"made_{name}": float(value) for name, value in {**made["cost"], **made["measures"]}.items()}
+    return {name: float(value) for name, value in {**made["cost"], **made["measures"]}.items()}
+
+
+def check_digest(folder: Path) -> None:
+    """Raise `UserError` if the weights in a folder are not those that its card describes."""
+    card = json.loads((folder / "card.json").read_text("utf-8"))
+    if hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() != card["digest"]:
+        what = f"{folder / 'model.safetensors'} is damaged: its digest is not the one in card.json"
+        raise UserError(what, hint="install Ponder again, or make the folder again")
 
 
 class Writer(Protocol):
@@ -37,7 +48,7 @@ class Writer(Protocol):
     def step(self) -> None: ...
 
 
-class Desk:
+class BatchWorker:
     """A writer at work, in a thread of its own from the first text on."""
 
     def __init__(self, writer: Callable[[], Writer]) -> None:

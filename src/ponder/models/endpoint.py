@@ -14,14 +14,14 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import aiohttp
 import msgspec
 
-from ponder.answers import split_thinking
-from ponder.core import Bill, Completion, Model, ModelFailure, Request, UserError, Variable, plumbing
+from ponder.core import Bill, Completion, EnvVar, Model, ModelFailure, Request, UserError, not_in_key
+from ponder.core.answers import split_thinking
 
 RETRIED = {408, 409, 425, 429}  # and every 5xx
 MAX_WAIT = 60.0
@@ -37,21 +37,21 @@ class Endpoint(Model):
     effort: str | None = None  # sent as `reasoning_effort`
     send_seed: bool = True  # a seed of its own with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # more fields for the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = plumbing("max_tokens")  # what the server calls it
-    key: Variable | None = plumbing(None)  # $NAME of the variable that holds the API key
-    tokenizer: str = plumbing("")  # a tokenizer.json, or a model's id on the hub
-    in_flight: int = plumbing(32)  # requests at once
-    timeout: float = plumbing(1800.0)  # seconds for one answer
-    retries: int = plumbing(8)  # after busy, broken or late answers, before the attempt counts as failed
-    requests_per_minute: float | None = plumbing(None)
-    tokens_per_minute: float | None = plumbing(None)
+    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # what the server calls it
+    key: EnvVar | None = not_in_key(None)  # $NAME of the variable that holds the API key
+    tokenizer: str = not_in_key("")  # a tokenizer.json, or a model's id on the hub
+    concurrency: int = not_in_key(32)  # requests at once
+    timeout: float = not_in_key(1800.0)  # seconds for one answer
+    retries: int = not_in_key(8)  # after busy, broken or late answers, before the attempt counts as failed
+    requests_per_minute: float | None = not_in_key(None)
+    tokens_per_minute: float | None = not_in_key(None)
 
     example: ClassVar[dict[str, Any]] = {"id": "model"}
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"`{self.url}` is no address", hint='url = "http://127.0.0.1:8000/v1"')
-        for name in ("in_flight", "timeout", "budget", "requests_per_minute", "tokens_per_minute"):
+        for name in ("concurrency", "timeout", "budget", "requests_per_minute", "tokens_per_minute"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise UserError(f"{name} must be more than 0, not {value}")
 
@@ -65,7 +65,7 @@ class Endpoint(Model):
         self._count = _load_tokenizer(self.tokenizer) if self.tokenizer else None
         self._pace = _Pace(self.requests_per_minute, self.tokens_per_minute)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.in_flight),
+            connector=aiohttp.TCPConnector(limit=self.concurrency),
             timeout=aiohttp.ClientTimeout(total=self.timeout, sock_connect=30),
             headers=headers,
             # Looking for a proxy costs CPU on every request, so only where there is one.
@@ -75,6 +75,12 @@ class Endpoint(Model):
 
     async def __aexit__(self, *error: object) -> None:
         await self._session.close()
+
+    def max_tokens(self) -> int | None:
+        return self.budget
+
+    def at_temperature(self, temperature: float) -> Endpoint:
+        return replace(self, temperature=temperature)
 
     async def complete(self, request: Request) -> Completion:
         payload = msgspec.json.encode(self._payload(request))

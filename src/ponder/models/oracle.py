@@ -1,6 +1,6 @@
 """A model that knows the answer, up to a size: the fake that ships, for tests and dry runs.
 
-Its accuracy falls along a logistic curve through `gives_out`, less a share of slips; its thinking grows with size up to
+Its accuracy falls along a logistic curve through `critical_size`, minus a fraction of slips; its thinking grows with size up to
 `peak` and shrinks after, as Estermann & Wattenhofer 2025 report of o3-mini. Its tokens are drawn, not written.
 """
 
@@ -11,12 +11,12 @@ import math
 import random
 from dataclasses import dataclass
 
-from ponder.core import Bill, Completion, Model, Request, UserError, plumbing
+from ponder.core import Bill, Completion, Model, Request, UserError, not_in_key, renamed
 
 
 @dataclass(kw_only=True)
 class Oracle(Model):
-    gives_out: float = math.inf  # the size at which half of the answers are right
+    critical_size: float = renamed("gives_out", math.inf)  # the size at which half of the answers are right
     steepness: float = 8.0  # of the fall, in log size
     error: float = 0.0  # share of slips at any size
     tokens_at_zero: float = 200.0  # thinking tokens, were the size 0
@@ -25,7 +25,7 @@ class Oracle(Model):
     peak: float = math.inf  # the size from which it thinks less
     budget: int = 1_000_000  # completion tokens, thinking included
     seconds: float = 0.0  # before it answers
-    in_flight: int = plumbing(64)
+    concurrency: int = not_in_key(64)
 
     def __post_init__(self) -> None:
         if not 0 <= self.error <= 1:
@@ -33,13 +33,16 @@ class Oracle(Model):
 
     def chance(self, size: float) -> float:
         """How likely an answer to a turn of this size is right."""
-        if math.isinf(self.gives_out) or size == 0:
+        if math.isinf(self.critical_size) or size == 0:
             return 1 - self.error
-        fall = min(500.0, self.steepness * math.log(size / self.gives_out))
+        fall = min(500.0, self.steepness * math.log(size / self.critical_size))
         return (1 - self.error) / (1 + math.exp(fall))
 
     def mean_tokens(self, size: float) -> float:
         return self.tokens_at_zero + self.tokens_per_size * (size if size <= self.peak else self.peak**2 / size)
+
+    def max_tokens(self) -> int:
+        return self.budget
 
     async def complete(self, request: Request) -> Completion:
         rng = random.Random(request.seed)

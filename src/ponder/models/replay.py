@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self
 
 import msgspec
 
-from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, plumbing
+from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, not_in_key
 
 EXAMPLE = Path(__file__).parent / "replay_example.jsonl"
 
@@ -33,7 +33,7 @@ class Line(msgspec.Struct):
 @dataclass(kw_only=True)
 class Replay(Model):
     file: Path  # relative to the study's folder
-    in_flight: int = plumbing(64)
+    concurrency: int = not_in_key(64)
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 

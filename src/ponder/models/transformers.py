@@ -10,28 +10,49 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ponder.answers import split_thinking
-from ponder.core import Bill, Completion, Keep, Model, Policy, Request, Source, Task, UserError, fingerprint, plumbing
-from ponder.models import Desk, making_cost
-from ponder.models.pocket import WEIGHTS, Pocket, language, speaks
+from ponder.core import (
+    Bill,
+    CacheBudget,
+    Codec,
+    Completion,
+    Fidelity,
+    Model,
+    Policy,
+    Progress,
+    Request,
+    Source,
+    Task,
+    TokenTrace,
+    TrainingProblems,
+    UserError,
+    fingerprint,
+    not_in_key,
+    plugins,
+    seed_from,
+)
+from ponder.core.answers import split_thinking
+from ponder.models import BatchWorker, check_digest, making_cost
 from ponder.models.pocket.engine import Floats, Row
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Fidelity: TypeAlias = Literal["no", "also", "only"]
-POCKET, SMOLLM2 = "pocket", "smollm2"
+SMOLLM2 = "smollm2"
 END_OF_THINKING = "</think>"
+FITTED = 200  # problems of each task and size that an eviction policy is fitted on
 
 
 @dataclass(kw_only=True)
@@ -43,31 +64,52 @@ class Transformers(Model):
     top_p: float = 1.0
     top_k: int = 0  # 0: all
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = plumbing("cpu")  # or cuda, mps
-    threads: int = plumbing(1)  # on a CPU; two on a busy machine mostly wait for each other
-    in_flight: int = plumbing(32)  # texts written at once
+    device: str = not_in_key("cpu")  # or cuda, mps
+    threads: int = not_in_key(1)  # on a CPU; two on a busy machine mostly wait for each other
+    concurrency: int = not_in_key(32)  # texts written at once
 
-    example: ClassVar[dict[str, Any]] = {"id": POCKET}
+    example: ClassVar[dict[str, Any]] = {"id": "pocket"}
 
     def __post_init__(self) -> None:
-        if self.budget < 1 or self.in_flight < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            what = "budget and in_flight must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
+        if self.budget < 1 or self.concurrency < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            what = "budget and concurrency must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
             raise UserError(what)
         self.policy: Policy | None = None
-        self.keep: Keep | None = None
+        self.keep: CacheBudget | None = None
         self.fidelity: Fidelity = "no"
 
-    def under(self, policy: Policy, keep: Keep | None, fidelity: Fidelity) -> Transformers:
-        """The same model with a cache that forgets."""
+    def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Transformers:
         other = copy.copy(self)
-        other.policy, other.keep, other.fidelity = policy, keep, fidelity
+        other.policy, other.keep, other.fidelity = policy, budget, fidelity
         return other
+
+    def at_temperature(self, temperature: float) -> Transformers:
+        other = copy.copy(self)
+        other.temperature = temperature
+        return other
+
+    def max_tokens(self) -> int:
+        return self.budget
+
+    def made(self, task: Task) -> dict[str, float]:
+        return making_cost(self.source(task).folder)
+
+    def codec_name(self, task: Task) -> str:
+        return self.source(task).codec
+
+    @cached_property
+    def _shipped(self) -> Model | None:
+        """The model whose weights these are, if `id` names a model plugin that has weights of its own."""
+        if self.id == self.plugin_name() or self.id not in plugins.names("models"):
+            return None
+        model: Model = plugins.load("models", self.id)()
+        return model
 
     def identity(self) -> dict[str, Any]:
         # Local weights are known by what they are, not by where they lie.
         found = super().identity()
-        if self.id == POCKET:
-            return {**found, "weights": Pocket().identity()["weights"]}
+        if self._shipped:
+            return {**found, "weights": self._shipped.identity()["weights"]}
         if (weights := Path(self.id) / "model.safetensors").is_file():
             return {**found, "id": fingerprint(weights)}
         return {**found, "id": fingerprint(Path(self.id))} if self.id.endswith(".gguf") else found
@@ -76,28 +118,68 @@ class Transformers(Model):
         return f"{self.id.rstrip('/').rsplit('/', 1)[-1]} (transformers)"
 
     def check(self, task: Task, size: int) -> None:
-        if self.id == POCKET:
-            Pocket().check(task, size)
-
-    def folder(self, task: Task) -> Path:
-        if self.id == POCKET:
-            return WEIGHTS / task.plugin_name()
-        if self.id == SMOLLM2:
-            from ponder.serve import smollm2_gguf
-
-            return smollm2_gguf()
-        return Path(self.id)
+        if self._shipped:
+            self._shipped.check(task, size)
 
     def source(self, task: Task) -> Source:
-        return Source(self.folder(task), self.revision, self.dtype, self.device, self.threads)
+        folder, codec = Path(self.id), ""
+        if self._shipped:
+            folder, codec = (shipped := self._shipped.source(task)).folder, shipped.codec
+        elif self.id == SMOLLM2:
+            from ponder.models._llama_server import smollm2_gguf
+
+            folder = smollm2_gguf()
+        elif (card := folder / "card.json").is_file():  # weights that Ponder made say whose codec reads them
+            codec = json.loads(card.read_text("utf-8")).get("name", "")
+        return Source(folder, self.revision, self.dtype, self.device, self.threads, codec)
 
     def with_weights(self, folder: Path) -> Transformers:
         other = copy.copy(self)
         other.id, other.revision = str(folder), ""
         return other
 
+    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:
+        by_source: dict[Source, list[TrainingProblems]] = {}
+        for problems in train_on:
+            by_source.setdefault(self.source(problems.task), []).append(problems)
+        for source, sets in by_source.items():
+            if policy.needs_fit(source.folder):
+                loaded, traces = load(source), list[TokenTrace]()
+                for problems in sets:
+                    right = list(self._right_traces(loaded, problems))
+                    traces += right
+                    yield {
+                        "task": problems.task.plugin_name(),
+                        "size": problems.size,
+                        "right": len(right),
+                        "of": FITTED,
+                    }
+                tasks = ", ".join(dict.fromkeys(problems.task.plugin_name() for problems in sets))
+                yield from policy.fit(loaded.model, traces, source.folder, {"task": tasks})
+
+    def _right_traces(self, loaded: Loaded, train_on: TrainingProblems) -> Iterator[TokenTrace]:
+        """Greedy traces of the problems that the model solves."""
+        engine, task = Loop(loaded, None, None, rows=16), train_on.task
+        asked = []
+        for problem in islice(train_on.problems(seed_from("fit", train_on.seed)), FITTED):
+            if len(problem.turns) > 1:
+                raise UserError("an eviction policy is fitted on problems of one turn", hint="per_turn = 0")
+            request = Request.first_turn(task, problem)
+            asked.append((request, Text(loaded.prompt(request), self.budget, 0.0, 0, bool)))
+        waiting = [text for _, text in asked]
+        while waiting or engine.busy:
+            while waiting and engine.room:
+                engine.join(waiting.pop())
+            if engine.busy:
+                engine.step()
+        for request, text in asked:
+            _, answer, _ = loaded.read(request, text)
+            if text.ended and loaded.end_of_thinking in text.said and task.grade(request.problem, answer).correct:
+                start = len(text.prompt)
+                yield TokenTrace(text.prompt + text.said, start, start + text.said.index(loaded.end_of_thinking) + 1)
+
     async def __aenter__(self) -> Self:
-        self._desks: dict[tuple[Path, bool], Desk] = {}
+        self._desks: dict[tuple[Path, bool], BatchWorker] = {}
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -108,12 +190,12 @@ class Transformers(Model):
         """The text, written on the full cache or on the one that forgets."""
         if (loaded.folder, full) not in self._desks:
             policy, keep = (None, None) if full else (self.policy, self.keep)
-            self._desks[loaded.folder, full] = Desk(partial(Loop, loaded, policy, keep, self.in_flight))
+            self._desks[loaded.folder, full] = BatchWorker(partial(Loop, loaded, policy, keep, self.concurrency))
         await self._desks[loaded.folder, full].write(text)
         return text
 
     async def complete(self, request: Request) -> Completion:
-        loaded = load(*self.source(request.task))
+        loaded = load(self.source(request.task))
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
@@ -133,7 +215,7 @@ class Transformers(Model):
         thinking, answer, thought = loaded.read(request, text)
         bill = Bill(len(prompt), thought, len(text.said) - thought, time.monotonic() - started, "tokenizer")
         stop: Literal["end", "length"] = "end" if text.ended else "length"
-        measures = {**text.measures, **drifted, **making_cost(loaded.folder)}
+        measures = {**text.measures, **drifted}
         return Completion(thinking, answer, stop, bill, measures, text.said)
 
 
@@ -174,9 +256,10 @@ class Loaded:
     # One at a time: reading labels changes the model's attention for a while.
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
-    @cached_property
-    def is_pocket(self) -> bool:
-        return (self.folder / "card.json").is_file()
+    codec: str = ""  # the model plugin that renders and reads for these weights; "": the chat template
+
+    def _codec(self, request: Request) -> Codec | None:
+        return plugins.codec(self.codec, request.task.plugin_name()) if self.codec else None
 
     @cached_property
     def ends(self) -> set[int]:
@@ -191,9 +274,8 @@ class Loaded:
         return token if isinstance(token, int) and token != self.tokenizer.unk_token_id else None
 
     def prompt(self, request: Request) -> list[int]:
-        if self.is_pocket:
-            spoken = speaks(request.task.plugin_name())
-            return spoken.encode(spoken.prompt(request))
+        if codec := self._codec(request):
+            return codec.prompt_ids(request)
         return self.asked([{"role": m.role, "content": m.content} for m in request.messages])
 
     def asked(self, messages: list[dict[str, str]]) -> list[int]:
@@ -209,12 +291,12 @@ class Loaded:
         tokens = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return [*tokens, *sorted(self.ends)[:1]] if said.stop == "end" else tokens
 
-    def drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
+    def drift(self, text: Row, policy: Policy, keep: CacheBudget) -> dict[str, float]:
         """How far a policy's predictions are from the full cache's, on this text."""
         with self.lock:
             return self._drift(text, policy.fitted(self.folder, self.tokenizer), keep)
 
-    def _drift(self, text: Row, policy: Policy, keep: Keep) -> dict[str, float]:
+    def _drift(self, text: Row, policy: Policy, keep: CacheBudget) -> dict[str, float]:
         import torch
 
         from ponder.caches import drift
@@ -232,9 +314,8 @@ class Loaded:
 
     def read(self, request: Request, row: Row) -> tuple[str, str, int]:
         """Thinking, answer, and the tokens of the thinking."""
-        if self.is_pocket:
-            words, answer = speaks(request.task.plugin_name()).read(request, row.said)
-            return " ".join(words), answer, len(words)
+        if codec := self._codec(request):
+            return codec.reply(request, row.said)
         said = row.said[:-1] if row.ended else row.said
         thinking, answer = split_thinking(str(self.tokenizer.decode(said)))
         thought = 0
@@ -248,24 +329,25 @@ class Loaded:
 
 
 @lru_cache(maxsize=4)
-def load(folder: Path, revision: str, dtype: str, device: str, threads: int) -> Loaded:
+def load(source: Source) -> Loaded:
     """Weights and tokenizer, kept for the next who asks."""
-    return load_anew(folder, revision, dtype, device, threads)
+    return load_anew(source)
 
 
-def load_anew(folder: Path, revision: str, dtype: str, device: str, threads: int) -> Loaded:
+def load_anew(source: Source) -> Loaded:
     """Weights and tokenizer, for one who will change them."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    folder, revision, dtype, device, threads, codec = source
     torch.set_num_threads(threads)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     where, more = str(folder), {"revision": revision} if revision else {}
     if folder.suffix == ".gguf":
         where, more = str(folder.parent), {"gguf_file": folder.name}
     if (folder / "card.json").is_file():
-        language(folder)  # which says so if the weights are damaged
+        check_digest(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **more)
         model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **more)
@@ -276,13 +358,13 @@ def load_anew(folder: Path, revision: str, dtype: str, device: str, threads: int
     if folder.suffix == ".gguf":  # its weights are plain numbers by now, and may be saved as such
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
-    return Loaded(folder, model.to(device).eval(), tokenizer)  # type: ignore[arg-type]
+    return Loaded(folder, model.to(device).eval(), tokenizer, codec=codec)  # type: ignore[arg-type]
 
 
 class Loop:
     """Writes texts on a model, one token a step for every row, over one cache."""
 
-    def __init__(self, loaded: Loaded, policy: Policy | None, keep: Keep | None, rows: int) -> None:
+    def __init__(self, loaded: Loaded, policy: Policy | None, keep: CacheBudget | None, rows: int) -> None:
         from ponder.caches import SelectCache, SlotCache
         from ponder.caches.full import Full
 

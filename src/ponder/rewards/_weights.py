@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, plumbing
+from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ class Weighted(Reward):
     window: int | None = None  # tokens read at once; if not given, what the model was made for
     context: float = 0.25  # share of the window that repeats the steps before it, where a trace is longer
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = plumbing("cpu")  # or cuda, mps
-    threads: int = plumbing(1)  # on a CPU; two on a busy machine mostly wait for each other
-    batch: int = plumbing(8192)  # tokens in a batch, padding included
+    device: str = not_in_key("cpu")  # or cuda, mps
+    threads: int = not_in_key(1)  # on a CPU; two on a busy machine mostly wait for each other
+    batch: int = not_in_key(8192)  # tokens in a batch, padding included
 
     example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
     marker: ClassVar[str] = ""  # a token that must not be read out of a text

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 
-from ponder import plugins
 from ponder.core import (
     Bill,
     Grade,
@@ -34,6 +33,7 @@ from ponder.core import (
     Steps,
     Task,
     UserError,
+    plugins,
     seed_from,
 )
 from ponder.rewards._windows import spans
@@ -94,7 +94,7 @@ class Judge(Reward):
         return asyncio.run(self._rate(traces))
 
     async def _rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        free = asyncio.Semaphore(self._judge.in_flight)
+        free = asyncio.Semaphore(self._judge.concurrency)
         async with self._judge:
             return list(await asyncio.gather(*(self._one(trace, free) for trace in traces)))
 
@@ -167,6 +167,6 @@ class _Judging(Task):
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         try:
-            return Grade(correct=True, said=parse(answer, problem.size))
+            return Grade(correct=True, parsed=parse(answer, problem.size))
         except ValueError as error:
             return Grade(correct=False, why=str(error))

@@ -1,10 +1,9 @@
 """The true labels of the steps, where a task or the trace itself knows them.
 
 In this order: what `tells` says, a function given in Python; the trace's `labels`, true or false or a share for each
-step; its `label`, the first wrong step counted from 0, or -1, as in ProcessBench; and for pocket traces with their
-`task` and `problem`, what the pocket language finds, exactly: steps are right up to the first word that is false or
-doesn't follow, and wrong from there on, until a new pass begins. The trajectory is whether the answer is `correct`, if
-the trace says so.
+step; its `label`, the first wrong step counted from 0, or -1, as in ProcessBench; and for a trace with its `codec`,
+`task` and `problem`, what that model's codec finds, exactly. The trajectory is whether the answer is `correct`, if the
+trace says so.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ponder import plugins
-from ponder.core import Part, Problem, Request, Reward, Scores, Steps
-from ponder.models.pocket import LANGUAGES
-from ponder.models.pocket.execution import AGAIN
-from ponder.models.pocket.language import EOS, Style, first_turn
+from ponder.core import Part, Problem, Request, Reward, Scores, Steps, plugins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +43,12 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         return labels
     if isinstance(label := facts.get("label"), int) and label >= -1:
         return [n < label or label == -1 for n in range(count)]
-    if facts.get("task") not in LANGUAGES or "problem" not in facts:
+    codec = plugins.codec(str(facts.get("codec")), str(facts.get("task")))
+    if codec is None or "problem" not in facts:
         return None
     task = plugins.load("tasks", facts["task"])()
     problem = msgspec.convert(facts["problem"], Problem)
-    sound = sound_steps(first_turn(task, problem), trace.thinking, facts.get("style", "plain"))
+    style = facts.get("style", "plain")
+    sound = codec.sound(Request.first_turn(task, problem), trace.thinking, style)
     answer = [task.grade(problem, "\n\n".join(trace.answer)).correct] * len(trace.answer)
     return {"all": sound + answer, "thinking": sound, "answer": answer}[of]
-
-
-def sound_steps(request: Request, thinking: Sequence[str], style: Style = "plain") -> list[bool]:
-    """Whether each step of pocket thinking, cut as its language cuts it, stands before the first fault of its pass."""
-    spoken = LANGUAGES[request.task.plugin_name()]
-    found: list[bool] = []
-    words: list[str] = []
-    right, ended = True, False
-    for step in thinking:
-        if step.startswith(AGAIN):
-            words, right, ended = [], True, False
-        words += [word for word in step.split() if word != AGAIN]
-        if right:
-            verdict = spoken.unsound(request, words, "short" if style == "short" else "plain")
-            # The end of the text is what unfinished thinking lacks; after thinking that was complete, it is a fault.
-            right = verdict is None or (verdict == EOS and not ended)
-            ended = verdict is None
-        found.append(right)
-    return found

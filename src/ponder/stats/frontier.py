@@ -34,7 +34,7 @@ class Variant:
     """A model, or all training seeds of one: a row an attempt that got an answer, sorted by seed and problem."""
 
     name: str
-    seeds: tuple[int, ...]  # of training; none for an untrained model
+    seeds: tuple[tuple[int, ...], ...]  # training seeds, one tuple per chain; none for an untrained model
     seed: Ints  # which of them, counted from 0
     problem: Ints  # counted from 0, the same for every variant
     tokens: Floats  # thinking and answer
@@ -60,7 +60,7 @@ class Variants:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class Comparison:
     """A variant set against the reference, problem by problem."""
 
     difference: Estimate  # in accuracy
@@ -71,27 +71,21 @@ class Against:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VariantSummary:
     tokens: Estimate
     accuracy: Estimate
     tokens_per_right: Estimate
     on_frontier: bool  # as measured
     frontier_chance: float  # nan for a single problem
-    against: Against | None  # None for the reference itself, or where it has no answers
-
-
-def variant_name(outcome: Outcome) -> str:
-    """The model's name without its training seed."""
-    seed = outcome.settings.get("seed")
-    return outcome.model if seed is None else outcome.model.replace(f" seed={seed}", "")
+    against: Comparison | None  # None for the reference itself, or where it has no answers
 
 
 def variants(outcomes: Sequence[Outcome]) -> Variants:
     """Those of one task, or of one size of it; a seed without any answer is left out."""
-    groups: dict[str, dict[int | None, list[Outcome]]] = {}
+    groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
     for o in outcomes:
         if o.status != "failed":
-            groups.setdefault(variant_name(o), {}).setdefault(o.settings.get("seed"), []).append(o)
+            groups.setdefault(o.variant, {}).setdefault(o.seeds, []).append(o)
     asked = [{(o.size, o.problem) for o in part} for seeds in groups.values() for part in seeds.values()]
     common = sorted(set.intersection(*asked)) if asked else []
     number = {problem: i for i, problem in enumerate(common)}
@@ -100,15 +94,15 @@ def variants(outcomes: Sequence[Outcome]) -> Variants:
     return Variants(found, size_of, len(set().union(*asked)) - len(common))
 
 
-def _variant(name: str, seeds: dict[int | None, list[Outcome]], number: dict[tuple[int, str], int]) -> Variant:
-    names = sorted(seed for seed in seeds if seed is not None)
+def _variant(name: str, seeds: dict[tuple[int, ...], list[Outcome]], number: dict[tuple[int, str], int]) -> Variant:
+    names = sorted(seed for seed in seeds if seed)
     rows = []
     for i, part in enumerate([seeds[seed] for seed in names] or seeds.values()):
         own = [o for o in part if (o.size, o.problem) in number]
         rows += sorted((i, number[o.size, o.problem], o.thinking_tokens + o.answer_tokens, _right(o)) for o in own)
     seed, problem, tokens, right = zip(*rows, strict=True)
-    made = [part[0].details for part in seeds.values()]
-    spent = [m.get("made_rollout_tokens", 0) + m.get("made_training_tokens", 0) for m in made]
+    made = [part[0].made for part in seeds.values()]
+    spent = [m.get("rollout_tokens", 0) + m.get("training_tokens", 0) for m in made]
     return Variant(
         name=name,
         seeds=tuple(names),
@@ -117,7 +111,7 @@ def _variant(name: str, seeds: dict[int | None, list[Outcome]], number: dict[tup
         tokens=np.array(tokens, dtype=np.float64),
         correct=np.array(right, dtype=np.bool_),
         made_tokens=math.fsum(spent) / len(made),
-        made_seconds=math.fsum(m.get("made_seconds", 0) for m in made) / len(made),
+        made_seconds=math.fsum(m.get("seconds", 0) for m in made) / len(made),
     )
 
 
@@ -136,7 +130,7 @@ def standings(
     level: float = 0.95,
     replicates: int = 4000,
     seed: int = 0,
-) -> list[Standing]:
+) -> list[VariantSummary]:
     """One for each variant. `gain` and `loss` are the coefficients of AES, `margin` what may be lost in accuracy."""
     if not data.variants:
         return []
@@ -157,7 +151,7 @@ def standings(
         against = None
         if ref >= 0 and k != ref:
             difference = accuracy_difference(variant, data.variants[ref], level)
-            against = Against(
+            against = Comparison(
                 difference=difference,
                 verdict=verdict(difference, margin),
                 ratio=_estimate(ratio[:, k], correct, level),
@@ -166,7 +160,7 @@ def standings(
             )
         told = float(chance[k]) if data.problems > 1 else math.nan
         found.append(
-            Standing(spent, correct, _estimate(per_right[:, k], correct, level), bool(on[0, k]), told, against)
+            VariantSummary(spent, correct, _estimate(per_right[:, k], correct, level), bool(on[0, k]), told, against)
         )
     return found
 

@@ -103,7 +103,7 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
         raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
     names: dict[tuple[int, str], int] = {}
     problem = [names.setdefault((o.size, o.problem), len(names)) for o in ended]
-    judged = [_judged(o.details["said"], o.details["true"], o.details["start"]) for o in ended]
+    judged = [_judged(o.details["parsed"], o.details["true"], o.details["start"]) for o in ended]
     index, turn, unparsed = (_padded([rows[i] for rows in judged]) for i in range(3))
     return Rollouts(
         per_turn=steps.pop() if steps else 1,

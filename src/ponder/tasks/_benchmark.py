@@ -15,8 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
-from ponder import answers
-from ponder.core import Grade, Problem, Task, UserError, digest, lines, plumbing
+from ponder.core import Grade, Problem, Task, UserError, answers, digest, lines, not_in_key
 
 Row: TypeAlias = dict[str, Any]  # keys in lower case
 FORMATS = (".jsonl", ".csv", ".parquet")  # of those a dataset has on the hub, the first is read
@@ -27,9 +26,9 @@ STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within
 @dataclass(frozen=True)
 class Benchmark(Task):
     # Where the problems come from can't change an answer; what they say can, and is the identity.
-    file: Path | None = plumbing(None)  # JSONL, CSV or parquet, relative to the study's folder; if not given, the hub
-    revision: str = plumbing("main")  # of the dataset on the hub: a branch, a tag or a commit
-    digest: str = plumbing("")  # that the problems must have, from whatever source; if not given, any
+    file: Path | None = not_in_key(None)  # JSONL, CSV or parquet, relative to the study's folder; if not given, the hub
+    revision: str = not_in_key("main")  # of the dataset on the hub: a branch, a tag or a commit
+    digest: str = not_in_key("")  # that the problems must have, from whatever source; if not given, any
 
     dataset: ClassVar[str]  # its name on the hub
     patterns: ClassVar[tuple[str, ...]] = tuple(f"*{ending}" for ending in FORMATS)  # its files there
@@ -128,7 +127,7 @@ class Maths(Benchmark):
         if not (said := answers.final(answer)):
             return Grade(correct=False, why="no answer")
         why = answers.differs(said, problem.gold)
-        return Grade(correct=not why, said=said, why=why)
+        return Grade(correct=not why, parsed=said, why=why)
 
 
 class _Unread(Sequence[Problem]):

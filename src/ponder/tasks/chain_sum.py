@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder import answers
-from ponder.core import Grade, Problem, Task, UserError
+from ponder.core import Grade, Problem, Task, UserError, answers
 
 
 @dataclass(frozen=True)
@@ -39,4 +38,4 @@ class ChainSum(Task):
         said = answers.number(answers.final(answer) or "")
         if said is None:
             return Grade(correct=False, why="no number")
-        return Grade(correct=said == problem.gold, said=str(said), why="" if said == problem.gold else "wrong sum")
+        return Grade(correct=said == problem.gold, parsed=str(said), why="" if said == problem.gold else "wrong sum")

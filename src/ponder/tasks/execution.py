@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from ponder import answers
-from ponder.core import Grade, Message, Problem, Task, UserError, digest
+from ponder.core import Grade, Message, Problem, Task, UserError, answers, digest, renamed
 
 WORDS = """
 about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
@@ -41,7 +40,7 @@ EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango"
 INJECTED = 10  # a wrong sum in a filled history is off by 1 to so much
 
 RULES = """\
-Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
+CacheBudget a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
 dictionary and add it to the sum. The sum goes on from message to message.
 {how}
 
@@ -65,17 +64,17 @@ class Execution(Task):
     dictionary: int = 100  # words in it
     values: int = 99  # the largest value; the smallest is its negative
     shared: bool = False  # one dictionary for all rollouts, as published
-    filled: int = 0  # turns that the history shows as done before the first one asked
-    errors: float = 0.0  # share of those turns whose shown sum is wrong
+    history_turns: int = renamed("filled", 0)  # turns already answered in the history before the first one asked
+    error_rate: float = renamed("errors", 0.0)  # share of those turns whose shown sum is wrong
 
     default_sizes = (12, 24, 60)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.errors <= 1:
-            raise UserError(f"errors is a share from 0 to 1, not {self.errors}", hint="errors = [0.0, 0.5, 1.0]")
+        if not 0 <= self.error_rate <= 1:
+            raise UserError(f"errors is a share from 0 to 1, not {self.error_rate}", hint="errors = [0.0, 0.5, 1.0]")
         if not 1 <= self.dictionary <= len(WORDS):
             raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
-        if self.values < 1 or self.per_turn < 0 or self.filled < 0:
+        if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
             raise UserError("values must be at least 1, and per_turn and filled not negative")
 
     def check_size(self, size: int) -> None:
@@ -84,9 +83,9 @@ class Execution(Task):
             hint = f"{size} steps: per_turn = {[k for k in range(1, size + 1) if size % k == 0]}" if size > 0 else ""
             what = f"{size} steps can't be asked {self.per_turn} at a time"
             raise UserError(what, hint=f"{hint}; or size = {near}" if near and hint else "size = 12")
-        if self.filled >= size // (self.per_turn or size):
-            hint = f"size = {(self.filled + 1) * max(1, self.per_turn)}"
-            raise UserError(f"{self.filled} turns are filled in, so none is left to ask", hint=hint)
+        if self.history_turns >= size // (self.per_turn or size):
+            hint = f"size = {(self.history_turns + 1) * max(1, self.per_turn)}"
+            raise UserError(f"{self.history_turns} turns are filled in, so none is left to ask", hint=hint)
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
@@ -94,12 +93,12 @@ class Execution(Task):
         keys = rng.choices(list(table), k=size)
         per_turn = self.per_turn or size
         turns = [keys[i : i + per_turn] for i in range(0, size, per_turn)]
-        shown = self._shown([sum(table[k] for k in turn) for turn in turns[: self.filled]], rng)
+        shown = self._shown([sum(table[k] for k in turn) for turn in turns[: self.history_turns]], rng)
         history = []
         for turn, total in zip(turns, shown, strict=False):
             history += [Message("user", ", ".join(turn)), Message("assistant", f"<answer>{total}</answer>")]
         start = shown[-1] if shown else 0
-        live = turns[self.filled :]
+        live = turns[self.history_turns :]
         sums = list(accumulate((sum(table[k] for k in turn) for turn in live), initial=start))
         return Problem(
             id=digest(table, keys, per_turn, self.mode, shown).hex(),
@@ -108,12 +107,17 @@ class Execution(Task):
             gold={"sums": sums[1:], "start": start},
             system=_system(table, self.mode, per_turn),
             history=tuple(history),
-            facts={"seed": seed, "per_turn": per_turn, "filled": self.filled, "errors": self.errors},
+            facts={
+                "seed": seed,
+                "per_turn": per_turn,
+                "history_turns": self.history_turns,
+                "error_rate": self.error_rate,
+            },
         )
 
     def _shown(self, added: Sequence[int], rng: random.Random) -> list[int]:
         """The sums that a filled history shows; an error changes one of them and is not carried on."""
-        wrong = (rng.choice((-1, 1)) * rng.randint(1, INJECTED) if rng.random() < self.errors else 0 for _ in added)
+        wrong = (rng.choice((-1, 1)) * rng.randint(1, INJECTED) if rng.random() < self.error_rate else 0 for _ in added)
         return [true + off for true, off in zip(accumulate(added), wrong, strict=True)]
 
     def solve(self, problem: Problem) -> str:
@@ -128,18 +132,20 @@ class Execution(Task):
     def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
         """Right if every turn's sum is; the sums themselves go into the details, for the horizon."""
         gold, said = problem.gold, [_number(text) for text in answers]
-        details = {"said": said, "true": gold["sums"], "start": gold["start"]}
-        details |= {k: problem.facts[k] for k in ("per_turn", "filled", "errors")}
+        details = {"parsed": said, "true": gold["sums"], "start": gold["start"]}
+        # Stored problems may have facts under older names, so only what never changed is read from there.
+        details |= {"per_turn": problem.facts["per_turn"]}
+        details |= {"history_turns": self.history_turns, "error_rate": self.error_rate}
         wrong = next((t for t, (s, true) in enumerate(zip(said, gold["sums"], strict=False)) if s != true), None)
         if wrong is None and len(said) == len(gold["sums"]):
             return Grade(True, said, "", details)
         why = "no number" if wrong is not None and said[wrong] is None else "wrong sum"
         return Grade(False, None if all(s is None for s in said) else said, why, details)
 
-    def said(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 it needs no problem
+    def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 it needs no problem
         return _number(answer)
 
-    def gist(self, answer: str) -> str:
+    def history_entry(self, answer: str) -> str:
         number = _number(answer)
         return "No answer." if number is None else f"<answer>{number}</answer>"
 

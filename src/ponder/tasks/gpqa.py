@@ -11,8 +11,7 @@ import random
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import answers
-from ponder.core import Grade, Problem, digest, seed_from
+from ponder.core import Grade, Problem, answers, digest, seed_from
 from ponder.tasks._benchmark import PROBLEM, Benchmark, Row, facts, text
 
 LETTERS = "ABCD"
@@ -41,4 +40,4 @@ class Gpqa(Benchmark):
         said = answers.choice(answer, LETTERS)
         if said is None:
             return Grade(correct=False, why="no answer")
-        return Grade(correct=said == problem.gold, said=said, why="" if said == problem.gold else "wrong choice")
+        return Grade(correct=said == problem.gold, parsed=said, why="" if said == problem.gold else "wrong choice")

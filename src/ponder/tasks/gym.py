@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 from reasoning_gym.coaching.base_curriculum import BaseCurriculum
 from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 
-from ponder import answers
-from ponder.core import Grade, Problem, Task, UserError, digest
-from ponder.plugins import nearest
+from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core.plugins import nearest
 
 SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer> tags."
 
@@ -88,4 +87,6 @@ class Gym(Task):
             return Grade(correct=False, why="no answer")
         dataset = self._dataset(problem.size, problem.gold["seed"])
         score = float(dataset.score_answer(said, dataset[0]))
-        return Grade(correct=score >= 1, said=said, why="" if score >= 1 else "wrong answer", details={"score": score})
+        return Grade(
+            correct=score >= 1, parsed=said, why="" if score >= 1 else "wrong answer", details={"score": score}
+        )

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ponder import answers
-from ponder.core import Grade, Problem, Task, UserError, digest, lines
+from ponder.core import Grade, Problem, Task, UserError, answers, digest, lines
 
 EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
 
@@ -59,7 +58,7 @@ class Jsonl(Task):
         if said is None:
             return Grade(correct=False, why="no answer")
         correct = answers.same(said, problem.gold)
-        return Grade(correct=correct, said=said, why="" if correct else "wrong answer")
+        return Grade(correct=correct, parsed=said, why="" if correct else "wrong answer")
 
 
 def _problem(text: str, where: str) -> Problem:

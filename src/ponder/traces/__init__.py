@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from ponder.answers import split_thinking
 from ponder.core import Request, UserError, digest
+from ponder.core.answers import split_thinking
 from ponder.traces.alignment import align, hashed, similarity
 from ponder.traces.segments import steps
 
-__all__ = ["NAMES", "Pile", "Trace", "align", "hashed", "read", "similarity", "steps", "trace_of"]
+__all__ = ["NAMES", "TraceFile", "Trace", "align", "hashed", "read", "similarity", "steps", "trace_of"]
 
 # What each field may be called; the first that is there counts, the others stay with the trace as they are.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ class Trace:
 
 
 @dataclass
-class Pile:
+class TraceFile:
     """The traces of a file, read one at a time however many they are; `skipped` says which lines were left out."""
 
     path: Path
@@ -100,9 +100,9 @@ class Pile:
             yield found
 
 
-def read(path: Path, bad: Literal["refuse", "skip"] = "refuse") -> Pile:
+def read(path: Path, bad: Literal["refuse", "skip"] = "refuse") -> TraceFile:
     """The traces of a JSONL file. A malformed line is refused with its number, or skipped and counted."""
-    return Pile(path, bad)
+    return TraceFile(path, bad)
 
 
 def parse(record: Any) -> Trace:
@@ -140,10 +140,10 @@ def parse(record: Any) -> Trace:
     )
 
 
-def trace_of(request: Request, thinking: str, answer: str, **known: Any) -> Trace:
+def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **known: Any) -> Trace:
     """What a model said to a request, with what a reward may want to know of the problem."""
     question = "\n\n".join(m.content for m in request.messages if m.role == "user")
-    extra = {"task": request.task.plugin_name(), "problem": request.problem}
+    extra = {"task": request.task.plugin_name(), "problem": request.problem} | ({"codec": codec} if codec else {})
     return Trace(question, thinking, answer, extra=extra, **known)
 
 

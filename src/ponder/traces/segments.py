@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ponder.core import Steps, UserError
-from ponder.models.pocket import LANGUAGES
+from ponder.core import Steps, UserError, plugins
 
 if TYPE_CHECKING:
     from ponder.traces import Trace
@@ -75,9 +74,10 @@ def _lines(text: str) -> str:
 
 
 def _marks(trace: Trace) -> Cut:
-    """How the task of a trace marks its steps: for now, those that the pocket model has words for."""
-    spoken = LANGUAGES.get(str(trace.extra.get("task")))
-    if spoken is None:
-        what = f"trace {trace.id}: nothing says how its task marks steps"
-        raise UserError(what, hint='by = "blank" or "sentence"; or give the trace a list of `steps`, or a `task`')
-    return lambda thinking: [" ".join(step) for step in spoken.steps(thinking.split())]
+    """How the model that wrote a trace marks its steps."""
+    codec = plugins.codec(str(trace.extra.get("codec")), str(trace.extra.get("task")))
+    if codec is None:
+        what = f"trace {trace.id}: nothing says how its steps are marked"
+        hint = 'by = "blank" or "sentence"; or give the trace a list of `steps`, or its `task` and `codec`'
+        raise UserError(what, hint=hint)
+    return codec.split

@@ -21,7 +21,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ponder.core import Report, UserError, plumbing
+from ponder.core import Progress, UserError, not_in_key
 from ponder.models.transformers import Loaded
 
 SAVE_SECONDS = 20.0
@@ -59,7 +59,7 @@ class Settings:
 
     seed: int = 1
     rate: float = 1e-5
-    micro_tokens: int = plumbing(4096)  # in one pass through the model, filling included: what memory allows
+    micro_tokens: int = not_in_key(4096)  # in one pass through the model, filling included: what memory allows
     warm_up: float = 0.05  # share of the steps
     decay: bool = True  # to 0, as a half cosine
     clip: float = 1.0  # norm of the gradient; 0: never
@@ -168,7 +168,7 @@ class Training:
 
     def run(
         self, steps: int, units: Callable[[int], Sequence[Unit]], loss: Loss, over: Callable[[Sequence[Unit]], float]
-    ) -> Iterator[Report]:
+    ) -> Iterator[Progress]:
         """Every step from where it stands, saving now and then."""
         first, began = self.step, time.monotonic()
         saved = began
@@ -183,7 +183,7 @@ class Training:
             yield {"step": self.step, "of": steps, "loss": round(value, 4), "seconds_left": round(left)}
 
     def save(self, **more: Any) -> None:
-        """Keep everything that going on needs."""
+        """CacheBudget everything that going on needs."""
         if not self.accelerator.is_main_process:
             return
         state = {
@@ -251,7 +251,7 @@ def batches(units: Sequence[Unit], tokens: int) -> list[list[int]]:
 
 
 def log_probabilities(model: Any, texts: Sequence[Example], temperature: float = 1.0) -> Tensor:
-    """Of what each text says, summed over its tokens, for a model that speaks at a temperature."""
+    """Of what each text says, summed over its tokens, for a model that codec_for at a temperature."""
     device = next(model.parameters()).device
     longest = max(map(len, texts))
     start = min(len(text.prompt) for text in texts)  # nothing before it is scored

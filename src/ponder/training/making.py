@@ -16,17 +16,16 @@ import shutil
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ponder import __version__
-from ponder.core import Method, Model, Practice, Report, Task, UserError, digest, plumbing, seed_from
+from ponder.core import Method, Model, Progress, Task, TrainingProblems, UserError, digest, not_in_key, seed_from
 from ponder.models import making_cost
-from ponder.models.pocket import read_card
 from ponder.models.transformers import Loaded, load_anew
 from ponder.training.loop import Loss, Settings, Training, Unit
-from ponder.training.rollouts import Rollouts, Sample, chosen, sampled
+from ponder.training.rollouts import Rollouts, Sample, chosen
 
 
 def made_models() -> Path:
@@ -45,11 +44,12 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making(Method):
+class WeightMethod(Method):
     """A method whose model has weights of its own."""
 
-    on: tuple[Practice, ...] = plumbing(())  # the study's [[train]]
+    train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
+    changes_weights = True
     version: ClassVar[int] = 1  # raise it when the same settings make another model
     tried_on: ClassVar[Any] = (
         {"name": "pocket", "style": "long"},
@@ -58,24 +58,27 @@ class Making(Method):
     )
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "version": self.version, "on": [p.identity() for p in self.on]}
+        return {**super().identity(), "version": self.version, "on": [p.identity() for p in self.train_on]}
+
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
+        return replace(self, train_on=train_on)
 
     @abstractmethod
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Progress]:
         """Write the made model into a folder, which may hold what an interrupted build left there."""
 
     def folder(self, model: Model) -> Path:
         """Where the model made from this one is, or will be."""
         return made_models() / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
 
-    def make(self, model: Model) -> Iterator[Report]:
+    def make(self, model: Model) -> Iterator[Progress]:
         folder = self.folder(model)
         if (folder / "made.json").is_file():
             return
-        if not self.on:
+        if not self.train_on:
             raise UserError(f"`{self.plugin_name()}` needs something to train on", hint="add a [[train]] to the study")
-        if len({model.source(practice.task) for practice in self.on}) > 1:
-            names = " and ".join(dict.fromkeys(practice.task.plugin_name() for practice in self.on))
+        if len({model.source(practice.task) for practice in self.train_on}) > 1:
+            names = " and ".join(dict.fromkeys(practice.task.plugin_name() for practice in self.train_on))
             what = f"{model.title()} has other weights for each of {names}, and `{self.plugin_name()}` makes one model"
             raise UserError(what, hint="a [[train]] with one task")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,7 @@ class Making(Method):
             work.rename(folder)
             _remove(folder.with_suffix(".lock"))
 
-    def _made(self, model: Model, work: Path) -> Iterator[Report]:
+    def _made(self, model: Model, work: Path) -> Iterator[Progress]:
         """Build, and write down what was made, of what, and for how much."""
         began, before = time.process_time(), _spent(work)
         record = Record()
@@ -105,10 +108,10 @@ class Making(Method):
             (work / "spent.json").write_text(json.dumps(record.seconds), "utf-8")  # what a kill would lose
             yield {"making": self.title(), **report}
         record.seconds = before + time.process_time() - began
-        source = model.source(self.on[0].task).folder
+        source = model.source(self.train_on[0].task).folder
         hand_card(source, work)
         cost = {f.name: getattr(record, f.name) for f in fields(Record) if f.name not in ("notes", "measures")}
-        cost = {name: value + making_cost(source).get(f"made_{name}", 0.0) for name, value in cost.items()}
+        cost = {name: value + making_cost(source).get(name, 0.0) for name, value in cost.items()}
         made = {
             "recipe": self.identity(),
             "from": model.identity(),
@@ -126,11 +129,12 @@ class Making(Method):
 
 
 def hand_card(source: Path, folder: Path) -> None:
-    """Give the weights in a folder the card that a pocket model is known by, if their source has one."""
+    """Write the card of a derived model, with its own digest, if the weights it comes from have one."""
     if (source / "card.json").is_file():
+        card = json.loads((source / "card.json").read_text("utf-8"))
+        kept = {key: card[key] for key in ("name", "task") if key in card}
         weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-        card = {"task": read_card(source)["task"], "digest": weights}
-        (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+        (folder / "card.json").write_text(json.dumps({**kept, "digest": weights}, indent=1) + "\n", "utf-8")
 
 
 def local_weights(model: Model, task: Task) -> Path:
@@ -140,14 +144,14 @@ def local_weights(model: Model, task: Task) -> Path:
         return source.folder
     folder = made_models() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
     if not folder.is_dir():
-        loaded, new = load_anew(*source), folder.with_suffix(".new")
+        loaded, new = load_anew(source), folder.with_suffix(".new")
         loaded.model.save_pretrained(new)
         loaded.tokenizer.save_pretrained(new)
         new.rename(folder)
     return folder
 
 
-def samples_file(model: Model, on: Sequence[Practice], problems: int, n: int, seed: int) -> Path:
+def samples_file(model: Model, on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:
     """Where a model's samples are kept: methods that learn from the same ones needn't draw them again."""
     known = digest(model.identity(), [p.identity() for p in on], problems, n, seed).hex()
     return made_models() / f"samples-{known[:20]}.json"
@@ -167,13 +171,16 @@ def _remove(path: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained(Making, Settings):
+class TrainingMethod(WeightMethod, Settings):
     """A method that trains: the loop's settings are its own."""
+
+    def training_seed(self) -> int:
+        return self.seed
 
     def open(self, model: Model) -> Loaded:
         """The model's weights, to be changed."""
-        task = self.on[0].task
-        return load_anew(*model.source(task)._replace(folder=local_weights(model, task), revision=""))
+        task = self.train_on[0].task
+        return load_anew(model.source(task)._replace(folder=local_weights(model, task), revision=""))
 
     def training(self, loaded: Loaded, folder: Path, temperature: float = 1.0) -> Training:
         settings = Settings(**{f.name: getattr(self, f.name) for f in fields(Settings)})
@@ -181,7 +188,7 @@ class Trained(Making, Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taught(Trained):
+class EpochMethod(TrainingMethod):
     """A method that goes over the same units again and again."""
 
     epochs: int = 2
@@ -199,7 +206,7 @@ class Taught(Trained):
 
     def teach(
         self, training: Training, units: Sequence[Unit], loss: Loss, folder: Path, record: Record
-    ) -> Iterator[Report]:
+    ) -> Iterator[Progress]:
         """Learn every unit in each epoch, and write the model."""
         training.resume()
         steps = self.steps or self.epochs * -(-len(units) // self.batch)
@@ -217,7 +224,7 @@ class Taught(Trained):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Taught):
+class SamplingMethod(EpochMethod):
     """A method that trains on what the model itself says, sampled once before."""
 
     problems: int = 1000  # to sample
@@ -238,11 +245,11 @@ class Sampled(Taught):
     def loss(self, training: Training, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
         """Every unit with what its loss must know, and the loss."""
 
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Report]:
+    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Progress]:
         loaded = self.open(model)
-        asked = chosen(self.on, self.problems, self.seed)
-        sampler = sampled(self.sampler or model, self.temperature)
-        kept = samples_file(sampler, self.on, self.problems, self.n, self.seed)
+        asked = chosen(self.train_on, self.problems, self.seed)
+        sampler = (self.sampler or model).at_temperature(self.temperature)
+        kept = samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
         rollouts = Rollouts(sampler, loaded, asked, self.n, self.seed, kept)
         yield from rollouts
         record.rollout_tokens = rollouts.tokens

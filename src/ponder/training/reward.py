@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ponder import __version__
-from ponder.core import Report, Reward, Steps, UserError, seed_from
+from ponder.core import Progress, Reward, Source, Steps, UserError, seed_from
+from ponder.core.plugins import nearest
 from ponder.models.transformers import Loaded, load_anew
-from ponder.plugins import nearest
 from ponder.rewards._weights import WINDOW, Row, Words, cut, read_states
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.trained import HEADS, Trained
@@ -74,7 +74,7 @@ class Scorer(nn.Module):
         return found
 
 
-class Aim(NamedTuple):
+class RowTarget(NamedTuple):
     """What a row is to say at its places, and how much each counts."""
 
     row: Row
@@ -109,10 +109,10 @@ def train(
     folder: Path,
     recipe: Recipe,
     quality: Reward | None = None,
-) -> Iterator[Report]:
+) -> Iterator[Progress]:
     """Train on the model that `reader` names, as it reads; stopped, it goes on. `quality` is the labels by default."""
     targets = recipe.of(traces, quality or Oracle(of=reader.of))
-    loaded = load_anew(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads)
+    loaded = load_anew(Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads))
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
     found = units(reader, Words(loaded.tokenizer), traces, targets, window)
     if not found:
@@ -160,7 +160,7 @@ def units(reader: Trained, words: Words, traces: Sequence[Steps], targets: Seque
             steps = torch.tensor(np.nan_to_num(target.steps[mine]), dtype=torch.float32)
             whole = target.trajectory if row is rows[-1] else np.nan
             if known[mine].any() or np.isfinite(whole):
-                found.append(Unit((Example(row.tokens, ()),), Aim(row, steps, weights, whole)))
+                found.append(Unit((Example(row.tokens, ()),), RowTarget(row, steps, weights, whole)))
     return found
 
 
@@ -173,7 +173,7 @@ def joint(recipe: Recipe) -> Any:
         return functional.binary_cross_entropy_with_logits(said, wanted, reduction="none")
 
     def loss(scores: Tensor, some: Sequence[Unit]) -> Tensor:
-        aims: list[Aim] = [unit.data for unit in some]
+        aims: list[RowTarget] = [unit.data for unit in some]
         device = scores.device
         steps, weights = (
             torch.cat(part).to(device) for part in zip(*((a.steps, a.weights) for a in aims), strict=True)

@@ -10,21 +10,20 @@ import asyncio
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from ponder.core import (
     Completion,
-    Message,
     Model,
     ModelFailure,
-    Practice,
     Problem,
-    Report,
+    Progress,
     Request,
     Task,
+    TrainingProblems,
     UserError,
     seed_from,
 )
@@ -40,9 +39,7 @@ class Asked:
     problem: Problem
 
     def request(self, seed: int = 0, budget: int | None = None) -> Request:
-        given = [Message("system", self.problem.system)] if self.problem.system else []
-        messages = (*given, *self.problem.history, Message("user", self.problem.turns[0]))
-        return Request(self.task, self.problem, messages, seed, budget=budget)
+        return Request.first_turn(self.task, self.problem, seed, budget)
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Sample:
         return len(self.text.said)
 
 
-def chosen(on: Sequence[Practice], number: int, seed: int) -> list[Asked]:
+def chosen(on: Sequence[TrainingProblems], number: int, seed: int) -> list[Asked]:
     """So many problems in all, from each task and size in turn."""
     found: list[Asked] = []
     sources = [(practice.task, practice.problems(seed)) for practice in on]
@@ -95,7 +92,7 @@ class Rollouts:
         self._seed, self._budget, self._kept = seed, budget, kept
         self.samples: list[list[Sample]] = []
 
-    def __iter__(self) -> Iterator[Report]:
+    def __iter__(self) -> Iterator[Progress]:
         """Write them all; says about once a second how many are written. Those that a file keeps are read from it."""
         if not self._kept.is_file():
             said: dict[tuple[int, int], Completion] = {}
@@ -106,9 +103,9 @@ class Rollouts:
             new.replace(self._kept)
         self.samples = msgspec.json.decode(self._kept.read_bytes(), type=list[list[Sample]])
 
-    def _write(self, said: dict[tuple[int, int], Completion]) -> Iterator[Report]:
+    def _write(self, said: dict[tuple[int, int], Completion]) -> Iterator[Progress]:
         async def begin() -> set[asyncio.Task[None]]:
-            room = asyncio.Semaphore(self._model.in_flight)
+            room = asyncio.Semaphore(self._model.concurrency)
             places = itertools.product(range(len(self._asked)), range(self._n))
             return {asyncio.create_task(ask(place, n, room)) for place, n in places}
 
@@ -146,11 +143,3 @@ class Rollouts:
 
 async def _some(waiting: set[asyncio.Task[None]]) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
     return await asyncio.wait(waiting, timeout=1.0)
-
-
-def sampled(model: Model, temperature: float) -> Model:
-    """The model, with answers that differ."""
-    if not hasattr(model, "temperature"):
-        what = f"a model of the kind `{model.plugin_name()}` can't be sampled at a temperature"
-        raise UserError(what, hint="train before `vote` and the like, not after")
-    return replace(model, temperature=temperature)  # type: ignore[call-arg]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ponder.caches.dynts import CARD, WEIGHTS
 from ponder.caches.dynts.labels import importance
-from ponder.core import UserError, fingerprint
+from ponder.core import TokenTrace, UserError, fingerprint
 
 
 class Predictor(nn.Module):
@@ -35,15 +35,6 @@ class Predictor(nn.Module):
         for linear in self.maps:
             hidden = nn.functional.softplus(linear(hidden))
         return hidden[..., 0]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What a model said to a problem that it solved, as tokens."""
-
-    ids: list[int]
-    question: int  # where the thinking starts
-    answer: int  # and where it has ended
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Labelled:
     wanted: Tensor
 
 
-def labelled(model: Any, trace: Trace, power: float) -> Labelled:
+def labelled(model: Any, trace: TokenTrace, power: float) -> Labelled:
     ids = torch.tensor(trace.ids, device=model.device)
     paid, hidden = importance(model, ids, trace.answer)
     thinking = slice(trace.question, trace.answer)
@@ -72,7 +63,7 @@ def labelled(model: Any, trace: Trace, power: float) -> Labelled:
 
 
 def fit(
-    model: Any, traces: Sequence[Trace], recipe: Recipe, folder: Path, said: dict[str, Any]
+    model: Any, traces: Sequence[TokenTrace], recipe: Recipe, folder: Path, said: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Train a predictor, measure it on traces that it hasn't seen, and put both beside the model's weights."""
     if len(traces) < 10:

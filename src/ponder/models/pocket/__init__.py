@@ -12,34 +12,33 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ponder.core import Bill, Completion, Model, Request, Source, Task, UserError, plumbing
-from ponder.models import Desk, making_cost
-from ponder.models.pocket.execution import ExecutionLanguage
-from ponder.models.pocket.language import Language, Style
-from ponder.models.pocket.tents import TentsLanguage
+from ponder.core import Bill, Completion, Model, Request, Source, Task, UserError, not_in_key
+from ponder.models import BatchWorker, making_cost
+from ponder.models.pocket.codec import PocketCodec, Style
+from ponder.models.pocket.execution import ExecutionCodec
+from ponder.models.pocket.tents import TentsCodec
 
-LANGUAGES: dict[str, Language] = {spoken.task: spoken for spoken in (TentsLanguage(), ExecutionLanguage())}
+CODECS: dict[str, PocketCodec] = {spoken.task: spoken for spoken in (TentsCodec(), ExecutionCodec())}
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = WEIGHTS / "tents"
 
 
-def speaks(task: str) -> Language:
+def codec_for(task: str) -> PocketCodec:
     """The language for a task."""
-    if task not in LANGUAGES:
-        hint = "; ".join(spoken.can for spoken in LANGUAGES.values())
+    if task not in CODECS:
+        hint = "; ".join(spoken.can for spoken in CODECS.values())
         raise UserError(f"the pocket model has no words for {task}", hint=hint)
-    return LANGUAGES[task]
+    return CODECS[task]
 
 
-def language(folder: Path) -> Language:
-    """The language that the model in a folder speaks: it renders requests for it and reads its answers."""
-    return speaks(read_card(folder)["task"])
+def language(folder: Path) -> PocketCodec:
+    """The language that the model in a folder codec_for: it renders requests for it and reads its answers."""
+    return codec_for(read_card(folder)["task"])
 
 
 def folder_name(task: str, style: Style) -> str:
@@ -63,14 +62,14 @@ def read_card(folder: Path) -> dict[str, Any]:
 @dataclass(kw_only=True)
 class Pocket(Model):
     style: Style = "plain"  # how much it says on execution: long, plain or short
-    weights: Path = plumbing(WEIGHTS)  # one model's folder, or one that `ponder make pocket` made; else what ships
+    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or one that `ponder make pocket` made; else what ships
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: always the likeliest word, so that samples of one problem are alike
-    in_flight: int = plumbing(64)  # texts written at once; each takes up to 3 MB of memory
+    concurrency: int = not_in_key(64)  # texts written at once; each takes up to 3 MB of memory
 
     def __post_init__(self) -> None:
-        if self.budget < 1 or self.temperature < 0 or self.in_flight < 1:
-            raise UserError("budget and in_flight must be at least 1, and temperature not negative")
+        if self.budget < 1 or self.temperature < 0 or self.concurrency < 1:
+            raise UserError("budget and concurrency must be at least 1, and temperature not negative")
 
     def identity(self) -> dict[str, Any]:
         # By its weights, so that another training is another model.
@@ -82,7 +81,7 @@ class Pocket(Model):
         if (self.weights / "card.json").exists():
             card = read_card(self.weights)
             return {card["task"]: (self.weights, card)}
-        spoken = [task for task, spoken in LANGUAGES.items() if self.style in spoken.styles]
+        spoken = [task for task, spoken in CODECS.items() if self.style in spoken.styles]
         folders = {task: self.weights / folder_name(task, self.style) for task in spoken}
         found = {task: folder for task, folder in folders.items() if folder.exists()}
         if not found and self.weights != WEIGHTS:
@@ -91,7 +90,7 @@ class Pocket(Model):
 
     def check(self, task: Task, size: int) -> None:
         name = task.plugin_name()
-        spoken = speaks(name)
+        spoken = codec_for(name)
         if name not in self._models:
             what = f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
             there = [style for style in spoken.styles if (self.weights / folder_name(name, style)).exists()]
@@ -103,25 +102,32 @@ class Pocket(Model):
 
     def source(self, task: Task) -> Source:
         self.check(task, task.sizes()[0])
-        return Source(self._models[task.plugin_name()][0])
+        return Source(self._models[task.plugin_name()][0], codec=self.plugin_name())
 
     def with_weights(self, folder: Path) -> Pocket:
         return replace(self, weights=folder)
 
+    def at_temperature(self, temperature: float) -> Pocket:
+        return replace(self, temperature=temperature)
+
+    def max_tokens(self) -> int:
+        return self.budget
+
+    def made(self, task: Task) -> dict[str, float]:
+        return making_cost(self._models[task.plugin_name()][0])
+
+    def codec_name(self, task: Task) -> str:  # noqa: ARG002 it has no other
+        return self.plugin_name()
+
     @classmethod
-    def make(cls, folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:
-        try:
-            from ponder.models.pocket import recipe
-        except ModuleNotFoundError as missing:
-            what = f"training needs a package that isn't installed: {missing.name}"
-            raise UserError(what, hint="pip install 'ponder[torch]'") from None
-        yield from recipe.make(folder, seed, task, style)
+    def codec(cls, task: str) -> PocketCodec | None:
+        return CODECS.get(task)
 
     async def __aenter__(self) -> Self:
         from ponder.models.pocket.engine import Engine
 
         self._desks = {
-            task: Desk(partial(Engine, folder, self.in_flight)) for task, (folder, _) in self._models.items()
+            task: BatchWorker(partial(Engine, folder, self.concurrency)) for task, (folder, _) in self._models.items()
         }
         return self
 
@@ -133,12 +139,11 @@ class Pocket(Model):
         from ponder.models.pocket.engine import Row
 
         task = request.task.plugin_name()
-        spoken, started = speaks(task), time.monotonic()
+        spoken, started = codec_for(task), time.monotonic()
         prompt = spoken.encode(spoken.prompt(request))
         budget = min(self.budget, request.budget or self.budget)
         row = await self._desks[task].write(Row(prompt, budget, self.temperature, request.seed, bool))
         thinking, text = spoken.read(request, row.said)
         bill = Bill(len(prompt), len(thinking), len(row.said) - len(thinking), time.monotonic() - started, "tokenizer")
         stop: Literal["end", "length"] = "end" if row.ended else "length"
-        made = making_cost(self._models[task][0])
-        return Completion(" ".join(thinking), text, stop, bill, made, row.said)
+        return Completion(" ".join(thinking), text, stop, bill, tokens=row.said)

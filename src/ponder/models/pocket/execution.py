@@ -21,13 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ponder.core import ModelFailure, Request, Task, UserError
-from ponder.models.pocket.language import ANSWER, BOS, EOS, PAD, THINK, Exam, Language, Lesson, Style, first_turn
+from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
 from ponder.tasks.execution import WORDS, Execution, dictionary, make_dictionary
 
 STEPS = 96  # that have a number
 ENTRIES = 24  # of a dictionary
 VALUES = 99
-AGAIN = "<again>"  # another pass
 PASSES = 4  # of long lessons, at most
 ONCE = 0.2  # share of them with one
 ENOUGH = 0.5  # share of them that end after two passes alike
@@ -105,12 +104,12 @@ ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 4
 TURNS = ((1, 24), (2, 12), (3, 8), (4, 6), (8, 3), (12, 2), (8, 6), (16, 3), (24, 2))
 
 
-def _exam(per_turn: int, turns: int) -> Exam:
+def _exam(per_turn: int, turns: int) -> EvalSet:
     task, steps = Execution(per_turn=per_turn, dictionary=16), per_turn * turns
-    return Exam(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 32 * per_turn + 48)
+    return EvalSet(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 32 * per_turn + 48)
 
 
-class ExecutionLanguage(Language):
+class ExecutionCodec(PocketCodec):
     task = "execution"
     styles = ("plain", "long", "short")
     exams = tuple(_exam(*kind) for kind in ALONE + TURNS)
@@ -153,7 +152,7 @@ class ExecutionLanguage(Language):
                     step += 1
                     words += [step_word(step), key]
             elif message.role == "assistant":
-                shown = request.task.said(request.problem, message.content)
+                shown = request.task.parse(request.problem, message.content)
                 words += [] if shown is None else digits(shown)
         words.append(THINK)
         if unknown := [word for word in words if word not in self.index]:
@@ -174,10 +173,12 @@ class ExecutionLanguage(Language):
             before = rng.randint(1, round(4 + grown * (c.before - 4)))
         filled = 0 if rng.random() < max(c.fresh, 1 - 2 * grown) else math.ceil(before / per_turn)
         filled = min(filled, c.tail_steps // per_turn - 1)
-        task = Execution(per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), filled=filled)
-        return first_turn(task, task.problem((filled + 1) * per_turn, rng.getrandbits(63)))
+        task = Execution(
+            per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), history_turns=filled
+        )
+        return Request.first_turn(task, task.problem((filled + 1) * per_turn, rng.getrandbits(63)))
 
-    def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Lesson | None:
+    def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Example | None:
         """At first, often a drill: keys of a dictionary, each to be followed by its value."""
         grown = curriculum.at(step)
         if rng.random() >= curriculum.drills * (1 - grown):
@@ -186,12 +187,12 @@ class ExecutionLanguage(Language):
         asked = rng.choices(list(table), k=16)
         prompt = [BOS, *(word for key, value in table.items() for word in (key, value_word(value))), THINK]
         said = [word for key in asked for word in (key, value_word(table[key]))]
-        return Lesson(prompt, said, frozenset(range(0, len(said), 2)))
+        return Example(prompt, said, frozenset(range(0, len(said), 2)))
 
-    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:
+    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
         prompt = self.prompt(request)
         *past, now = [m for m in request.messages if m.role != "system"]
-        shown = request.task.said(request.problem, past[-1].content) if past else 0
+        shown = request.task.parse(request.problem, past[-1].content) if past else 0
         if shown is None:
             return None
         table, keys = dictionary(request.problem), now.content.split(", ")
@@ -199,15 +200,15 @@ class ExecutionLanguage(Language):
         steps = [(done + n, key, table[key]) for n, key in enumerate(keys, 1)]
         if style != "long":
             words, end, _ = _pass(shown, steps, style)
-            return Lesson(prompt, [*words, ANSWER, *digits(end), EOS])
+            return Example(prompt, [*words, ANSWER, *digits(end), EOS])
         thinking, wrong = _passes(shown, steps, rng or random.Random(0), SLIPS if rng else 0.0)
-        return Lesson(prompt, [*thinking, ANSWER, *digits(shown + sum(v for _, _, v in steps)), EOS], frozenset(wrong))
+        return Example(prompt, [*thinking, ANSWER, *digits(shown + sum(v for _, _, v in steps)), EOS], frozenset(wrong))
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
         if style != "long":
             return super().unsound(request, thinking, style)
         passes = [words.split() for words in " ".join(thinking).split(AGAIN)]
-        return next((word for one in passes if (word := super(ExecutionLanguage, self).unsound(request, one))), None)
+        return next((word for one in passes if (word := super(ExecutionCodec, self).unsound(request, one))), None)
 
 
 def _passes(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ponder.core import ModelFailure, Problem, Request, Task, UserError
 from ponder.models.pocket import tents_words as v
-from ponder.models.pocket.language import Exam, Language, Lesson, Style, first_turn
+from ponder.models.pocket.codec import EvalSet, Example, PocketCodec, Style
 from ponder.models.pocket.tents_traces import trace, unsound
 from ponder.tasks.tents import Puzzle, Tents, shape
 from ponder.tasks.tents.generator import generate, possible
@@ -25,11 +25,11 @@ class Curriculum:
     tail_area: int = 100
 
 
-def _exam(side: int) -> Exam:
-    return Exam(f"{side}×{side}", Tents(), side * side, (side, side), 12 * side * side)
+def _exam(side: int) -> EvalSet:
+    return EvalSet(f"{side}×{side}", Tents(), side * side, (side, side), 12 * side * side)
 
 
-class TentsLanguage(Language):
+class TentsCodec(PocketCodec):
     task = "tents"
     can = f"it plays tents with sides up to {v.SIDE}, such as size = [16, 25, 36, 49, 64]"
     taught = "easy Tents puzzles made on the way and the traces of the task's deductions"
@@ -75,12 +75,12 @@ class TentsLanguage(Language):
         shapes = [shape for shape in shapes if possible(*shape, "easy")]
         weights = [w * h * math.sqrt(min(w, h) / max(w, h)) for w, h in shapes]
         puzzle = generate(*rng.choices(shapes, weights)[0], "easy", rng)
-        return first_turn(Tents(), Problem(puzzle.id, puzzle.width * puzzle.height, ("",), gold=puzzle.id))
+        return Request.first_turn(Tents(), Problem(puzzle.id, puzzle.width * puzzle.height, ("",), gold=puzzle.id))
 
-    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Lesson | None:  # noqa: ARG002 it has one style
+    def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:  # noqa: ARG002 it has one style
         puzzle = Puzzle.from_id(request.problem.gold)
         words = trace(puzzle) if v.expressible(puzzle) else None
-        return Lesson(v.prompt(puzzle), words) if words else None
+        return Example(v.prompt(puzzle), words) if words else None
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:  # noqa: ARG002
         return unsound(Puzzle.from_id(request.problem.gold), thinking)

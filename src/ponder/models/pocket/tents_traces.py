@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ponder.models.pocket import tents_words as v
-from ponder.models.pocket.language import ANSWER, EOS
+from ponder.models.pocket.codec import ANSWER, EOS
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 

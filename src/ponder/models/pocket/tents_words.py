@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ponder.models.pocket.language import ANSWER, BOS, EOS, PAD, THINK
+from ponder.models.pocket.codec import ANSWER, BOS, EOS, PAD, THINK
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import EMPTY, TENT, Puzzle
 
@@ -79,7 +79,7 @@ def prompt(puzzle: Puzzle) -> list[str]:
 
 
 def place(word: str) -> tuple[int, int, str] | None:
-    """Row, column and state of a word that speaks of a cell."""
+    """Row, column and state of a word that codec_for of a cell."""
     if word[0] in COLUMNS and word[-1] in STATES:
         return int(word[1:-1]) - 1, COLUMNS.index(word[0]), word[-1]
     return None

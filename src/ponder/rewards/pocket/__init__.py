@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from ponder.core import ModelFailure, Problem, Steps
-from ponder.models.pocket import LANGUAGES
-from ponder.models.pocket.execution import AGAIN, digits
-from ponder.models.pocket.language import ANSWER, EOS, THINK, first_turn
+from ponder.core import ModelFailure, Problem, Request, Steps
+from ponder.models.pocket import CODECS
+from ponder.models.pocket.codec import AGAIN, ANSWER, EOS, THINK
+from ponder.models.pocket.execution import digits
 from ponder.rewards._weights import Reading, Words
 from ponder.rewards.trained import Trained
 from ponder.tasks.execution import Execution
@@ -52,23 +52,23 @@ class Pocket(Trained):
     def states(self, model: Any) -> Any:
         from ponder.rewards.pocket.surprise import Surprised
 
-        return Surprised(model, LANGUAGES["execution"].encode([THINK, AGAIN]))
+        return Surprised(model, CODECS["execution"].encode([THINK, AGAIN]))
 
     def read(self, words: Words, traces: Sequence[Steps]) -> list[Reading | str]:  # noqa: ARG002 it has its own
         return [self._one(trace) for trace in traces]
 
     def _one(self, trace: Steps) -> Reading | str:
-        spoken, facts = LANGUAGES["execution"], trace.facts
+        spoken, facts = CODECS["execution"], trace.facts
         if facts.get("task") != "execution" or "problem" not in facts:
             return "the pocket reward reads traces with `task` execution and their `problem`"
         try:
             problem = facts["problem"]
             problem = problem if isinstance(problem, Problem) else msgspec.convert(problem, Problem)
-            head = spoken.encode(spoken.prompt(first_turn(TASK, problem)))
+            head = spoken.encode(spoken.prompt(Request.first_turn(TASK, problem)))
             thinking = [step.split() for step in trace.thinking] if self.of != "answer" else []
             steps = [spoken.encode(step) for step in thinking]
             if self.of != "thinking":
-                said = [_words(TASK.said(problem, step), step) for step in trace.answer]
+                said = [_words(TASK.parse(problem, step), step) for step in trace.answer]
                 steps += [spoken.encode([ANSWER, *step, EOS]) for step in said]
         except (ModelFailure, msgspec.ValidationError) as error:
             return str(error)

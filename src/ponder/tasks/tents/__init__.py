@@ -13,8 +13,7 @@ from functools import cached_property
 from math import isqrt
 from pathlib import Path
 
-from ponder import answers
-from ponder.core import Grade, Problem, Task, UserError, lines
+from ponder.core import Grade, Problem, Task, UserError, answers, lines
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate, possible
 from ponder.tasks.tents.puzzle import Grid, Puzzle
@@ -94,7 +93,7 @@ class Tents(Task):
         if grid is None:
             return Grade(correct=False, why="no JSON")
         broken = Puzzle.from_id(problem.gold).check(grid)
-        return Grade(correct=broken is None, said=grid, why=broken or "")
+        return Grade(correct=broken is None, parsed=grid, why=broken or "")
 
 
 def shape(size: int) -> tuple[int, int] | None:

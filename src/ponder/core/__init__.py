@@ -1,0 +1,58 @@
+"""What plugins import: the nouns, the interfaces, errors, and hashes.
+
+    from ponder.core import Grade, Problem, Task
+
+Nothing in this folder imports from the rest of the package.
+"""
+
+from ponder.core.contracts import (
+    Codec,
+    Fidelity,
+    Figure,
+    Method,
+    Model,
+    Plugin,
+    Task,
+    TrainingProblems,
+    Wrapped,
+    not_in_key,
+    renamed,
+)
+from ponder.core.errors import EnvVar, ModelFailure, UserError, error_at
+from ponder.core.jsonl import lines
+from ponder.core.keys import digest, fingerprint, seed_from
+from ponder.core.nouns import (
+    Attempt,
+    Bill,
+    Completion,
+    CountedBy,
+    Estimate,
+    Grade,
+    Memory,
+    Message,
+    MethodUse,
+    Outcome,
+    Part,
+    Prices,
+    Problem,
+    Progress,
+    Records,
+    Remember,
+    Request,
+    Role,
+    Scores,
+    Source,
+    Status,
+    Steps,
+    Tables,
+    TokenTrace,
+)
+from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
+
+__all__ = [
+    "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
+    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "Outcome", "Part",
+    "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Reward", "Role", "Scores",
+    "Source", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "UserError", "Wrapped", "digest", "error_at",
+    "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
+]  # fmt: skip

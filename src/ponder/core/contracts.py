@@ -1,0 +1,328 @@
+"""The interfaces of the plugins: task, model, method and figure. Those that score are in `scoring.py`.
+
+A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
+its documentation. What a plugin can't do it leaves to the default here, which raises a `UserError` that says so, so
+that no caller has to probe with `hasattr`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+
+from ponder.core.errors import UserError
+from ponder.core.keys import digest, fingerprint, seed_from
+from ponder.core.nouns import (
+    Completion,
+    Grade,
+    Outcome,
+    Prices,
+    Problem,
+    Progress,
+    Request,
+    Source,
+    Tables,
+)
+
+if TYPE_CHECKING:
+    import altair
+
+    from ponder.core.scoring import CacheBudget, Policy
+
+Fidelity: TypeAlias = Literal["no", "also", "only"]
+
+
+def not_in_key(default: Any, *, was: str = "") -> Any:
+    """A setting that can't change an answer, and so is not part of an attempt's key. `was` is its former name."""
+    return field(default=default, metadata={"not_in_key": True, "was": was})
+
+
+def renamed(was: str, default: Any = MISSING) -> Any:
+    """A setting with a former name, which attempts' keys keep, so that stored attempts stay valid."""
+    return field(default=default, metadata={"was": was})
+
+
+class Plugin:
+    """A file in one of the plugin folders; the file's name is the plugin's name."""
+
+    example: ClassVar[dict[str, Any]] = {}  # settings to try it with, if it has required ones
+
+    @classmethod
+    def plugin_name(cls) -> str:
+        return cls.__module__.rsplit(".", 1)[-1]
+
+    def identity(self) -> dict[str, Any]:
+        """What an attempt's key holds of this plugin: its name, and each setting that isn't the default.
+
+        Defaults are left out, so that a new setting with a default doesn't invalidate stored attempts.
+        """
+        changed = {}
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            value = getattr(self, f.name)
+            if not f.metadata.get("not_in_key") and value != default:
+                # A file is identified by its content, not by its path.
+                known = fingerprint(value) if isinstance(value, Path) else value
+                changed[f.metadata.get("was") or f.name] = value.identity() if isinstance(value, Plugin) else known
+        return {"name": self.plugin_name(), **changed}
+
+    def title(self) -> str:
+        """Its name in legends."""
+        return self.plugin_name()
+
+
+class Task(Plugin, ABC):
+    """Makes problems of a given size and grades answers to them."""
+
+    version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
+    default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
+
+    @abstractmethod
+    def problem(self, size: int, seed: int) -> Problem:
+        """One problem; the same size and seed always give the same one."""
+
+    @abstractmethod
+    def solve(self, problem: Problem) -> str:
+        """A right answer, written as a model should write it."""
+
+    @abstractmethod
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        """Judge the text of an answer. Any text must be accepted without raising."""
+
+    def solve_turn(self, problem: Problem, turn: int) -> str:  # noqa: ARG002 for subclasses
+        """A right answer to one turn of a conversation."""
+        return self.solve(problem)
+
+    def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
+        """Judge a whole conversation; by default its last answer counts."""
+        return self.grade(problem, answers[-1])
+
+    def parse(self, problem: Problem, answer: str) -> Any:
+        """The answer of one turn as JSON, right or wrong; None if none is found."""
+        return self.grade(problem, answer).parsed
+
+    def history_entry(self, answer: str) -> str:
+        """What is kept of a reply in the history under `remember = "answers"`."""
+        return answer
+
+    def fixed(self) -> Sequence[Problem] | None:
+        """Every problem of a task with a fixed set; None for a task that generates them."""
+        return None
+
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes used if a study names none."""
+        fixed = self.fixed()
+        return self.default_sizes if fixed is None else tuple(sorted({p.size for p in fixed}))
+
+    def check_size(self, size: int) -> None:
+        """Raise `UserError` for a size that can't be made."""
+        if self.fixed() is not None and size not in self.sizes():
+            raise UserError(f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}")
+
+    def problems(self, size: int, seed: int) -> Iterator[Problem]:
+        """Distinct problems of one size in a fixed order; endless unless the set is fixed or exhausted."""
+        if (fixed := self.fixed()) is not None:
+            yield from (p for p in fixed if p.size == size)
+            return
+        seen: set[bytes] = set()
+        key = digest(self.identity(), self.version, size, seed).hex()
+        index = repeats = 0
+        while repeats < 200:  # enough to find the last of 240 puzzles, and no endless search among ten
+            problem = self.problem(size, seed_from(key, index))
+            index += 1
+            mark = digest(problem.id)[:8]
+            repeats = repeats + 1 if mark in seen else 0
+            if not repeats:
+                seen.add(mark)
+                yield problem
+
+
+@dataclass(frozen=True)
+class TrainingProblems:
+    """Problems of one task and size that methods may train on: none of them is asked by the study."""
+
+    task: Task
+    size: int
+    seed: int  # the study's
+    asked: int | None = 0  # problems of this task and size that the study asks; None: all of them
+
+    def identity(self) -> dict[str, Any]:
+        # Without `asked`, so that a study that asks more needn't train again; but a fixed set has no other problems.
+        asked = {} if self.task.fixed() is None else {"asked": self.asked}
+        return {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed, **asked}
+
+    def problems(self, seed: int) -> Iterator[Problem]:
+        """The problems in an order that depends on the seed; endless if the task generates them."""
+        asked = {problem.id for problem in islice(self.task.problems(self.size, self.seed), self.asked)}
+        if self.task.fixed() is None:
+            drawn: Iterable[Problem] = self.task.problems(self.size, seed_from("practice", self.seed, seed))
+        else:
+            drawn = list(self.task.problems(self.size, 0))
+            random.Random(seed).shuffle(drawn)
+        return (problem for problem in drawn if problem.id not in asked)
+
+
+class Codec(Protocol):
+    """Renders requests as token ids and reads replies, for weights that don't use a chat template.
+
+    A model plugin returns one from `codec`; the pocket model is an example.
+    """
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """The request as the model is asked it."""
+
+    def reply(self, request: Request, ids: Sequence[int]) -> tuple[str, str, int]:
+        """Thinking, answer, and the number of thinking tokens of a reply."""
+
+    def split(self, thinking: str) -> list[str]:
+        """Thinking, split into its steps."""
+
+    def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
+        """For each step of the thinking, whether it is right and follows from those before it."""
+
+
+@dataclass(kw_only=True)
+class Model(Plugin, ABC):
+    """Answers requests. It may hold connections or weights from `async with` to its end."""
+
+    label: str = not_in_key("")  # its name in legends
+    concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
+    prices: Prices | None = not_in_key(None)  # { input = …, output = … } per million tokens
+
+    @abstractmethod
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request, or raise `ModelFailure`."""
+
+    def check(self, task: Task, size: int) -> None:
+        """Raise `UserError` for a task or size that the model can't answer, before a run starts."""
+
+    def max_tokens(self) -> int | None:
+        """The most completion tokens of one reply; None if there is no limit."""
+        return None
+
+    def at_temperature(self, temperature: float) -> Model:  # noqa: ARG002 for subclasses
+        """The same model, sampled at a temperature."""
+        what = f"a model of the kind `{self.plugin_name()}` can't be sampled at a temperature"
+        raise UserError(what, hint="put training methods before `vote` and the like, not after")
+
+    def source(self, task: Task) -> Source:  # noqa: ARG002 for subclasses
+        """Where its weights for a task are."""
+        what = f"a model of the kind `{self.plugin_name()}` has no local weights that could be changed"
+        raise UserError(what, hint='name = "transformers" with an id, or name = "pocket"')
+
+    def with_weights(self, folder: Path) -> Model:
+        """The same model with the weights in a folder."""
+        raise NotImplementedError
+
+    def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Model:  # noqa: ARG002
+        """The same model with a KV cache that a policy prunes to a budget."""
+        what = f"a KV cache can be pruned only in local weights, not in a model of the kind `{self.plugin_name()}`"
+        raise UserError(what, hint='name = "transformers", id = "pocket"')
+
+    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:  # noqa: ARG002
+        """Train what an eviction policy needs to know about this model, unless that is already there."""
+        yield from ()
+
+    def made(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002 for subclasses
+        """What making its weights for a task cost, and what was measured meanwhile; empty if Ponder didn't make them.
+
+        The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU.
+        """
+        return {}
+
+    def codec_name(self, task: Task) -> str:  # noqa: ARG002 for subclasses
+        """The model plugin whose `codec` renders and reads for its weights; "" if they use a chat template."""
+        return ""
+
+    @classmethod
+    def codec(cls, task: str) -> Codec | None:  # noqa: ARG003 for subclasses
+        """The codec of its weights for a task; None if they use a chat template."""
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class Wrapped(Model):
+    """A model around another: what a method that changes the asking returns. It opens, closes and asks the inner one."""
+
+    def __init__(self, inner: Model) -> None:
+        super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)
+        self.inner = inner
+
+    def title(self) -> str:
+        return self.inner.title()
+
+    def max_tokens(self) -> int | None:
+        return self.inner.max_tokens()
+
+    def made(self, task: Task) -> Mapping[str, float]:
+        return self.inner.made(task)
+
+    def codec_name(self, task: Task) -> str:
+        return self.inner.codec_name(task)
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.inner.__aexit__(kind, error, trace)
+
+
+class Method(Plugin, ABC):
+    """Makes a model cheaper: a function from model to model."""
+
+    changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
+    # A model, a task and a size to try it on in `ponder check`, as in a study.
+    tried_on: ClassVar[tuple[dict[str, Any], dict[str, Any], int]] = (
+        {"name": "oracle", "tokens_at_zero": 1000},
+        {"name": "chain_sum"},
+        4,
+    )
+
+    @abstractmethod
+    def apply(self, model: Model) -> Model:
+        """The cheaper model."""
+
+    def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
+        """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
+        yield from ()
+
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
+        """The same method, told what it may train on."""
+        return self
+
+    def training_seed(self) -> int | None:
+        """The seed of its training; None if it doesn't train. Variants that differ only in it are one variant."""
+        return None
+
+
+class Figure(Plugin, ABC):
+    """Turns outcomes into tables of estimates, and draws from those tables alone."""
+
+    @abstractmethod
+    def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
+        """Every number that the figure, its table and the report show."""
+
+    @abstractmethod
+    def draw(self, tables: Tables) -> altair.TopLevelMixin:
+        """The chart."""
+
+    def findings(self, tables: Tables) -> list[str]:  # noqa: ARG002 for subclasses
+        """What the figure shows, in sentences."""
+        return []

@@ -1,0 +1,20 @@
+"""Lines of a user's text file, each with its place for an error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ponder.core.errors import UserError
+
+
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Each line that isn't blank, as (place, line); the place is `path:number`."""
+    try:
+        content = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"can't read {path}: {error}", hint="the path is relative to the study's folder") from None
+    filled = [(f"{path}:{n}", line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    if not filled:
+        raise UserError(f"{path} is empty")
+    yield from filled

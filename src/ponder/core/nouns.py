@@ -1,0 +1,269 @@
+"""The nouns: frozen dataclasses that pass from one stage of the pipeline to the next.
+
+A task makes a `Problem`. A model answers a `Request` with a `Completion`, which carries its `Bill`. The task's `Grade`
+turns completions into an `Attempt`, which the store keeps. Statistics read attempts as `Outcome` rows, without text,
+and return `Estimate`: a value with its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from ponder.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ponder.core.contracts import Task
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
+# `open` is a conversation in progress; the other four are final.
+Status: TypeAlias = Literal["open", "graded", "unparsed", "truncated", "failed"]
+Remember: TypeAlias = Literal["answers", "visible", "all"]
+Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
+Records: TypeAlias = list[dict[str, Any]]
+Tables: TypeAlias = dict[str, Records]  # what a figure is drawn from: named tables of plain values
+Progress: TypeAlias = dict[str, Any]  # one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a chat."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One instance of a task. Equal content has an equal id, in every study."""
+
+    id: str
+    size: int
+    turns: tuple[str, ...]  # one user message per turn
+    gold: Any = None  # JSON: what the grader needs to know
+    system: str = ""
+    history: tuple[Message, ...] = ()  # shown before the first turn as if it had been said
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what an analyst may want to know
+
+    def opening(self) -> tuple[Message, ...]:
+        """Everything before the first turn: the system message and the given history."""
+        system = (Message("system", self.system),) if self.system else ()
+        return (*system, *self.history)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a completion cost in tokens and seconds, and who counted the tokens."""
+
+    prompt_tokens: int = 0
+    thinking_tokens: int = 0
+    answer_tokens: int = 0
+    seconds: float = 0.0
+    counted_by: CountedBy = "server"
+
+    def __add__(self, other: Bill) -> Bill:
+        # A sum is only as reliable as its least reliable part.
+        weakest = max(self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index)
+        return Bill(
+            self.prompt_tokens + other.prompt_tokens,
+            self.thinking_tokens + other.thinking_tokens,
+            self.answer_tokens + other.answer_tokens,
+            self.seconds + other.seconds,
+            weakest,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Money per million tokens."""
+
+    input: float
+    output: float
+
+    def cost(self, bill: Bill) -> float:
+        completion = bill.thinking_tokens + bill.answer_tokens
+        return (bill.prompt_tokens * self.input + completion * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's reply in one turn."""
+
+    thinking: str
+    answer: str
+    stop: Literal["end", "length"]
+    bill: Bill
+    measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
+    tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a model: the messages, and the problem behind them for models that render their own prompt."""
+
+    task: Task
+    problem: Problem
+    messages: tuple[Message, ...]
+    seed: int
+    sample: int = 0
+    turn: int = 0
+    budget: int | None = None  # completion tokens, if a method allows fewer than the model does
+
+    @classmethod
+    def first_turn(cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None) -> Request:
+        """The request that opens a problem."""
+        messages = (*problem.opening(), Message("user", problem.turns[0]))
+        return cls(task, problem, messages, seed, budget=budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a model is shown of its own conversation in later turns."""
+
+    remember: Remember = "visible"  # the parsed answers only, what a user would see, or the thinking too
+    window: int | None = None  # only the last so many turns
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise UserError(
+                f"window is a number of turns, at least 1, not {self.window}", hint="leave it out to keep all"
+            )
+
+    def reply(self, task: Task, completion: Completion) -> Message:
+        """A completion as it stands in the history of later turns."""
+        if self.remember == "answers":
+            return Message("assistant", task.history_entry(completion.answer))
+        if self.remember == "all" and completion.thinking:
+            return Message("assistant", f"<think>{completion.thinking}</think>\n{completion.answer}")
+        return Message("assistant", completion.answer)
+
+    def visible(self, past: list[Message]) -> list[Message]:
+        """The part of the past that the next turn is shown."""
+        return past if self.window is None else past[-2 * self.window :]
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A task's judgement of an answer."""
+
+    correct: bool
+    parsed: Any = None  # the answer as the task read it, as JSON; None if no answer was found
+    why: str = ""  # why it is wrong, as a short phrase that can be counted
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at one problem: every turn, and how it ended."""
+
+    problem: Problem
+    sample: int
+    status: Status
+    correct: bool
+    why: str
+    completions: tuple[Completion, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bill(self) -> Bill:
+        first, *rest = self.completions or (Completion("", "", "end", Bill()),)
+        return sum((c.bill for c in rest), first.bill)
+
+
+class MethodUse(NamedTuple):
+    """One method of the chain that a model was put under, with every setting, defaults included."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+class Outcome(NamedTuple):
+    """An attempt as statistics see it: facts in columns, no text. Labels are for people; nothing parses them."""
+
+    task: str  # label: the task's name, and the settings that the study sweeps
+    model: str  # label: the base model, its methods, and the settings that the study sweeps
+    size: int
+    problem: str
+    sample: int
+    status: Status
+    correct: bool
+    why: str
+    prompt_tokens: int
+    thinking_tokens: int
+    answer_tokens: int
+    seconds: float
+    counted_by: CountedBy
+    details: Mapping[str, Any]  # what the task's grader recorded, and what the model measured
+    attempt: int = 0  # the attempt's id in the store
+    base: str = ""  # label of the model without its methods
+    methods: tuple[MethodUse, ...] = ()  # in the order in which they were applied
+    variant: str = ""  # label of the model without training seeds: equal for all seeds of one recipe
+    seeds: tuple[int, ...] = ()  # training seeds, one per method of the chain that trains
+    made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
+
+    def method(self, name: str) -> Mapping[str, Any] | None:
+        """The settings of the last method of this name in the chain; None if there is none."""
+        return next((use.settings for use in reversed(self.methods) if use.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its interval and its sample size. An open end is infinite; an unknown value is nan."""
+
+    value: float
+    low: float
+    high: float
+    attempts: int
+    problems: int
+
+
+class Source(NamedTuple):
+    """Where a model's weights are, and how to load them."""
+
+    folder: Path  # or a .gguf file, or `org/name` on the hub
+    revision: str = ""
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int = 1
+    codec: str = ""  # the model plugin whose `codec` renders and reads for these weights; "": the chat template
+
+
+class TokenTrace(NamedTuple):
+    """A prompt and its reply as token ids, and where in them the thinking starts and ends."""
+
+    ids: list[int]
+    question: int  # length of the prompt: where the thinking starts
+    answer: int  # where the answer starts
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A reasoning trace, split into steps."""
+
+    id: str
+    question: str
+    thinking: tuple[str, ...]
+    answer: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what else is known of the trace, such as `correct`
+
+    def part(self, of: Part) -> tuple[str, ...]:
+        return {"all": self.thinking + self.answer, "thinking": self.thinking, "answer": self.answer}[of]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A reward's scores for a trace. A trace that can't be scored has no total, and `why` says the reason."""
+
+    steps: tuple[float, ...] = ()  # from 0 to 1
+    trajectory: float | None = None  # from 0 to 1, for the trace as a whole; None: the reward gives no such score
+    total: float | None = None
+    why: str = ""
+    bill: Bill = field(default_factory=Bill)  # tokens that the reward read and wrote

@@ -1,0 +1,141 @@
+"""Finds plugins: a file in a plugin folder is a plugin, and the file's name is the plugin's name.
+
+Listing reads the first line of each docstring without importing the file, so that `ponder list` never loads torch.
+Other packages add plugins with an entry point in the group `ponder.tasks` (or `ponder.models`, `ponder.methods`, …). A
+study may also name a file: `name = "./mine.py"`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ponder.core.contracts import Codec, Figure, Method, Model, Plugin, Task
+from ponder.core.errors import UserError
+from ponder.core.scoring import LengthReward, Policy, Reward
+
+HERE = Path(__file__).parent.parent
+TORCH = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")  # what the extra `torch` installs
+
+
+class Kind(NamedTuple):
+    """A kind of plugin: its interface, what one is called, and the folder that holds them."""
+
+    contract: type[Plugin]
+    noun: str
+    folder: str
+
+
+KINDS: dict[str, Kind] = {
+    "tasks": Kind(Task, "task", "tasks"),
+    "models": Kind(Model, "model", "models"),
+    "caches": Kind(Policy, "eviction policy", "caches"),
+    "rewards": Kind(Reward, "reward", "rewards"),
+    "length_rewards": Kind(LengthReward, "length reward", "rewards/length"),
+    "methods": Kind(Method, "method", "methods"),
+    "figures": Kind(Figure, "figure", "figures"),
+}
+RENAMED = {("figures", "longest"): "max_turn"}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint for an unknown word: the closest known one, or all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
+
+
+def files(kind: str) -> dict[str, Path]:
+    """The built-in plugins of a kind: one file each, or a folder if the idea needs several. `_name.py` is none."""
+    folder = HERE / KINDS[kind].folder
+    others = {HERE / k.folder for k in KINDS.values()}
+    listed = {p.stem: p for p in folder.glob("*.py") if not p.stem.startswith("_")}
+    listed |= {p.parent.name: p for p in folder.glob("*/__init__.py") if p.parent not in others}
+    return dict(sorted(listed.items()))
+
+
+def summary(path: Path) -> str:
+    """The first line of a file's docstring, with which every plugin file begins."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"')
+
+
+def names(kind: str) -> dict[str, str]:
+    """Every plugin of a kind with its summary; nothing is imported."""
+    listed = {name: summary(path) for name, path in files(kind).items()}
+    for point in entry_points(group=f"ponder.{kind}"):
+        listed.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+    return listed
+
+
+def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
+    """The class that a plugin file defines. `name` is a plugin's name or the path of a file, relative to `folder`."""
+    contract, noun, _ = KINDS[kind]
+    try:
+        module = _module(kind, name, folder or Path())
+    except ModuleNotFoundError as missing:
+        package = "'ponder[torch]'" if missing.name in TORCH else missing.name
+        raise UserError(
+            f"{noun} `{name}` needs a package that isn't installed: {missing.name}", hint=f"pip install {package}"
+        ) from missing
+    own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+    classes = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
+    if len(classes) != 1:
+        raise UserError(
+            f"{noun} `{name}` must define one subclass of {contract.__name__}, not {len(classes)}",
+            hint=f"ponder new {kind[:-1]} NAME writes a file to start from",
+        )
+    return classes[0]
+
+
+def codec(model: str, task: str) -> Codec | None:
+    """The codec that a model plugin has for a task; None if there is none."""
+    if model not in names("models"):
+        return None
+    found: Codec | None = load("models", model).codec(task)
+    return found
+
+
+def _module(kind: str, name: str, folder: Path) -> ModuleType:
+    if name.endswith(".py"):
+        return _from_path((folder / name).resolve())
+    if name in files(kind):
+        return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
+    for point in entry_points(group=f"ponder.{kind}"):
+        if point.name == name:
+            return importlib.import_module(point.module)
+    raise unknown(kind, name)
+
+
+def unknown(kind: str, name: str) -> UserError:
+    now = RENAMED.get((kind, name))
+    hint = f"it is now called `{now}`" if now else nearest(name, names(kind))
+    return UserError(f"{KINDS[kind].noun} `{name}` is unknown", hint=hint)
+
+
+def _from_path(path: Path) -> ModuleType:
+    """Import a file as the top-level module that its name says, once per process."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no file {path}", hint="the path is relative to the study's folder")
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise UserError(f"{path.name} has the name of a module that is already loaded", hint="rename the file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module

@@ -1,0 +1,142 @@
+"""The interfaces of plugins that score: eviction policies score tokens, rewards score steps, length rewards lengths."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ponder.core.contracts import Plugin
+from ponder.core.errors import UserError
+from ponder.core.nouns import Part, Progress, Scores, Steps, TokenTrace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CacheBudget:
+    """How many tokens a KV cache holds, and which of them are never evicted."""
+
+    budget: int  # tokens; a cache that reaches it is pruned
+    window: int  # the most recent tokens, never evicted
+    ratio: float | None = None  # fraction of the evictable tokens that is kept; None: prune to the budget at every step
+    sinks: int = 4  # the first tokens, never evicted
+    question: bool = True  # never evict the prompt
+    answer: bool = True  # never evict what follows the end of thinking
+    granularity: Literal["model", "layer", "head"] = "model"  # what shares one decision: all layers, a layer's heads
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window < self.budget:
+            what = f"the window must be at least 1 and smaller than the budget, not {self.window} of {self.budget}"
+            raise UserError(what, hint=f"window = {max(1, self.budget // 4)}")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise UserError(f"ratio is a fraction above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3")
+        if self.sinks < 0:
+            raise UserError(f"sinks is a number of tokens, not {self.sinks}")
+
+    def kept(self, length: int, protected: int) -> int | None:
+        """How many tokens before the window are kept, if the cache is to be pruned now; else None."""
+        due = length >= self.budget if self.ratio is not None else length > self.budget
+        if not due:
+            return None
+        rest = length - self.window
+        if self.ratio is None:
+            return max(self.budget - self.window, protected)
+        return protected + int(self.ratio * (rest - protected))
+
+
+class Policy(Plugin, ABC):
+    """An eviction policy: scores the tokens in a KV cache; the lowest scores are evicted first."""
+
+    queries: int = 0  # how many of the most recent queries it needs
+    accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
+    per_layer: ClassVar[bool] = True  # whether scores may differ between layers
+
+    def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
+        """The policy for one model, with what it needs from the weights' folder and the vocabulary."""
+        return self
+
+    def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
+        """Whether something must still be trained for the weights in a folder."""
+        return False
+
+    def fit(
+        self, network: Any, traces: Sequence[TokenTrace], folder: Path, facts: Mapping[str, Any]
+    ) -> Iterator[Progress]:  # noqa: ARG002
+        """Train it on a network's own right traces, and write the result beside the weights in a folder."""
+        yield from ()
+
+    def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for subclasses
+        """A number to store with each new token (rows × tokens), computed from its last hidden state."""
+        return None
+
+    @abstractmethod
+    def score(self, view: Any) -> Tensor:
+        """A score for every column of a `ponder.caches.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+
+
+class LengthReward(Plugin, ABC):
+    """What the length of an answer adds to its reward in training, relative to the other samples of its problem."""
+
+    @abstractmethod
+    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
+        """One number per sample; `progress` is the fraction of the training that is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reward(Plugin, ABC):
+    """A process reward: scores each step of a trace, and the trace as a whole.
+
+    The total is that of ReasonFlux-PRM (arXiv 2506.18896, eq. 11): the mean of the step scores plus `alpha` times the
+    score of the trajectory.
+    """
+
+    of: Part = "all"  # what is scored: thinking and answer, or one of them
+    aggregate: Literal["mean", "min", "last", "product"] = "mean"  # how step scores become one number
+    alpha: float = 1.0  # weight of the trajectory's score, if the reward gives one
+
+    tried_on: ClassVar[Mapping[str, Any]] = {}  # question, thinking, answer and facts of a trace that it must score
+
+    @abstractmethod
+    def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
+        """Step and trajectory scores of each trace, or why there are none. The total is computed by `score`."""
+
+    def score(self, traces: Sequence[Steps]) -> list[Scores]:
+        """Scores in the order of the traces. It blocks: from a running event loop, call it in a thread."""
+        scorable = [trace for trace in traces if trace.part(self.of)]
+        rated = iter(self.rate(scorable) if scorable else ())
+        return [self._total(t, next(rated)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
+
+    def scored(self, traces: Iterable[Steps], batch: int = 1024) -> Iterator[Scores]:
+        """The same for a stream of traces, in constant memory."""
+        traces = iter(traces)
+        while chunk := list(islice(traces, batch)):
+            yield from self.score(chunk)
+
+    def _total(self, trace: Steps, rated: Scores) -> Scores:
+        if why := rated.why or _invalid(rated, len(trace.part(self.of))):
+            return Scores(why=why, bill=rated.bill)
+        steps = rated.steps
+        one = {"min": min(steps), "last": steps[-1], "product": math.prod(steps), "mean": math.fsum(steps) / len(steps)}
+        total = one[self.aggregate] + self.alpha * (rated.trajectory or 0.0)
+        return dataclasses.replace(rated, total=total)
+
+    def parameters(self) -> int | None:
+        """How many weights it has, if that is known."""
+        return None
+
+
+def _invalid(rated: Scores, steps: int) -> str:
+    """What is wrong with a reward's scores; "" if nothing is."""
+    for score in (*rated.steps, *([] if rated.trajectory is None else [rated.trajectory])):
+        if math.isnan(score):
+            return "the reward returned NaN"
+        if not 0 <= score <= 1:
+            return f"the reward returned {score:g}, which is not from 0 to 1"
+    return "" if len(rated.steps) == steps else f"the reward returned {len(rated.steps)} scores for {steps} steps"

@@ -1,0 +1,270 @@
+"""How the pocket models are made: on one CPU thread, with problems that are generated on the way.
+
+`ponder make pocket -o FOLDER` runs it; stopped, it goes on where it last saved. A plain model starts from nothing, the
+other styles from the plain one. Problems whose id hashes to 0 modulo 10 are never trained on: they are the test.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ponder.core import UserError, seed_from
+from ponder.models.pocket import codec_for, execution, folder_name, tents
+from ponder.models.pocket.codec import PAD, Example, Style
+from ponder.recipes.network import Groups, Llama, Shape
+
+
+@dataclass(frozen=True)
+class Recipe:
+    task: str
+    curriculum: Any  # of the task's language: what is learnt when
+    shape: Shape
+    style: Style = "plain"
+    seed: int = 1
+    steps: int = 3200
+    tokens: int = 2048  # a step, at least
+    matrix_rate: float = 0.02  # Muon, for the matrices of the blocks
+    vector_rate: float = 6e-3  # AdamW, for the rest
+    own_rate: float = 1e-3  # AdamW, for what a word has of its own
+    decay: float = 0.45  # of the run, at its end, linearly to 0
+
+    # Whether a word's output vector begins as its embedding, small: where thinking copies, it learns to sooner. (Loss
+    # on an execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 with letters as parts of the keys as well.)
+    alike: bool = False
+
+    # If the loss is above `hope` at step `patience`, one at which it saves, training begins again with queries and keys
+    # a third as large: attention that begins sharp can take ten times as long to find what it should look up. (The
+    # execution model that ships learnt it at once, seeds 2 and 3 only then.)
+    patience: int = 0  # 0: never
+    hope: float = 0.0
+
+    def rate(self, step: int) -> float:
+        """The factor on the learning rates."""
+        left = 1 - step / self.steps
+        return min(1.0, (step + 1) / 40, left / self.decay)
+
+
+_SMALL = Shape(width=96, layers=4, heads=3, kv_heads=3, head_width=32, inner=256)
+PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True, patience=150, hope=1.2)
+_STYLE = replace(  # from the plain model, so all sizes at once, at lower rates
+    PLAIN,
+    curriculum=execution.Curriculum(grown=0, tail_steps=32),
+    matrix_rate=0.01,
+    vector_rate=1e-3,
+    own_rate=5e-4,
+    decay=0.7,
+    patience=0,
+)
+RECIPES = (
+    Recipe("tents", tents.Curriculum(), Shape()),
+    PLAIN,
+    replace(
+        _STYLE, style="long", steps=700, tokens=3072, curriculum=execution.Curriculum(0, per_turn=16, tail_steps=32)
+    ),
+    replace(_STYLE, style="short", steps=800),
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    tokens: Tensor
+    groups: Groups
+    wanted: Tensor  # places whose next word is learnt
+    targets: Tensor
+
+
+class Data:
+    """Endless batches; the same seed and step give the same batch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.language = recipe, codec_for(recipe.task)
+
+    def batch(self, step: int) -> Batch:
+        rng = random.Random(seed_from("pocket", self.recipe.seed, step))
+        found: list[Example] = []
+        while sum([len(lesson.prompt) + len(lesson.said) for lesson in found]) < self.recipe.tokens:
+            if lesson := self.language.practise(rng, step, self.recipe.curriculum, self.recipe.style):
+                found.append(lesson)
+        return self._packed(sorted(found, key=lambda lesson: len(lesson.prompt) + len(lesson.said)))
+
+    def _packed(self, found: list[Example]) -> Batch:
+        """Lessons of like length side by side, filled up to the longest; what isn't learnt stands apart."""
+        rows = [(self.language.encode(lesson.prompt + lesson.said), lesson) for lesson in found]
+        tokens: list[int] = []
+        groups: list[tuple[int, int]] = []
+        wanted: list[int] = []
+        targets: list[int] = []
+        while rows:
+            length = len(rows[-1][0])
+            alike = [row for row in rows if len(row[0]) > 0.85 * length]
+            rows = rows[: len(rows) - len(alike)]
+            for words, lesson in alike:
+                prompt = len(lesson.prompt)
+                learnt = [n for n in range(prompt, len(words)) if n - prompt not in lesson.apart]
+                wanted += [len(tokens) + n - 1 for n in learnt]
+                targets += [words[n] for n in learnt]
+                tokens += words + [self.language.index[PAD]] * (length - len(words))
+            groups.append((len(alike), length))
+        return Batch(torch.tensor(tokens), groups, torch.tensor(wanted), torch.tensor(targets))
+
+
+class Muon:
+    """Momentum whose steps have all singular values near 1 (Jordan et al. 2024); like-shaped matrices go together."""
+
+    def __init__(self, matrices: Sequence[Tensor]) -> None:
+        self.stacks: dict[torch.Size, list[Tensor]] = {}
+        for matrix in matrices:
+            self.stacks.setdefault(matrix.shape, []).append(matrix)
+        self.momenta = {shape: torch.zeros(len(stack), *shape) for shape, stack in self.stacks.items()}
+
+    @torch.no_grad()
+    def step(self, rate: float, beta: float) -> None:
+        for shape, stack in self.stacks.items():
+            slope = torch.stack([matrix.grad for matrix in stack])  # type: ignore[misc]
+            momentum = self.momenta[shape].lerp_(slope, 1 - beta)
+            update = _orthogonal(slope.lerp(momentum, beta)) * max(1.0, shape[0] / shape[1]) ** 0.5
+            for matrix, change in zip(stack, update, strict=True):
+                matrix.add_(change, alpha=-rate)
+                matrix.grad = None
+
+
+def _orthogonal(x: Tensor) -> Tensor:
+    """Newton-Schulz iterations of the fifth order with Muon's coefficients."""
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.mT if tall else x
+
+
+class Training:
+    """The model with its optimisers, at some step."""
+
+    def __init__(self, recipe: Recipe, start: Path | None = None, *, soft: bool = False) -> None:
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.step, self.seconds, self.tokens, self.soft = recipe, 0, 0.0, 0, soft
+        self.model = Llama(codec_for(recipe.task), recipe.shape)
+        if recipe.alike:
+            self.model.head.parts.data = 0.1 * self.model.embed.parts.data
+        if start:
+            self.model.load(start)
+        if soft:
+            for name, weights in self.model.blocks.named_parameters():
+                weights.data *= 0.3 if name.endswith((".q", ".k")) else 1
+        blocks = [p for p in self.model.blocks.parameters() if p.ndim == 2]
+        own = [self.model.embed.own, self.model.head.own]
+        taken = {id(p) for p in blocks + own}
+        rest = [p for p in self.model.parameters() if id(p) not in taken]
+        self.muon = Muon(blocks)
+        self.adam = torch.optim.AdamW(
+            [{"params": rest, "rate": recipe.vector_rate}, {"params": own, "rate": recipe.own_rate}],
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+            foreach=True,
+        )
+
+    def learn(self, batch: Batch) -> float:
+        logits = self.model(batch.tokens, batch.groups, batch.wanted)
+        return self.update(functional.cross_entropy(logits, batch.targets), len(batch.tokens))
+
+    def update(self, loss: Tensor, tokens: int) -> float:
+        """One step down a loss, which took so many tokens."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        factor = self.recipe.rate(self.step)
+        for group in self.adam.param_groups:
+            group["lr"] = group["rate"] * factor
+        self.adam.step()
+        self.adam.zero_grad()
+        self.muon.step(self.recipe.matrix_rate * factor, 0.85 + 0.1 * min(1.0, self.step / 300))
+        self.step += 1
+        self.tokens += tokens
+        return loss.item()
+
+    def save(self, folder: Path) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "adam": self.adam.state_dict(),
+            "muon": self.muon.momenta,
+            "at": (self.step, self.seconds, self.tokens, self.soft),
+        }
+        torch.save(state, folder / "training.new")
+        (folder / "training.new").replace(folder / "training.pt")
+        self.model.save(folder)
+
+    def resume(self, folder: Path) -> None:
+        state = torch.load(folder / "training.pt")
+        self.model.load_state_dict(state["model"])
+        self.adam.load_state_dict(state["adam"])
+        self.muon.momenta = state["muon"]
+        self.step, self.seconds, self.tokens, self.soft = state["at"]
+
+
+def train(
+    recipe: Recipe, folder: Path, start: Path | None = None, *, save_every: int = 50, test_every: int = 300
+) -> Iterator[dict[str, Any]]:
+    """Train to the end, or go on doing so; say how it stands after every `save_every` steps."""
+    from ponder.recipes.measure import accuracy
+
+    torch.set_num_threads(1)
+    language = codec_for(recipe.task)
+    folder.mkdir(parents=True, exist_ok=True)
+    written, said = folder / "recipe.json", json.dumps(asdict(recipe), indent=1) + "\n"
+    if (folder / "training.pt").exists() and written.read_text("utf-8") != said:
+        what = f"{folder} holds a training by another recipe or with another seed"
+        raise UserError(what, hint="go on with the same --seed and Ponder as before, or give another folder with -o")
+    written.write_text(said, "utf-8")
+    training, data = Training(recipe, start), Data(recipe)
+    if (folder / "training.pt").exists():
+        training.resume(folder)
+    losses: list[float] = []
+    while training.step < recipe.steps:
+        began = time.process_time()
+        losses.append(training.learn(data.batch(training.step)))
+        training.seconds += time.process_time() - began
+        if training.step % save_every == 0 or training.step == recipe.steps:
+            step, loss = training.step, sum(losses) / len(losses)
+            report: dict[str, Any] = {"step": step, "loss": round(loss, 4)}
+            report |= {"tokens": training.tokens, "cpu_seconds": round(training.seconds)}
+            if hopeless := step == recipe.patience and loss > recipe.hope and not training.soft:
+                report["begins"] = "again"
+                spent = training.seconds, training.tokens
+                training = Training(recipe, soft=True)
+                training.seconds, training.tokens = spent
+            training.save(folder)
+            if not hopeless and (step % test_every == 0 or step == recipe.steps):
+                report["accuracy"] = {exam.label: accuracy(folder, language, exam, 20) for exam in language.glances}
+            with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
+                log.write(json.dumps(report, ensure_ascii=False) + "\n")
+            yield report
+            losses.clear()
+
+
+def make(folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:
+    """Make the models of a task and a style, or of every one, each in a folder of its own, and measure them."""
+    from ponder.recipes.measure import write_card
+
+    wanted = [r for r in RECIPES if task in ("", r.task) and style in ("", r.style)]
+    if not wanted:
+        hint = f"there are {', '.join(f'--task {r.task} --style {r.style}' for r in RECIPES)}"
+        raise UserError(f"there is no recipe for task {task!r} and style {style!r}", hint=hint)
+    plain = [r for r in RECIPES if r.style == "plain" and r.task in {w.task for w in wanted}]
+    for recipe in [*plain, *(r for r in wanted if r.style != "plain")]:
+        into = folder / folder_name(recipe.task, recipe.style)
+        start = None if recipe.style == "plain" else folder / folder_name(recipe.task, "plain")
+        for report in train(replace(recipe, seed=seed), into, start):
+            yield {"model": into.name, **report}
+        if not (into / "card.json").exists():
+            for report in write_card(into, start):
+                yield {"model": into.name, **report}

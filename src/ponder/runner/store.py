@@ -1,0 +1,318 @@
+"""Attempts in SQLite: the only file that says SQL.
+
+Write-ahead logging lets a report read while a run writes. One run writes at a time; the lock is a second, tiny SQLite
+file, because the kernel frees it however the run ends. Commits are batched by the caller and synchronous: what has been
+committed survives `kill -9` and a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.runner.cells import Cell
+from ponder.runner.study import Study
+
+SCHEMA_VERSION = 3
+SCHEMA = """
+CREATE TABLE study (name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE cell (id INTEGER PRIMARY KEY, key BLOB UNIQUE, spec TEXT, made TEXT);
+CREATE TABLE problem (
+    id INTEGER PRIMARY KEY, source BLOB, position INTEGER, name TEXT, body BLOB, UNIQUE (source, position));
+CREATE TABLE attempt (
+    id INTEGER PRIMARY KEY, cell INTEGER, problem INTEGER, sample INTEGER,
+    status TEXT, correct INTEGER, why TEXT, details TEXT,
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
+    UNIQUE (cell, problem, sample));
+CREATE TABLE turn (
+    attempt INTEGER, position INTEGER, thinking BLOB, answer TEXT, stop TEXT,
+    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
+    measures TEXT, PRIMARY KEY (attempt, position));
+"""
+
+# Details had other names before version 3.
+_NEW_NAMES = """replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'), '"errors":',
+    '"error_rate":')"""
+# What takes a store from each version to the next.
+UPGRADES = {
+    1: "ALTER TABLE turn ADD COLUMN measures TEXT;",
+    2: f"ALTER TABLE cell ADD COLUMN made TEXT; UPDATE attempt SET details = {_NEW_NAMES} WHERE details IS NOT NULL;",
+}
+# The same for reading alone, which changes no file: views that hide the tables of their names.
+OLD_VIEWS = {
+    1: "CREATE TEMP VIEW turn AS SELECT *, NULL AS measures FROM main.turn;",
+    2: f"""CREATE TEMP VIEW cell AS SELECT *, NULL AS made FROM main.cell;
+        CREATE TEMP VIEW attempt AS SELECT id, cell, problem, sample, status, correct, why, {_NEW_NAMES} AS details,
+        prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by FROM main.attempt;""",
+}
+
+PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (cell, problem, sample) DO UPDATE SET
+    status = excluded.status, correct = excluded.correct, why = excluded.why, details = excluded.details,
+    prompt_tokens = excluded.prompt_tokens, thinking_tokens = excluded.thinking_tokens,
+    answer_tokens = excluded.answer_tokens, seconds = excluded.seconds, counted_by = excluded.counted_by
+    RETURNING id"""
+PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Done(NamedTuple):
+    """An attempt on its way into the store or out of it, with a turn or more done."""
+
+    cell: Cell
+    position: int  # of the problem among those of its source
+    attempt: Attempt
+    stored: int = 0  # how many of its turns the store holds already
+
+
+class Store:
+    """A store file, opened to read, or with `lock=True` to write as the only writer."""
+
+    def __init__(self, path: Path, *, lock: bool = False) -> None:
+        self.path = path
+        self._lock: sqlite3.Connection | None = None
+        self._cells: dict[bytes, int] = {}
+        self._one_at_a_time = threading.Lock()
+        if not lock and not path.is_file():
+            raise UserError(f"there is no store {path}", hint="ponder run STUDY makes one; --store names another")
+        with self._errors():
+            if lock:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._lock = self._acquire()
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+            self._prepare(write=lock)
+
+    def _acquire(self) -> sqlite3.Connection:
+        lock = sqlite3.connect(f"{self.path}.lock", isolation_level=None, check_same_thread=False, timeout=0)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            if "locked" not in str(error):
+                raise
+            hint = "wait for that run, or give this one a store of its own with --store"
+            raise UserError(f"another run is writing to {self.path}", hint=hint) from None
+        return lock
+
+    def _prepare(self, *, write: bool) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            what = (
+                f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
+            )
+            raise UserError(what, hint="pip install -U ponder")
+        steps = range(version, SCHEMA_VERSION) if version else ()
+        if not write:
+            self._db.executescript("".join(OLD_VIEWS[step] for step in steps))
+            self._db.execute("PRAGMA query_only = ON")
+            return
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if version < SCHEMA_VERSION:
+            script = "".join(UPGRADES[step] for step in steps) if version else SCHEMA
+            self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+        if self._lock:
+            self._lock.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's complaints, as something that the user can act on."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "full" in str(error) or "disk I/O" in str(error):
+                hint = "free some space and run again: everything stored so far is kept"
+                raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
+            if "unable to open" in str(error) or "readonly" in str(error):
+                raise UserError(
+                    f"can't open the store {self.path}", hint="check the path and its permissions"
+                ) from None
+            raise
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{self.path} is not a store: {error}", hint="name another file with --store") from None
+        except OSError as error:
+            raise UserError(
+                f"can't make the store {self.path}: {error.strerror}", hint="--store names another"
+            ) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, durable, one thread at a time."""
+        with self._one_at_a_time, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                # SQLite has already rolled back when the disk was full.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def record_study(self, study: Study) -> None:
+        with self._errors():
+            row = (study.name, json.dumps(study.resolved(), default=str))
+            self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row)
+
+    def add(self, batch: Sequence[Done]) -> None:
+        """Store finished attempts in one durable transaction. A failed attempt gives way to any later one."""
+        with self._transaction():
+            for done in batch:
+                self._add(done)
+
+    def _add(self, done: Done) -> None:
+        cell, problem, attempt = self._cell_id(done.cell), done.attempt.problem, done.attempt
+        source = (done.cell.source, done.position)
+        row = self._db.execute("SELECT id FROM problem WHERE source = ? AND position = ?", source).fetchone()
+        if row is None:
+            body = zlib.compress(msgspec.json.encode(problem), 1)
+            sql = "INSERT INTO problem (source, position, name, body) VALUES (?, ?, ?, ?) RETURNING id"
+            row = self._db.execute(sql, (*source, problem.id, body)).fetchone()
+        key = (cell, row[0], attempt.sample)
+        details = json.dumps(attempt.details) if attempt.details else None
+        graded = (attempt.status, attempt.correct, attempt.why, details)
+        bill = Bill() if attempt.status == "open" else attempt.bill
+        (row_id,) = self._db.execute(PUT_ATTEMPT, (*key, *graded, *_bill(bill))).fetchone()
+        for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
+            # Compressed, thinking takes a third of the bytes and 30 µs; answers stay readable with any SQLite tool.
+            thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
+            said = (row_id, position, thinking, turn.answer, turn.stop)
+            measures = json.dumps(dict(turn.measures)) if turn.measures else None
+            self._db.execute(PUT_TURN, (*said, *_bill(turn.bill), measures))
+
+    def _cell_id(self, cell: Cell) -> int:
+        if cell.key not in self._cells:
+            spec = json.dumps(cell.spec(), default=str)
+            self._db.execute("INSERT OR IGNORE INTO cell (key, spec) VALUES (?, ?)", (cell.key, spec))
+            self._cells[cell.key] = self._find(cell) or 0
+        return self._cells[cell.key]
+
+    def record_made(self, cell: Cell, made: Mapping[str, float]) -> None:
+        """Store what making a cell's model cost, once for the cell."""
+        if made:
+            with self._transaction():
+                row = (json.dumps(dict(made)), self._cell_id(cell))
+                self._db.execute("UPDATE cell SET made = ? WHERE id = ?", row)
+
+    def _made(self, cell: Cell) -> dict[str, float]:
+        """What making a cell's model cost; before version 3 it was copied into the details of every attempt."""
+        row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        if row is None or row[1]:
+            return json.loads(row[1]) if row else {}
+        sql = "SELECT details FROM attempt WHERE cell = ? AND details LIKE '%\"made_%' LIMIT 1"
+        details = self._db.execute(sql, (row[0],)).fetchone()
+        old = json.loads(details[0]) if details else {}
+        return {name.removeprefix("made_"): value for name, value in old.items() if name.startswith("made_")}
+
+    def _find(self, cell: Cell) -> int | None:
+        row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        return int(row[0]) if row else None
+
+    def done(self, cell: Cell) -> set[tuple[int, int]]:
+        """Position and sample of each attempt of a cell that needn't be made again."""
+        sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND status NOT IN ('failed', 'open')"""
+        with self._one_at_a_time:
+            return set(self._db.execute(sql, (self._find(cell),)))
+
+    def score(self, cell: Cell) -> tuple[int, int]:
+        """How many answers of a cell are right, of how many."""
+        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
+        right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
+        return int(right), int(answers)
+
+    def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
+        """By position and sample: the finished turns of the conversations that were cut short."""
+        sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND status IN ('failed', 'open')"""
+        with self._one_at_a_time:
+            cut = self._db.execute(sql, (self._find(cell),)).fetchall()
+            return {(position, sample): tuple(self._turns(attempt)) for position, sample, attempt in cut}
+
+    def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
+        """How many answers these cells have, and what they cost together."""
+        sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds)
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
+        answers, bill = 0, Bill()
+        for cell in cells:
+            n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+            prompt, thinking, answer, seconds = (s or 0 for s in sums)
+            answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds)
+        return answers, bill
+
+    def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
+        """What statistics need of the attempts that a study asks for, without their text."""
+        sql = """SELECT attempt.id, name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens,
+                 seconds, counted_by, details FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
+        for cell in cells:
+            labels = (cell.task_label, cell.model_label, cell.size)
+            model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
+            for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                attempt, name, sample, status, correct, why, *cost, details = row
+                graded = (name, sample, status, bool(correct), why)
+                known = json.loads(details) if details else {}
+                yield Outcome._make((*labels, *graded, *cost, known, attempt, *model))
+
+    def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
+        """The attempts of a cell, whole, or the first few of them."""
+        sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
+                 ORDER BY position, sample LIMIT ?"""
+        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
+            row_id, position, body, sample, status, correct, why, details = row
+            problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+            turns = tuple(self._turns(row_id))
+            graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+            yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def _turns(self, attempt: int) -> Iterator[Completion]:
+        sql = "SELECT * FROM turn WHERE attempt = ? ORDER BY position"
+        for _, _, thinking, answer, stop, *bill, measures in self._db.execute(sql, (attempt,)):
+            text = zlib.decompress(thinking).decode() if thinking else ""
+            yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
+
+    def regrade(self, changes: Iterable[Done]) -> None:
+        """Replace the grades of stored attempts; texts and bills stay as they are."""
+        sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
+                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)"""
+        with self._transaction():
+            for cell, position, attempt, _ in changes:
+                details = json.dumps(attempt.details) if attempt.details else None
+                grade = (attempt.status, attempt.correct, attempt.why, details)
+                where = (attempt.sample, self._cell_id(cell), cell.source, position)
+                self._db.execute(sql, grade + where)
+
+
+def _bill(bill: Bill) -> tuple[Any, ...]:
+    # Milliseconds are as fine as a shared network allows, and shorter on disk.
+    return (
+        bill.prompt_tokens,
+        bill.thinking_tokens,
+        bill.answer_tokens,
+        round(bill.seconds, 3),
+        bill.counted_by,
+    )
+
+
+def _limit(cell: Cell) -> int:
+    return cell.problems if cell.problems is not None else 2**62

@@ -1,0 +1,240 @@
+"""A study: tasks × models × methods, and the figures to draw from them, read from TOML.
+
+A list is a sweep, except where a plugin's setting is itself a list. Every error names its place in the file and the
+nearest thing that would have been right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+
+from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
+from ponder.core.settings import Table, assign, build, convert, sweep, variants
+from ponder.runner.cells import Cell
+
+if TYPE_CHECKING:
+    from ponder.runner.search import Search
+
+BUILT_IN = plugins.HERE / "studies"
+DEFAULT_PROBLEMS = 20
+TASK_KEYS = ("size", "remember", "window", "search", "target", "largest")  # of every [[task]], beside its own settings
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file's content. Tables keep the shape they have in TOML, so a study can be written in Python as well."""
+
+    task: Sequence[Table]
+    model: Sequence[Table]
+    figure: Sequence[Table] = ()
+    train: Sequence[Table] = ()  # what methods train on, as in [[task]]; by default other problems of the same tasks
+    title: str = ""  # of the report
+    question: str = ""  # that the study answers
+    samples: int = 1  # attempts per problem
+    problems: int | None = None  # per size; by default 20, or all of a fixed set
+    seed: int = 0  # of the problems
+    max_tokens: int | None = None  # a run stops before it spends more, prompt tokens included
+    max_cost: float | None = None  # the same in money, by the models' `prices`
+    name: str = "study"
+    where: str = "study"
+    folder: Path = Path()
+
+    @classmethod
+    def load(cls, name: str, settings: Sequence[str] = ()) -> Study:
+        """Read a built-in study by its name, or a study file by its path."""
+        path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
+        if path.suffix != ".toml" or not path.is_file():
+            raise UserError(
+                f"there is no study `{name}`",
+                hint=plugins.nearest(name, built_in()) + " (or give a path ending in .toml)",
+            )
+        where = path.name if path.parent == BUILT_IN else str(path)
+        try:
+            content = tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"this is not TOML: {error}", where=where, hint="docs/reference/studies.md has examples"
+            ) from None
+        for setting in settings:
+            assign(content, setting)
+        return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
+
+    @classmethod
+    def from_table(
+        cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
+    ) -> Study:
+        known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
+        hints = get_type_hints(cls)
+        for key, value in content.items():
+            if key not in known:
+                raise UserError(
+                    f"a study has no key `{key}`", where=f"{where}: {key}", hint=plugins.nearest(key, known)
+                )
+            convert(value, hints[key], f"{where}: {key}", Path())
+        for key in ("task", "model"):
+            if not content.get(key):
+                raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
+        for i, table in enumerate(content.get("figure", ())):  # by name only: drawing is slow to load
+            figure = str(table.get("name"))
+            with error_at(f"{where}: figure[{i}].name"):
+                if not figure.endswith(".py") and figure not in plugins.names("figures"):
+                    raise plugins.unknown("figures", figure)
+        study = cls(**content, name=name, where=where, folder=folder or Path())
+        for key in ("samples", "problems", "max_tokens", "max_cost"):
+            if (number := getattr(study, key)) is not None and number <= 0:
+                raise UserError(f"{key} must be at least 1, not {number}", where=f"{where}: {key}")
+        return study
+
+    def resolved(self) -> dict[str, Any]:
+        """The study as it is after defaults and `--set`, for the record."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Everything to run, one model after the other."""
+        tasks = list(self._tasks(self.task, "task"))
+        cells = []
+        labels = set[str]()
+        for model, methods, names in self._models():
+            base, label, variant = names
+            if label in labels:
+                raise UserError(
+                    f"two models would share the name `{label}`",
+                    where=f"{self.where}: model",
+                    hint="give each [[model]] a `label`",
+                )
+            labels.add(label)
+            for task, size, memory, task_label, search in tasks:
+                with error_at(f"{self.where}: model `{label}`"):
+                    model.check(task, size)
+                problems = search.most if search else self._problems(task)
+                counts = (problems, self.samples, self.seed)
+                cell = Cell(task, task_label, size, model, methods, base, label, variant, *counts, memory, search)
+                cells.append(cell)
+        return tuple(cells)
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures that the study asks for."""
+        figures: list[Figure] = []
+        for i, given in enumerate(self.figure):
+            where = f"{self.where}: figure[{i}]"
+            figures += [
+                build("figures", table, where, self.folder) for table, _ in sweep("figures", given, where, self.folder)
+            ]
+        return tuple(figures)
+
+    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
+        for i, table in enumerate(tables):
+            where = f"{self.where}: {key}[{i}]"
+            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
+            memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
+            for variant, swept in sweep("tasks", settings, where, self.folder):
+                task: Task = build("tasks", variant, where, self.folder, also=TASK_KEYS)
+                search = self._search(table, where)
+                sizes = self._sizes(task, table, where, search)
+                for (memory, remembered), size in itertools.product(memories, sizes):
+                    yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered}), search
+
+    def _search(self, table: Table, where: str) -> Search | None:
+        """The search for the largest size, if the table asks for one instead of naming sizes."""
+        if "search" not in table:
+            return None
+        from ponder.runner.search import Search  # loads NumPy, which nothing else here needs
+
+        convert(table["search"], Literal["max"], f"{where}.search", self.folder)
+        if "size" in table:
+            raise UserError("a search finds its own sizes", where=f"{where}.size", hint="leave out size, or search")
+        target = convert(table.get("target", 0.8), float, f"{where}.target", self.folder)
+        largest = convert(table.get("largest", 4096), int, f"{where}.largest", self.folder)
+        with error_at(where):
+            return Search(target=target, high=largest)
+
+    def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
+        asked = search.sizes if search else table.get("size", task.sizes())
+        sizes = list(dict.fromkeys(asked if isinstance(asked, list | tuple) else [asked]))
+        for size in sizes:
+            with error_at(f"{where}.size"):
+                task.check_size(convert(size, int, f"{where}.size", self.folder))
+        return sizes
+
+    def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
+        hints = get_type_hints(Memory)
+        for variant, swept in variants(table):
+            settings = {k: convert(v, hints[k], f"{where}.{k}", self.folder) for k, v in variant.items()}
+            with error_at(f"{where}.window"):
+                yield Memory(**settings), swept
+
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], tuple[str, str, str]]]:
+        """Each model with its chain of methods, and its labels: without methods, with them, without training seeds."""
+        for i, table in enumerate(self.model):
+            where = f"{self.where}: model[{i}]"
+            settings = {k: v for k, v in table.items() if k != "method"}
+            chains = [links for chain in _chains(table) for links in self._links(chain, where)]
+            for variant, swept in sweep("models", settings, where, self.folder):
+                model: Model = build("models", variant, where, self.folder, also=("method",))
+                base = _label(model.label or model.title(), swept)
+                for links in chains:
+                    methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
+                    named = [(method, dict(swept_here)) for method, (_, swept_here) in zip(methods, links, strict=True)]
+                    label = " + ".join([base, *(_label(method.title(), keys) for method, keys in named)])
+                    for method, keys in named:
+                        if method.training_seed() is not None:
+                            keys.pop("seed", None)
+                    variant_label = " + ".join([base, *(_label(method.title(), keys) for method, keys in named)])
+                    yield model, methods, (base, label, variant_label)
+
+    def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
+        """Each variant of a chain of methods."""
+        places = (f"{where}.method[{j}]" for j in range(len(chain)))
+        yield from itertools.product(
+            *(sweep("methods", method, place, self.folder) for method, place in zip(chain, places, strict=True))
+        )
+
+    def _method(self, table: Table, where: str) -> Method:
+        method: Method = build("methods", table, where, self.folder)
+        return method.with_training(self.training_problems)
+
+    @cached_property
+    def training_problems(self) -> tuple[TrainingProblems, ...]:
+        """What methods may train on."""
+        asked = [
+            (task, size, search.most if search else self._problems(task))
+            for task, size, _, _, search in self._tasks(self.task, "task")
+        ]
+        sets: list[TrainingProblems] = []
+        for task, size, _, _, _ in self._tasks(self.train or self.task, "train" if self.train else "task"):
+            number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
+            if not self.train and task.fixed() is not None:
+                number = None  # training on a benchmark needs an explicit [[train]]
+            one = TrainingProblems(task, size, self.seed, number)
+            sets += [one] if one not in sets else []
+        return tuple(sets)
+
+    def _problems(self, task: Task) -> int | None:
+        return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+
+
+def _chains(table: Table) -> Sequence[Sequence[Table]]:
+    """The chains of methods of a model table: one chain, or a list of chains."""
+    given = table.get("method", [])
+    given = given if isinstance(given, list | tuple) else [given]
+    return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
+
+
+def built_in() -> dict[str, str]:
+    """The built-in studies with their titles."""
+    return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
+
+
+def _label(name: str, swept: Table) -> str:
+    # A plugin inside a plugin is named by its settings: { name = "qwen", size = "small" } as `qwen small`.
+    said = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
+    return name + "".join(f" {k}={v}" for k, v in said.items())
