@@ -1,4 +1,4 @@
-"""Runs the pocket model: a Llama of about a million parameters that ships with Ponder and reasons, without torch.
+"""Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons, without torch.
 
 There is one network per task, Tents and execution with values of two digits, each trained from scratch by
 `recipes/pocket.py` on examples that the task generates. It reads a problem in a vocabulary of its own, thinks step by
