@@ -1,8 +1,8 @@
 """Simulates a model that is right up to a critical size, for tests and dry runs. No network is involved.
 
-It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at `critical_size`; it
-also errs at random in a fraction `error` of its answers. The number of thinking tokens is sampled: it grows with size up
-to `peak` and falls beyond it, as Estermann & Wattenhofer 2025 report for o3-mini. There is no thinking text.
+It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at `critical_size`;
+besides, a fraction `error` of its answers is wrong at any size. The number of thinking tokens is sampled: it grows with
+size up to `peak` and falls beyond it, as Estermann & Wattenhofer 2025 report for o3-mini. There is no thinking text.
 """
 
 from __future__ import annotations
