@@ -105,7 +105,7 @@ def test_sums_in_tens_complement() -> None:
 def test_the_prompt_shows_what_the_history_shows() -> None:
     request = asked(2, 3, 5, errors=1.0)
     words = EXECUTION.prompt(request)
-    shown = [request.task.said(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
+    shown = [request.task.parse(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
     sums = [number(words[i : i + 4]) for i, word in enumerate(words) if word[0] == "u" and word[1:].isdigit()]
     assert sums == shown
     assert [word for word in words if word[0] == "#"] == [f"#{n}" for n in range(1, 9)]

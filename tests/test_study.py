@@ -27,7 +27,7 @@ name = "oracle"
         (("size = [2, 4]", 'size = ["a"]'), "s.toml: task[0].size: Expected `int`, got `str`"),
         (("size = [2, 4]", "digit = 3"), "s.toml: task[0].digit: task `chain_sum` has no key `digit`\nhint: did you mean `digits`?"),
         (("size = [2, 4]", "digits = 0"), "s.toml: task[0]: digits must be from 1 to 100, not 0"),
-        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a share from 0 to 1, not 2"),
+        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a fraction from 0 to 1, not 2"),
         (('"oracle"', '"endpoint"'), "s.toml: model[0]: model `endpoint` needs the key `id`\nhint: ponder show endpoint"),
         (('"oracle"', '"endpoint"\nid = "m"\nbudget = "x"'), "s.toml: model[0].budget: Expected `int | null`, got `str`"),
         (('"oracle"', '"endpoint"\nid = "m"\nkey = "sk-abc123"'), "s.toml: model[0].key: a key is never written into a study"),
@@ -140,4 +140,4 @@ def test_ids_file(write, ponder) -> None:
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1\n")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "ids.txt:1: no game id: 8 sums expected, 7 found" in result.stderr
+    assert "ids.txt:1: not a game id: expected 8 sums, got 7" in result.stderr

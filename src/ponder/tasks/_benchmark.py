@@ -19,6 +19,7 @@ from ponder.core.jsonl import RELATIVE, records
 
 DataRow: TypeAlias = dict[str, Any]  # column names in lower case
 FORMATS = (".jsonl", ".csv", ".parquet")  # if a dataset on the hub has several, the first of these is read
+# Columns that are kept with each problem.
 FACTS = ("id", "unique_id", "record id", "subject", "level", "subdomain", "url")
 LINE = '{"problem": "What is 2 + 2?", "answer": "4"}'
 STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
