@@ -27,7 +27,7 @@ def test_show_a_puzzle(ponder) -> None:
     assert len(json.loads(shown["answer"])) == 6
     result = ponder("show", "tents", "--size", "37")
     assert result.exit_code == 2
-    assert "near it are" in result.stderr
+    assert "the nearest sizes are" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -137,13 +137,13 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("per_turn = 5", "12 steps can't be asked 5 at a time"),
+        ("per_turn = 5", "12 steps can't be divided into turns of 5"),
         ("window = 0", "window is a number of turns, at least 1, not 0"),
         ("window = -1", "window is a number of turns"),
-        ("errors = 1.5", "errors is a share from 0 to 1, not 1.5"),
-        ("errors = -0.1", "errors is a share from 0 to 1, not -0.1"),
+        ("error_rate = 1.5", "error_rate is a fraction from 0 to 1, not 1.5"),
+        ("error_rate = -0.1", "error_rate is a fraction from 0 to 1, not -0.1"),
         ('remember = "thoughts"', "Invalid enum value 'thoughts'"),
-        ("history_turns = 6", "6 turns are filled in, so none is left to ask"),
+        ("history_turns = 6", "all turns are in the history (history_turns = 6)"),
         ("dictionary = 0", "dictionary must be from 1 to"),
         ("dictionary = 9999", "dictionary must be from 1 to"),
     ],
@@ -174,7 +174,7 @@ def test_mistakes(write, ponder, task, message) -> None:
 )
 def test_what_counts_as_a_number(reply, number) -> None:
     task = Execution()
-    assert task.said(task.problem(1, 1), reply) == number
+    assert task.parse(task.problem(1, 1), reply) == number
 
 
 def test_grades_turn_by_turn() -> None:
@@ -187,8 +187,8 @@ def test_grades_turn_by_turn() -> None:
     assert (slipped.correct, slipped.why) == (False, "wrong sum")
     assert slipped.details["parsed"] == [sums[0], 99999, sums[2]]
     silent = task.grade_turns(problem, [right[0], "hm", right[2]])
-    assert (silent.correct, silent.why, silent.said) == (False, "no number", [sums[0], None, sums[2]])
-    assert task.grade_turns(problem, ["", "", ""]).said is None
+    assert (silent.correct, silent.why, silent.parsed) == (False, "no number", [sums[0], None, sums[2]])
+    assert task.grade_turns(problem, ["", "", ""]).parsed is None
 
 
 def test_filled_histories() -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ponder.core import Bill, Completion, Message, Request, UserError
 from ponder.methods.budget_force import BudgetForce
 from ponder.models import endpoint
-from ponder.models.endpoint import Details, Endpoint, Usage
+from ponder.models.endpoint import Endpoint, Usage, UsageDetails
 from ponder.models.oracle import Oracle
 from ponder.tasks.chain_sum import ChainSum
 
@@ -70,11 +70,11 @@ def test_a_method_can_only_lower_the_budget(serve) -> None:
 @pytest.mark.parametrize(
     ("usage", "thinking", "answer", "bill"),
     [
-        (Usage(40, 120, Details(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
-        (Usage(40, 20, Details(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
+        (Usage(40, 120, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
+        (Usage(40, 20, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
         (Usage(40, 20), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
         (Usage(40, 100), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
-        (Usage(40, 100, Details(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
+        (Usage(40, 100, UsageDetails(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
         (None, "x" * 300, "x" * 100, Bill(0, 75, 25, 0.0, "estimate")),
         (None, "", "", Bill(0, 0, 0, 0.0, "estimate")),
     ],

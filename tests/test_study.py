@@ -27,11 +27,11 @@ name = "oracle"
         (("size = [2, 4]", 'size = ["a"]'), "s.toml: task[0].size: Expected `int`, got `str`"),
         (("size = [2, 4]", "digit = 3"), "s.toml: task[0].digit: task `chain_sum` has no key `digit`\nhint: did you mean `digits`?"),
         (("size = [2, 4]", "digits = 0"), "s.toml: task[0]: digits must be from 1 to 100, not 0"),
-        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a share from 0 to 1, not 2"),
+        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a fraction from 0 to 1, not 2"),
         (('"oracle"', '"endpoint"'), "s.toml: model[0]: model `endpoint` needs the key `id`\nhint: ponder show endpoint"),
         (('"oracle"', '"endpoint"\nid = "m"\nbudget = "x"'), "s.toml: model[0].budget: Expected `int | null`, got `str`"),
         (('"oracle"', '"endpoint"\nid = "m"\nkey = "sk-abc123"'), "s.toml: model[0].key: a key is never written into a study"),
-        (('"oracle"', '"endpoint"\nid = "m"\nurl = "ftp://x"'), "s.toml: model[0]: `ftp://x` is no address"),
+        (('"oracle"', '"endpoint"\nid = "m"\nurl = "ftp://x"'), "s.toml: model[0]: `ftp://x` is not an http or https URL"),
         (('"oracle"', '"oracle"\nmethod = [{name = "budget_forc", think = 3}]'), "hint: did you mean `budget_force`?"),
         (('"oracle"', '"oracle"\nmethod = ["x"]'), "s.toml: model[0].method[0]: expected a table, got 'x'"),
         (('"oracle"', '"oracle"\n[[figure]]\nname = "effert"'), "s.toml: figure[0].name: figure `effert` is unknown"),
@@ -120,7 +120,7 @@ def test_a_file_is_known_by_what_it_says(write, folder) -> None:
         ("", "is empty"),
         ('{"prompt": "x"}', "a.jsonl:1: Object missing required field `answer`"),
         ('{"prompt": "x", "answer": 1}\n\n{"prompt": 1}', "a.jsonl:3"),
-        ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "stands here again"),
+        ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "occurs twice"),
         ('{"prompt": "x", "answer": 1, "sise": 3}', "unknown field `sise`"),
     ],
 )
@@ -140,4 +140,4 @@ def test_ids_file(write, ponder) -> None:
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1\n")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "ids.txt:1: no game id: 8 sums expected, 7 found" in result.stderr
+    assert "ids.txt:1: not a game id: expected 8 sums, got 7" in result.stderr

@@ -22,7 +22,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ponder.core import Progress, UserError, not_in_key
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 
 SAVE_SECONDS = 20.0
 

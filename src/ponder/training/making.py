@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 from ponder import __version__
 from ponder.core import Method, Model, Progress, Task, TrainingProblems, UserError, digest, not_in_key, seed_from
 from ponder.models import making_cost
-from ponder.models.transformers import Loaded, load_anew
+from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.loop import Loss, Settings, Training, Unit
 from ponder.training.rollouts import Rollouts, Sample, chosen
 
