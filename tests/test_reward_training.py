@@ -23,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer
 from ponder.core import Reward, Scores, Source, Steps, UserError
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
-from ponder.models.transformers import load_anew
+from ponder.models._torch_engine import load_anew
 from ponder.recipes import faults
 from ponder.recipes.pocket_reward import lesson
 from ponder.rewards._weights import Words

@@ -18,7 +18,7 @@ from tiny import END, flat, gradients, plain_score, texts, tiny
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 from ponder.training import loop
 from ponder.training.loop import Example, Settings, Training, Unit, batches, likelihood, log_probabilities
 

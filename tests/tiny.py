@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 from ponder.training.loop import Example
 
 WORDS, PAD, END = 24, 0, 1

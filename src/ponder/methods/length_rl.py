@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ponder.core import LengthReward, Model, Progress, Reward, UserError, seed_from
-from ponder.models.transformers import load
+from ponder.models._torch_engine import load
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
 from ponder.training.loop import Training, Unit

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 from ponder.traces import Trace, read, steps, trace_of
 from ponder.traces.selection import Choice, Scored, Selection, select
 from ponder.training.loop import Example, Unit, likelihood, said

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from ponder.core import Message, Problem, Request
+from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import codec_for, read_card
 from ponder.models.pocket.codec import ANSWER, EOS, EvalSet, PocketCodec, Style
-from ponder.models.pocket.engine import Engine, Row, safetensors
+from ponder.models.pocket.engine import NumpyEngine
 from ponder.stats.accuracy import accuracy as estimated
 
 BUDGET = 1536  # thinking and answer; the longest trace of 1,000 at 10×10 Tents has 1,400 words
@@ -43,7 +45,7 @@ def sit(
         for s in sittings:
             turns = zip(s.problem.turns, s.texts, strict=False)
             past = [m for asked, text in turns for m in (Message("user", asked), Message("assistant", text))]
-            messages = (*s.problem.history, *past, Message("user", s.problem.turns[turn]))
+            messages = (*s.problem.opening(), *past, Message("user", s.problem.turns[turn]))
             s.requests.append(Request(exam.task, s.problem, messages, 0))
         prompts = [language.encode(language.prompt(s.requests[-1])) for s in sittings]
         for s, tokens in zip(sittings, written(folder, prompts, budget), strict=True):
@@ -53,14 +55,10 @@ def sit(
 
 
 def written(folder: Path, prompts: Sequence[list[int]], budget: int) -> list[list[int]]:
-    engine, rows = Engine(folder, rows=32), [Row(prompt, budget, 0.0, 0, bool) for prompt in prompts]
-    waiting = rows[::-1]
-    while waiting or engine.busy:
-        while waiting and engine.room:
-            engine.join(waiting.pop())
-        if engine.busy:
-            engine.step()
-    return [row.said for row in rows]
+    generations = [Generation(prompt, budget) for prompt in prompts]
+    for _ in generate_all(NumpyEngine(folder, batch_size=32), generations):
+        pass
+    return [generation.tokens for generation in generations]
 
 
 def right(exam: EvalSet, sitting: EvalRun) -> bool:
@@ -144,7 +142,7 @@ def _card(
         "task": language.task,
         "style": recipe["style"],
         "digest": digest,
-        "parameters": sum(tensor.size for tensor in safetensors(weights).values()),
+        "parameters": sum(tensor.size for tensor in load_file(weights).values()),
         "recipe": recipe,
         "trained": {"from": f"{origin}, on {language.taught}", **trained, "threads": 1},
         "test": {

@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from ponder.core import Progress, UserError, not_in_key, seed_from
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 from ponder.rewards._windows import batches
 
 SAVE_SECONDS = 20.0

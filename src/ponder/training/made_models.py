@@ -17,7 +17,7 @@ from typing import Any
 
 from ponder import __version__
 from ponder.core import Model, Task, TrainingProblems, digest
-from ponder.models.transformers import load_anew
+from ponder.models._torch_engine import load_anew
 
 
 def models_folder() -> Path:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from ponder import __version__
 from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
-from ponder.models.transformers import Loaded, load_anew
+from ponder.models._torch_engine import Loaded, load_anew
 from ponder.rewards._weights import WINDOW, Row, Words, cut, read_states
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.trained import HEADS, Trained

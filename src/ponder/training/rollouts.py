@@ -27,7 +27,7 @@ from ponder.core import (
     UserError,
     seed_from,
 )
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from ponder.core import Method, Model, Progress, TrainingProblems, UserError, digest, not_in_key
 from ponder.core.lock import acquire
-from ponder.models.transformers import Loaded, load_anew
+from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
 from ponder.training.made_models import MakingRecord, local_weights, models_folder, samples_file, write_card
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
