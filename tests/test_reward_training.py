@@ -1,4 +1,4 @@
-"""Training a reward: targets by hand, the published defect, the loss as computed directly, and what the pocket one finds."""
+"""Trainer a reward: targets by hand, the published defect, the loss as computed directly, and what the pocket one finds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
 from ponder.models._torch_engine import load_anew
 from ponder.recipes import faults
-from ponder.recipes.pocket_reward import lesson
+from ponder.recipes.pocket_reward import example_of
 from ponder.rewards._weights import Words
 from ponder.rewards.oracle import Oracle, given
 from ponder.rewards.pocket import WEIGHTS, Pocket
@@ -254,7 +254,7 @@ def test_words_that_do_not_follow_are_marked() -> None:
     clean = faulty = 0
     while clean < 10 or faulty < 40:
         request = spoken.draw(rng, 0, Curriculum(grown=0))
-        made = lesson(faults.trace(request, "plain", rng))
+        made = example_of(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
         first = next((n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b), None)
         assert first == min(made.apart, default=None)

@@ -1,8 +1,8 @@
 """The training loop of every method that trains: AdamW, warm-up, cosine decay, gradient clipping and accumulation.
 
-A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by length and split into
-micro-batches of at most `micro_tokens` tokens; the loss counts the reply alone. The same code runs on a CPU, on one GPU
-and, under `accelerate launch`, on several: each process takes every n-th micro-batch.
+A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by length and split
+into micro-batches of at most `micro_tokens` tokens; the loss counts the reply alone. The same code runs on a CPU, on
+one GPU and, under `accelerate launch`, on several: each process takes every n-th micro-batch.
 
 A training can be interrupted at any time. It resumes from its last checkpoint and ends with the same weights, because a
 step's batch depends on its number and the seed alone.

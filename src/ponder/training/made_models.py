@@ -55,7 +55,7 @@ class MakingRecord:
 
 
 def write_card(source: Path, folder: Path) -> None:
-    """Write the card of weights made from others that have one: the same model and task, and the new weights' digest."""
+    """Write the card of weights that were made from others with a card: same model and task, new digest."""
     if (source / "card.json").is_file():
         card = json.loads((source / "card.json").read_text("utf-8"))
         same = {key: card[key] for key in ("name", "task") if key in card}

@@ -142,9 +142,7 @@ class Rollouts:
         problem = self._problems[p]
         right = problem.task.grade_turns(problem.problem, [reply.answer]).correct and reply.stop == "end"
         tokens = reply.tokens or self._loaded.encode(reply)
-        return Sample(
-            TokenExample(self._loaded.prompt(problem.request()), tokens), right, reply.thinking, reply.answer
-        )
+        return Sample(TokenExample(self._loaded.prompt(problem.request()), tokens), right, reply.thinking, reply.answer)
 
     @property
     def tokens(self) -> int:

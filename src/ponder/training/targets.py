@@ -114,7 +114,7 @@ def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder
 
 
 def _logistic(ratio: Floats, others: int) -> Floats:
-    """Scaled to [0, 1]; one half where a step is as similar to the one before it as other traces' steps are on average."""
+    """Scaled to [0, 1]; 0.5 where a step is as similar to the one before it as other traces' steps are on average."""
     scaled: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # without overflow
     return scaled
 
