@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.core.lock import acquire
 from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
@@ -91,15 +92,9 @@ class Store:
             self._prepare(write=lock)
 
     def _acquire(self) -> sqlite3.Connection:
-        lock = sqlite3.connect(f"{self.path}.lock", isolation_level=None, check_same_thread=False, timeout=0)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            if "locked" not in str(error):
-                raise
+        if (lock := acquire(Path(f"{self.path}.lock"))) is None:
             hint = "wait for that run, or give this one a store of its own with --store"
-            raise UserError(f"another run is writing to {self.path}", hint=hint) from None
+            raise UserError(f"another run is writing to {self.path}", hint=hint)
         return lock
 
     def _prepare(self, *, write: bool) -> None:
