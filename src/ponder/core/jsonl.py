@@ -1,4 +1,4 @@
-"""Lines of a user's text file, each with its place for an error message."""
+"""Reads text files line by line, with the place of each line for error messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ponder.core.errors import UserError
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that isn't blank, as (place, line); the place is `path:number`."""
+    """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
     try:
         content = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -40,7 +40,7 @@ EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango"
 INJECTED = 10  # a wrong sum in a filled history is off by 1 to so much
 
 RULES = """\
-CacheBudget a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
+Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
 dictionary and add it to the sum. The sum goes on from message to message.
 {how}
 
