@@ -15,7 +15,7 @@ RELATIVE = "the path is relative to the study's folder"
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that isn't blank, as (place, line); the place is `path:number`."""
+    """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
     try:
         content = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
