@@ -347,7 +347,7 @@ def score(
     from ponder.runner import progress
     from ponder.runner.run import Tally
     from ponder.traces import read
-    from ponder.traces.files import Scoring
+    from ponder.traces.score_file import Scoring
 
     table: dict[str, Any] = {"name": name}
     for setting in settings:
@@ -365,7 +365,7 @@ def score(
         raise click.exceptions.Exit(130) from None
     click.echo(scoring.table(), err=True)
     _say(scoring.summary(), as_json, lambda: str(out))
-    if not (scoring.scored or scoring.before):
+    if not (scoring.scored or scoring.scored_before):
         raise click.exceptions.Exit(1)
     click.echo(f"next: ponder select {out} --top 1000", err=True)
 
@@ -386,8 +386,12 @@ def score(
     metavar="FILE|TASK[:SIZE[:SEED]]|STUDY",
     help="Leave out questions that are asked there.",
 )
-@click.option("--words", type=int, default=8, show_default=True, help="In a row, for them to count as shared.")
-@click.option("--share", type=float, default=0.5, show_default=True, help="Of its words: so many, and it is left out.")
+@click.option(
+    "--min-run", type=int, default=8, show_default=True, help="Shortest run of shared words that counts as overlap."
+)
+@click.option(
+    "--overlap", type=float, default=0.5, show_default=True, help="Drop questions that share this fraction of words."
+)
 @click.option("--keep-duplicates", is_flag=True, help="Near-duplicates stay too.")
 @click.option("--alike", type=float, default=0.8, show_default=True, help="Jaccard similarity of near-duplicates.")
 @click.option(
@@ -404,9 +408,11 @@ def score(
 def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:
     """CacheBudget the traces of SCORED (JSONL) that are worth training on, the best first, and say why the others fell out."""
     from ponder.core import plugins
+    from ponder.runner import progress
+    from ponder.runner.run import Tally
     from ponder.runner.study import Study, built_in
     from ponder.traces import read
-    from ponder.traces.files import choose, few
+    from ponder.traces.select_file import Selecting
     from ponder.traces.selection import Choice
 
     limits = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
@@ -416,12 +422,16 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
     asked = (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())
     how = Choice(without=tuple(name for name in without if name not in studies), **settings)
     out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
-    pile = read(scored, bad)
-    selection = choose(pile, how, out, asked)
-    click.echo("\n".join([*few("skipped", pile.skipped), selection.table()]), err=True)
-    if not selection.kept:
+    selecting = Selecting(read(scored, bad), how, out, asked)
+    reports = iter(selecting)
+    tally = Tally(making=next(reports))
+    with progress.shown(tally):
+        for tally.making in reports:
+            pass
+    click.echo(selecting.table(), err=True)
+    if not selecting.selection.kept:
         raise UserError("no trace is left", hint="the lines above say why")
-    _say({"file": str(out), **selection.summary(), "skipped": len(pile.skipped)}, as_json, lambda: str(out))
+    _say(selecting.summary(), as_json, lambda: str(out))
 
 
 @main.command()

@@ -118,19 +118,19 @@ def cache(policy: Policy) -> Iterator[str]:
     policy = policy.fitted(SHIPPED, AutoTokenizer.from_pretrained(SHIPPED))
     torch.manual_seed(1)
     ids = torch.randint(9, 99, (rows, n))
-    born = policy.token_features(torch.randn(rows, n, heads * width), ids)
+    features = policy.token_features(torch.randn(rows, n, heads * width), ids)
     whole = CacheView(
         layer=0,
         keys=torch.randn(rows, heads, n, width),
         values=torch.randn(rows, heads, n, width),
         queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
-        received=torch.rand(rows, heads, n) if policy.accumulates else None,
+        accumulated=torch.rand(rows, heads, n) if policy.accumulates else None,
         scaling=width**-0.5,
-        places=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
+        positions=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
         padding=torch.zeros(rows, 1, n, dtype=torch.bool),
         ids=ids[:, None],
-        born=None if born is None else born[:, None],
-        seen=n,
+        features=None if features is None else features[:, None],
+        seen_tokens=n,
         seeds=torch.arange(rows),
     )
     try:

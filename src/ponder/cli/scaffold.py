@@ -123,7 +123,7 @@ class {cls}(Figure):
         return themed(points + ranges, title="{title}")
 '''
 
-CACHE = '''"""{title}: say in one sentence what stays."""
+CACHE = '''"""Evicts the tokens with the smallest values ({title}): say in one sentence what is evicted."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ from ponder.core import Policy
 
 @dataclass(frozen=True)
 class {cls}(Policy):
-    def score(self, seen: CacheView) -> Tensor:
-        """Rows × heads × columns; the lowest leave first."""
-        return seen.values.norm(dim=-1)
+    def score(self, view: CacheView) -> Tensor:
+        """Rows × heads × columns; the lowest scores are evicted first."""
+        return view.values.norm(dim=-1)
 '''
 
 TEMPLATES = {"task": TASK, "model": MODEL, "cache": CACHE, "method": METHOD, "figure": FIGURE}

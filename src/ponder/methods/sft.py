@@ -64,7 +64,7 @@ class Sft(EpochMethod):
             yield from self._ask(teacher, loaded, pool, record)
         selection = self._select(pool, record)
         record.notes["selection"] = selection.summary()
-        selected = [pool[kept.place] for kept in selection.kept]
+        selected = [pool[kept.index] for kept in selection.kept]
         right = [trace.correct for trace, _ in selected if trace.correct is not None]
         record.measures |= {"selected": len(selected), "selected_tokens": selection.tokens}
         record.measures |= {"selected_right": sum(right) / len(right)} if right else {}

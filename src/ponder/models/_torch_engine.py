@@ -212,7 +212,7 @@ class TorchEngine:
             logits = self._model(
                 torch.tensor([[generation.tokens[-1]] for generation in self._batch], device=device),
                 attention_mask=cache.mask(),
-                position_ids=torch.tensor(cache.seen, device=device)[:, None],
+                position_ids=torch.tensor(cache.seen_tokens, device=device)[:, None],
                 past_key_values=cache,
             ).logits
         last = _last(logits)
@@ -224,7 +224,7 @@ class TorchEngine:
         token = generation.choose(logits)
         generation.tokens.append(token)
         generation.ended = token in self._loaded.ends
-        full = self._positions is not None and self._cache.seen[n] + 1 >= self._positions
+        full = self._positions is not None and self._cache.seen_tokens[n] + 1 >= self._positions
         if generation.ended or len(generation.tokens) >= generation.budget or full:
             if isinstance(generation, SampledGeneration):
                 held, size = self._cache.held[n], self._cache.token_bytes
