@@ -251,8 +251,16 @@ def train(
             losses.clear()
 
 
-def make(folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:
-    """Make the models of a task and a style, or of every one, each in a folder of its own, and measure them."""
+def make(
+    folder: Path,
+    seed: int = 1,  # Seed of the training.
+    task: str = "",  # Train only the models of this task.
+    style: str = "",  # Train only this style, and the plain model that it starts from.
+) -> Iterator[dict[str, Any]]:
+    """Train the pocket models from scratch.
+
+    Each gets a folder of its own, with a card that says how it does on held-out problems.
+    """
     from ponder.recipes.measure import write_card
 
     wanted = [r for r in RECIPES if task in ("", r.task) and style in ("", r.style)]
