@@ -112,7 +112,7 @@ def test_interrupting_leaves_a_clean_store(serve, write, folder) -> None:
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "To go on: ponder run s.toml" in talk
+    assert "interrupted; run the same command again to resume" in talk
     assert "Traceback" not in talk
     # Everything that was answered is stored: at most those in flight at that moment are not.
     assert served.state()["answered"] - len(outcomes("s.toml")) <= 32
@@ -288,10 +288,10 @@ def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, stat
 def test_grading_again(serve, write, ponder) -> None:
     write("s.toml", study_for(serve(), problems=10))
     ponder("run", "s.toml")
-    assert json.loads(ponder("grade", "s.toml", "--json").stdout) == {"changed": 0}
+    assert json.loads(ponder("regrade", "s.toml", "--json").stdout) == {"changed": 0}
     with sqlite3.connect("ponder.db") as db:
         db.execute("UPDATE attempt SET correct = 0, why = 'an old grader' WHERE sample = 0 AND id <= 4")
-    assert json.loads(ponder("grade", "s.toml", "--json").stdout) == {"changed": 4}
+    assert json.loads(ponder("regrade", "s.toml", "--json").stdout) == {"changed": 4}
     assert all(o.correct and not o.why for o in outcomes("s.toml"))
 
 

@@ -75,9 +75,10 @@ def _kind_of_file(name: str) -> tuple[str, type[Any]]:
 def schema(cls: type[Any]) -> list[dict[str, str]]:
     """A dataclass's keys in a study: name, type, default, and what each is for."""
     hints, about = get_type_hints(cls), _comments(cls)
+    own = sorted(dataclasses.fields(cls), key=lambda f: f.name not in vars(cls).get("__annotations__", {}))
     return [
         {"key": f.name, "type": _type_name(hints[f.name]), "default": _default(f), "about": about.get(f.name, "")}
-        for f in dataclasses.fields(cls)
+        for f in own  # before those that it inherits
         if f.init and _in_toml(hints[f.name])
     ]
 
@@ -102,7 +103,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
         return "required"
     if isinstance(value, Path) and value.is_relative_to(plugins.HERE):  # where it is on this machine helps nobody
         return "in the package"
-    return "not set" if value is None or value == "" else toml(value)
+    return "not set" if value is None or value == "" else textwrap.shorten(toml(value), 40, placeholder=" …")
 
 
 def _in_toml(hint: Any, inside: bool = False) -> bool:
@@ -124,7 +125,7 @@ def _type_name(hint: Any) -> str:
     if origin is Literal:
         return " | ".join(map(toml, arguments))
     if origin in (list, tuple, Sequence) and arguments:
-        return f"list of {_type_name(arguments[0])}"
+        return f"list of {_type_name(arguments[0])}s"
     if origin in (dict, Mapping):
         return "table"
     if arguments:  # a union; what is left out of a study is None, so None is no type there
@@ -173,18 +174,28 @@ def text(data: Mapping[str, Any]) -> str:
 
 def study_text(study: Mapping[str, Any]) -> str:
     """A resolved study as TOML: its own keys first, then its tables."""
-    tables = {key: rows for key, rows in study.items() if isinstance(rows, list | tuple)}
-    lines = [f"{key} = {toml(value)}" for key, value in study.items() if key not in tables and value not in (None, "")]
-    for key, rows in tables.items():
-        for row in rows:
-            lines += ["", f"[[{key}]]", *(f"{name} = {toml(value)}" for name, value in row.items())]
+    own = {key: value for key, value in study.items() if key != "name" and not isinstance(value, list | tuple)}
+    lines = [f"# {study['name']}", *(_line(key, value) for key, value in own.items() if value not in (None, ""))]
+    for key, rows in study.items():
+        for row in rows if isinstance(rows, list | tuple) else ():
+            lines += ["", f"[[{key}]]", *(_line(*setting) for setting in row.items())]
     return "\n".join(lines)
+
+
+def _line(key: str, value: Any) -> str:
+    """A key and its value; a long array has one element per line."""
+    line = f"{key} = {toml(value)}"
+    if len(line) <= 100 or not isinstance(value, list | tuple):
+        return line
+    return "\n".join([f"{key} = [", *(f"  {toml(element)}," for element in value), "]"])
 
 
 def toml(value: Any) -> str:
     """A value as TOML writes it."""
+    if isinstance(value, Plugin):
+        return toml(value.plugin_name())
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
+        return "{}" if not value else "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, float):

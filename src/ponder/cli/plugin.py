@@ -104,12 +104,12 @@ def new(kind: str, name: str, as_json: bool) -> None:
 def check(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Check a plugin against its interface.
 
-    NAME is a plugin, or a file such as ./mine.py. It is run for real. The exit code is 0 if it passed, 1 if it failed, and 3 if it could not be run, for
-    example because its weights or its server are not there.
+    NAME is a plugin, or a file such as ./mine.py. It is run for real. The exit code is 0 if it passed, 1 if it failed,
+    and 3 if it could not be run, for example because its weights or its server are not there.
     """
     from ponder.cli.check import check as check_plugin
 
     result = check_plugin(name, settings)
-    say(result._asdict(), as_json, result.text)
+    say({"outcome": result.outcome, **result._asdict()}, as_json, result.text)
     if result.outcome != "passed":
         raise click.exceptions.Exit(1 if result.outcome == "failed" else 3)

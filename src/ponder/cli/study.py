@@ -135,8 +135,8 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Make everything that STUDY needs before it runs.
 
-    That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is already made is not made again. If interrupted, run it
-    again to resume.
+    That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
+    already made is not made again. If interrupted, run it again to resume.
     """
     from ponder.runner.prepare import prepare as prepared
     from ponder.runner.study import Study

@@ -93,7 +93,8 @@ def score(
 def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:
     """Select the traces that are worth training on.
 
-    SCORED is a JSONL file that `ponder score` wrote. The best come first, each with the reason it was kept, and counts why the others were left out.
+    SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the reason why it was
+    kept; the counts of those left out, by reason, are printed.
     """
     from ponder.traces import TraceFile
     from ponder.traces.files import choose, few

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ponder.core import UserError, seed_from
+from ponder.core import Progress, UserError, seed_from
 from ponder.models.pocket import codec_for, execution, folder_name, tents
 from ponder.models.pocket.codec import PAD, Example, Style
 from ponder.recipes.network import Groups, Llama, Shape
@@ -253,14 +253,11 @@ def train(
 
 def make(
     folder: Path,
-    seed: int = 1,  # Seed of the training.
-    task: str = "",  # Train only the models of this task.
-    style: str = "",  # Train only this style, and the plain model that it starts from.
-) -> Iterator[dict[str, Any]]:
-    """Train the pocket models from scratch.
-
-    Each gets a folder of its own, with a card that says how it does on held-out problems.
-    """
+    seed: int = 1,  # of the training
+    task: str = "",  # only models for this task; left out: all tasks
+    style: str = "",  # only this style, and the plain model that it starts from; left out: all styles
+) -> Iterator[Progress]:
+    """Train the pocket models, each in a folder of its own, and measure them on held-out problems."""
     from ponder.recipes.measure import write_card
 
     wanted = [r for r in RECIPES if task in ("", r.task) and style in ("", r.style)]

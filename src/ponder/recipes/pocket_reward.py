@@ -87,14 +87,8 @@ TRACES = 2400  # that the heads are fitted on
 TESTED = 1000  # held-out traces, about two thirds of them with faults
 
 
-def make(
-    folder: Path,
-    seed: int = 1,  # Seed of the training.
-) -> Iterator[Progress]:
-    """Train the three pocket rewards.
-
-    Each gets a folder of its own, with a card that says how well it finds errors in held-out traces.
-    """
+def make(folder: Path, seed: int = 1) -> Iterator[Progress]:
+    """Make the three rewards, each in a folder of its own, and measure them."""
     for size, how in BACKBONES.items():
         into, began = folder / size, time.process_time()
         if (into / "card.json").is_file():

@@ -46,17 +46,17 @@ class Choice:
     match_length: bool = False  # rank each among traces of its length
     right: bool = False  # only those whose answer is right
     without: tuple[str, ...] = ()  # evaluation problems: task, task:size, task:size:seed, or a JSONL file of questions
-    min_run: int = 8  # in a row, that a question must share with an evaluation problem for them to count
-    overlap: float = 0.5  # of an evaluation problem's words: a question that shares so many is that problem
+    words: int = 8  # in a row, that a question must share with an evaluation problem for them to count
+    share: float = 0.5  # of an evaluation problem's words: a question that shares so many is that problem
     keep_duplicates: bool = False
     alike: float = 0.8  # Jaccard similarity from which on traces are near-duplicates
     seed: int = 0  # of a random order
 
     def __post_init__(self) -> None:
-        for name in ("top", "budget_tokens", "per_topic", "per_teacher", "min_run"):
+        for name in ("top", "budget_tokens", "per_topic", "per_teacher", "words"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise UserError(f"{name} must be at least 1, not {number}")
-        for name in ("overlap", "alike"):
+        for name in ("share", "alike"):
             if not 0 < (number := getattr(self, name)) <= 1:
                 raise UserError(f"{name} is above 0 and at most 1, not {number}")
         if self.match_length and self.by != "reward":
@@ -166,7 +166,7 @@ def select(pile: Iterable[Scored], how: Choice, asked: Iterable[Problem] = (), f
     `asked` are evaluation problems beside those of `how.without`, whose files are relative to `folder`.
     """
     named = (problem for name in how.without for problem in problems(name, folder or Path()))
-    evaluation = Evaluation([*named, *asked], how.min_run, how.overlap)
+    evaluation = Evaluation([*named, *asked], how.words, how.share)
     found = [_candidate(place, scored, how, evaluation) for place, scored in enumerate(pile)]
     _check(found, how)
     counted = all(c.tokens is not None for c in found)
