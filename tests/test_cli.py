@@ -154,7 +154,7 @@ def test_recipes_are_commands(ponder) -> None:
         "pocket_reward",
     ]
     text = ponder("make", "pocket", "--help").stdout
-    assert "--seed INTEGER  Seed of the training.  [default: 1]" in text
+    assert "--seed INTEGER  Of the training.  [default: 1]" in text
     assert "--style TEXT" in text
     assert "Missing option '-o'" in ponder("make", "pocket").stderr
 
@@ -166,7 +166,7 @@ def test_score_then_select(ponder, traces) -> None:
     assert chosen.exit_code == 0, chosen.output
     best = [json.loads(row)["id"] for row in Path("traces.chosen.jsonl").read_text().splitlines()]
     assert best == ["t1", "t3"]
-    assert "kept 2 traces" in chosen.stderr
+    assert "read 6  kept 2" in chosen.stderr
 
 
 def test_select_by_overlap(ponder, traces, write) -> None:

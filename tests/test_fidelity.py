@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome, UserError
+from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.fidelity import Fidelity
 
 
 def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     details = {} if kl is None else {"kl": kl}
-    rest = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details, {"policy": policy, **settings})
-    return Outcome("tents", f"pocket + {policy} policy={policy}", 25, problem, 0, *rest)
+    rest = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
+    methods = (MethodUse("compress", {"policy": policy, **settings}),)
+    return Outcome("tents", f"pocket + {policy} policy={policy}", 25, problem, 0, *rest, base="pocket", methods=methods)
 
 
 DRIFTS = {"random": [0.5, 0.3, 0.4, 0.6], "snapkv": [0.2, 0.1, 0.15, 0.2], "h2o": [0.7, 0.5, 0.5, 0.9]}

@@ -194,13 +194,13 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         keys=torch.randn(rows, heads, n, width),
         values=torch.randn(rows, heads, n, width),
         queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
-        received=torch.rand(rows, heads, n) if policy.accumulates else None,
+        accumulated=torch.rand(rows, heads, n) if policy.accumulates else None,
         scaling=width**-0.5,
-        places=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
+        positions=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
         padding=torch.zeros(rows, 1, n, dtype=torch.bool),
         ids=ids[:, None],
-        born=None if features is None else features[:, None],
-        seen=n,
+        features=None if features is None else features[:, None],
+        seen_tokens=n,
         seeds=torch.arange(rows),
     )
     scores = policy.score(whole)

@@ -139,5 +139,9 @@ def _options(recipe: _Recipe) -> Iterator[click.Option]:
             required=default is None,
             default=default,
             show_default=bool(default),
-            help=recipe.comments.get(parameter.lineno, ""),
+            help=_sentence(recipe.comments.get(parameter.lineno, "")),
         )
+
+
+def _sentence(comment: str) -> str:
+    return f"{comment[:1].upper()}{comment[1:]}." if comment else ""

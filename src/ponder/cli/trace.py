@@ -12,7 +12,7 @@ from ponder.cli.options import BAD_LINES, FILE, JSON, SPLIT, plugin_settings, sa
 from ponder.core import UserError
 
 if TYPE_CHECKING:
-    from ponder.core import Problem, Progress
+    from ponder.core import Problem
 
 LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
 
@@ -34,7 +34,7 @@ def score(
     """
     from ponder.core.settings import assign, build
     from ponder.traces import read
-    from ponder.traces.files import Scoring
+    from ponder.traces.score_file import Scoring
 
     table: dict[str, Any] = {"name": name}
     for setting in settings:
@@ -44,7 +44,7 @@ def score(
     watch(scoring)
     click.echo(scoring.table(), err=True)
     say(scoring.summary(), as_json, lambda: str(out))
-    if not (scoring.scored or scoring.before):
+    if not (scoring.scored or scoring.scored_before):
         raise click.exceptions.Exit(1)
     click.echo(f"next: ponder select {out} --top 1000", err=True)
 
@@ -96,30 +96,21 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
     SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the reason why it was
     kept; the counts of those left out, by reason, are printed.
     """
-    from ponder.traces import TraceFile
-    from ponder.traces.files import choose, few
-    from ponder.traces.selection import Choice, Selection
+    from ponder.traces import read
+    from ponder.traces.select_file import Selecting
+    from ponder.traces.selection import Choice
 
     if settings["by"] != "all" and all(settings[limit] is None for limit in LIMITS):
         raise UserError("nothing limits how many traces to keep", hint="--top 1000, --threshold 0.8, or --by all")
     studies = _studies(without)
     choice = Choice(without=tuple(name for name in without if name not in studies), **settings)
     out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
-    traces = TraceFile(scored, bad)
-    selection: Selection | None = None
-
-    def select_traces() -> Iterator[Progress]:
-        nonlocal selection
-        yield {"selecting from": scored.name}
-        selection = choose(traces, choice, out, _asked(studies))
-        yield {"kept": f"{len(selection.kept):,} traces"}
-
-    watch(select_traces())
-    assert selection is not None
-    click.echo("\n".join([*few("skipped", traces.skipped), selection.table()]), err=True)
-    if not selection.kept:
+    selecting = Selecting(read(scored, bad), choice, out, _asked(studies))
+    watch(selecting)
+    click.echo(selecting.table(), err=True)
+    if not selecting.selection.kept:
         raise UserError("no trace is left", hint="the lines above say why")
-    say({"file": str(out), **selection.summary(), "skipped": len(traces.skipped)}, as_json, lambda: str(out))
+    say(selecting.summary(), as_json, lambda: str(out))
 
 
 def _studies(names: tuple[str, ...]) -> list[str]:

@@ -77,7 +77,7 @@ class Sft(EpochMethod):
                 )
         selection = self._selected(pile, record)
         record.notes["selection"] = selection.summary()
-        texts = [pile[kept.place] for kept in selection.kept]
+        texts = [pile[kept.index] for kept in selection.kept]
         right = [trace.correct for trace, _ in texts if trace.correct is not None]
         record.measures |= {"selected": len(texts), "selected_tokens": selection.tokens}
         record.measures |= {"selected_right": sum(right) / len(right)} if right else {}

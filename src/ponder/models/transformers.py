@@ -409,7 +409,7 @@ class Loop:
             logits = self._model(
                 torch.tensor([[row.said[-1]] for row in self._running], device=device),
                 attention_mask=slots.mask(),
-                position_ids=torch.tensor(slots.seen, device=device)[:, None],
+                position_ids=torch.tensor(slots.seen_tokens, device=device)[:, None],
                 past_key_values=slots,
             ).logits
         numbers = _floats(logits)
@@ -421,7 +421,7 @@ class Loop:
         token = row.choose(logits)
         row.said.append(token)
         row.ended = token in self._loaded.ends
-        full = self._most is not None and self._slots.seen[n] + 1 >= self._most
+        full = self._most is not None and self._slots.seen_tokens[n] + 1 >= self._most
         if row.ended or len(row.said) >= row.budget or full:
             if isinstance(row, Text):
                 held, size = self._slots.held[n], self._slots.token_bytes
