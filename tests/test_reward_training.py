@@ -226,15 +226,15 @@ def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: 
         record |= {"answer": "\n\n".join(trace.answer), **trace.facts}
         lines.append(json.dumps(record))
     write("traces.jsonl", "\n".join(lines))
-    done = ponder("train-reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
+    done = ponder("make", "reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
     assert done.exit_code == 0, done.output
     scored = ponder("score", "traces.jsonl", "--reward", "trained", "--set", "id=made", "-o", "scored.jsonl")
     assert scored.exit_code == 0, scored.output
     first = json.loads(Path("scored.jsonl").read_text().splitlines()[0])
     assert len(first["step_scores"]) == len(pile(1)[0].part("all"))
-    done = ponder("train-reward", "traces.jsonl", "-o", "made")
+    done = ponder("make", "reward", "traces.jsonl", "-o", "made")
     assert done.exit_code == 2
-    assert "hint: --from" in done.output
+    assert "Missing option '--from'" in done.output
 
 
 def some(number: int) -> list[Steps]:

@@ -100,7 +100,7 @@ def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:
         'method = [{ name = "compress", policy = ["full", "random"], budget = 48, window = 8, ratio = 0.5, fidelity = "also" }]\n',
     )
     assert ponder("run", "s.toml").exit_code == 0
-    assert ponder("grade", "s.toml").exit_code == 0
+    assert ponder("regrade", "s.toml").exit_code == 0
     with Store(Path("ponder.db")) as store:
         found = list(store.outcomes(Study.load("s.toml").cells))
     assert len(found) == 6

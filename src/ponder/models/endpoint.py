@@ -46,7 +46,7 @@ class Endpoint(Model):
     requests_per_minute: float | None = not_in_key(None)  # rate limit
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
-    example: ClassVar[dict[str, Any]] = {"id": "model"}
+    example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
