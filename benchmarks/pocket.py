@@ -1,7 +1,7 @@
-"""Tokens a CPU second of the pocket model's NumPy engine, beside transformers' `generate` on the same folder.
+"""Compares the tokens per CPU second of the pocket model's NumPy engine with transformers' `generate`, same weights.
 
-The same puzzles, greedy, at most 64 at once, one thread each. `generate` takes batches of equally long prompts, because
-left padding would cost it more; our engine refills its rows as they end.
+Both answer the same puzzles greedily, in batches of up to 64, on one thread. `generate` gets batches of equally long
+prompts, because left padding would cost it more; our engine refills its batch as replies end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def prompts(size: int) -> list[list[int]]:
 
 
 def ours(asked: list[list[int]]) -> tuple[int, float]:
-    """Tokens written, and CPU seconds."""
+    """Tokens generated, and CPU seconds."""
     engine, generations = NumpyEngine(SHIPPED, BATCH), [Generation(prompt, BUDGET) for prompt in asked]
     began = time.process_time()
     for _ in generate_all(engine, generations):

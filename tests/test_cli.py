@@ -82,7 +82,7 @@ def test_json(ponder, words) -> None:
         (["show", "tens"], "hint: did you mean `tents`?"),
         (["show", "oracle"], "hint: models/oracle or caches/oracle or rewards/oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
-        (["show", "tents", "--size", "37"], "near it are"),
+        (["show", "tents", "--size", "37"], "the nearest sizes are"),
         (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
         (["plan", "efort"], "hint: did you mean `effort`?"),
         (["run", "effort", "--set", "modle.id=x"], "hint: did you mean `model`?"),

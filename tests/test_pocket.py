@@ -1,4 +1,4 @@
-"""The pocket model: the same numbers as in transformers, the same text whoever shares the batch, real answers."""
+"""The pocket model: logits equal those of transformers, replies don't depend on the batch, and answers are right."""
 
 from __future__ import annotations
 

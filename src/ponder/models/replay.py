@@ -48,16 +48,20 @@ class Replay(Model):
         # Byte offsets instead of texts, so that memory doesn't grow with the length of the answers.
         self._offsets: dict[tuple[str, int, int], int] = {}
         try:
-            self._lines: BinaryIO = self.file.open("rb")
+            with self.file.open("rb") as lines:
+                self._index(lines)
+            self._lines = self.file.open("rb")
         except OSError as error:
             raise UserError(f"can't read {self.file}: {error.strerror}", hint=RELATIVE) from None
+        return self
+
+    def _index(self, lines: BinaryIO) -> None:
         offset = 0
-        for n, line in enumerate(self._lines, 1):
+        for n, line in enumerate(lines, 1):
             if line.strip():
                 reply = decode(line, StoredReply, f"{self.file}:{n}", LINE)
                 self._offsets[reply.problem, reply.sample, reply.turn] = offset
             offset += len(line)
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         self._lines.close()

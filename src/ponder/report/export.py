@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Message, Outcome, UserError, digest
+from ponder.core import Attempt, Outcome, UserError, digest
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
@@ -144,8 +144,7 @@ def _inspect_sample(done: Done, number: int) -> dict[str, Any]:
 
 def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
     problem = attempt.problem
-    system = [Message("system", problem.system)] if problem.system else []
-    messages = [{"role": m.role, "content": m.content} for m in (*system, *problem.history)]
+    messages = [{"role": m.role, "content": m.content} for m in problem.opening()]
     for asked, said in zip(problem.turns, attempt.completions, strict=False):
         messages.append({"role": "user", "content": asked})
         messages.append({"role": "assistant", "content": _inspect_content(said.thinking, said.answer)})

@@ -186,8 +186,8 @@ class ExecutionCodec(PocketCodec):
         table = make_dictionary(rng, rng.randint(3, round(4 + grown * (ENTRIES - 4))), VALUES)
         asked = rng.choices(list(table), k=16)
         prompt = [BOS, *(word for key, value in table.items() for word in (key, value_word(value))), THINK]
-        said = [word for key in asked for word in (key, value_word(table[key]))]
-        return Example(prompt, said, frozenset(range(0, len(said), 2)))
+        reply = [word for key in asked for word in (key, value_word(table[key]))]
+        return Example(prompt, reply, frozenset(range(0, len(reply), 2)))
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
         prompt = self.prompt(request)
@@ -220,9 +220,9 @@ def _passes(
     right = total + sum(value for _, _, value in steps)
     while True:
         slip = rng.randrange(len(steps)) if rng.random() < slips and len(ends) < PASSES - 1 else None
-        said, end, off = _pass(total, steps, "long", slip, rng)
-        wrong |= {len(words) + place for place in off}
-        words += said
+        once, end, errors = _pass(total, steps, "long", slip, rng)
+        wrong |= {len(words) + place for place in errors}
+        words += once
         ends.append(end)
         sure = ONCE if len(ends) == 1 else ENOUGH if ends[-1] == ends[-2] else 0.0
         if len(ends) == PASSES or (end == right and rng.random() < sure):
@@ -240,12 +240,12 @@ def _pass(
     """All steps once: the words, the final sum, and the indices of words that are deliberately wrong."""
     words, wrong = digits(total), set[int]()
     for n, (step, key, value) in enumerate(steps):
-        said, off = _slip(value, rng) if rng and n == slip else (value, 0)
-        follows = added(total, said)
-        total += said + off
+        looked_up, off = _slip(value, rng) if rng and n == slip else (value, 0)
+        follows = added(total, looked_up)
+        total += looked_up + off
         sums = digits(total) if off else follows
-        words += [step_word(step), key, value_word(said)]
-        wrong |= {len(words) - 1} if said != value else set()
+        words += [step_word(step), key, value_word(looked_up)]
+        wrong |= {len(words) - 1} if looked_up != value else set()
         wrong |= {len(words) + place for place, word in enumerate(sums) if word != follows[place]}
         words += sums[:2] if style == "short" else sums
     return words, total, wrong
