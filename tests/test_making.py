@@ -314,7 +314,11 @@ RL = "LengthRl(train_on=ON, iterations=3, problems=3, n=3, pool=8, temperature=2
 )
 def test_a_killed_training_ends_with_the_same_weights(models, tmp_path, monkeypatch, method, when, goes_on) -> None:
     script = KILLED.format(method=method, when=when)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     training = eval(method)
