@@ -74,7 +74,11 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
         ("a.jsonl", '{"problem": "1 + 1?", "solution": "2"}', "a.jsonl:1: `answer` is missing"),
         ("a.jsonl", '{"answer": "2"}', "a.jsonl:1: `problem` or `prompt` or `question` is missing"),
         ("a.jsonl", '{"problem": "1 + 1?", "answer": [2]}', "a.jsonl:1: `answer` is missing, or is not text"),
-        ("a.jsonl", '{"problem": "1?", "answer": 1}\n{"problem": "1?", "answer": 1}', "a.jsonl:2: this problem occurs twice"),
+        (
+            "a.jsonl",
+            '{"problem": "1?", "answer": 1}\n{"problem": "1?", "answer": 1}',
+            "a.jsonl:2: this problem occurs twice",
+        ),
         ("a.jsonl", "", "a.jsonl is empty"),
         ("a.jsonl", "[1]", "a.jsonl:1: Expected `object`"),
         ("a.csv", 'problem,answer\n1?,"1', "a.csv:2: unexpected end of data"),

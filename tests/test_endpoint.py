@@ -71,7 +71,12 @@ def test_a_method_can_only_lower_the_budget(serve) -> None:
     ("usage", "thinking", "answer", "bill"),
     [
         (Usage(40, 120, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
-        (Usage(40, 20, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
+        (
+            Usage(40, 20, UsageDetails(100)),
+            "text",
+            "text",
+            Bill(40, 100, 20, 0.0, "server"),
+        ),  # counted beside, not inside
         (Usage(40, 20), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
         (Usage(40, 100), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
         (Usage(40, 100, UsageDetails(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),

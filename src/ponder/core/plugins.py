@@ -43,7 +43,11 @@ KINDS: dict[str, Kind] = {
     "methods": Kind(Method, "method", "methods"),
     "figures": Kind(Figure, "figure", "figures"),
 }
-RENAMED = {("figures", "longest"): "max_turn"}  # former names, for the hint
+RENAMED = {  # former names, for the hint
+    ("figures", "longest"): "max_turn",
+    ("figures", "scaling"): "selection",
+    ("figures", "reward_size"): "selection",
+}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
