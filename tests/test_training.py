@@ -41,6 +41,13 @@ def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
     assert len({round(score, 3) for score in alone.tolist()}) == len(some)
 
 
+def test_a_score_is_that_of_sampling_at_a_temperature() -> None:
+    model, (text,) = tiny().model, texts(1)
+    logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0] / 2.5
+    alone = [logits[len(text.prompt) + n - 1].log_softmax(-1)[token] for n, token in enumerate(text.said)]
+    torch.testing.assert_close(log_probabilities(model, [text], 2.5)[0], torch.stack(alone).sum())
+
+
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_batches_hold_every_unit_once_and_no_more_than_the_limit(limit) -> None:
     some = [Unit(tuple(texts(2, seed=n))) for n in range(30)]
