@@ -180,3 +180,12 @@ def test_the_second_phase_allows_fewer_tokens(tmp_path, monkeypatch) -> None:
     assert first["accuracy"] > 0
     assert first["tokens"] > 20
     assert [(then["accuracy"], then["tokens"]) for then in second] == [(0.0, 9.0)] * 2  # cut off, and so wrong
+
+
+def test_every_iteration_draws_new_samples(tmp_path, monkeypatch) -> None:
+    """Of the same problems, by a model that hardly changes: only the seed differs."""
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
+    how = {"rate": 1e-12, "prioritised": False}
+    model = LengthRl(train_on=practice(4), iterations=3, problems=4, n=3, pool=4, **how).apply(Pocket(style="long"))
+    notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
+    assert len({row["tokens"] for row in notes["iterations"]}) == 3

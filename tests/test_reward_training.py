@@ -21,16 +21,16 @@ from tiny import tiny
 from transformers import AutoModel, AutoTokenizer
 
 from ponder.core import Reward, Scores, Source, Steps, UserError
+from ponder.models._torch_engine import load_anew
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
-from ponder.models._torch_engine import load_anew
 from ponder.recipes import faults
 from ponder.recipes.pocket_reward import example_of
 from ponder.rewards._weights import Words
 from ponder.rewards.oracle import Oracle, given
 from ponder.rewards.pocket import WEIGHTS, Pocket
 from ponder.rewards.trained import Trained
-from ponder.training.reward import RewardSettings, settings, joint_loss, train, units
+from ponder.training.reward import RewardSettings, joint_loss, settings, train, units
 from ponder.training.targets import Target, Targets, aligned_steps, coherence, mixed, trajectory
 
 # Texts as points: so every cosine is known.

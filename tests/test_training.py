@@ -19,8 +19,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
 from ponder.models._torch_engine import Loaded
+from ponder.rewards._windows import batches
 from ponder.training import loop
-from ponder.training.loop import TokenExample, TrainingSettings, Trainer, Unit, batches, likelihood, log_probabilities
+from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, likelihood, log_probabilities
 
 
 def units(number: int, **how) -> list[Unit]:
@@ -40,17 +41,24 @@ def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
     assert len({round(score, 3) for score in alone.tolist()}) == len(some)
 
 
+def test_a_score_is_that_of_sampling_at_a_temperature() -> None:
+    model, (text,) = tiny().model, texts(1)
+    logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0] / 2.5
+    alone = [logits[len(text.prompt) + n - 1].log_softmax(-1)[token] for n, token in enumerate(text.said)]
+    torch.testing.assert_close(log_probabilities(model, [text], 2.5)[0], torch.stack(alone).sum())
+
+
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_batches_hold_every_unit_once_and_no_more_than_the_limit(limit) -> None:
     some = [Unit(tuple(texts(2, seed=n))) for n in range(30)]
-    found = batches(some, limit)
+    found = list(batches([len(unit) for unit in some], limit))
     assert sorted(place for batch in found for place in batch) == list(range(30))
     for batch in found:
         filled = 2 * len(batch) * max(len(text) for place in batch for text in some[place].texts)
         assert filled <= limit or len(batch) == 1
     longest = [max(len(some[place]) for place in batch) for batch in found]
     assert longest == sorted(longest, reverse=True)
-    assert len(batches(some, 10**6)) == 1
+    assert len(list(batches([len(unit) for unit in some], 10**6))) == 1
 
 
 def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
@@ -58,7 +66,7 @@ def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
     steps = []
     for micro_tokens in (10**6, 60):
         training = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path)
-        assert len(batches(some, micro_tokens)) == (1 if micro_tokens > 60 else 6)
+        assert len(training._micro_batches(some)) == (1 if micro_tokens > 60 else 6)
         seen, loss = gradients(training), training.learn(some, likelihood, 13.0)
         steps.append((flat(seen[0]), loss, weights(training), training.tokens))
     (one, loss, after, tokens), (many, loss_of_many, after_many, tokens_of_many) = steps
@@ -147,9 +155,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeyp
     assert len(list(training.run(2, lambda step: units(4, seed=step), likelihood, len))) == 2
     for group in training.optimizer.param_groups:
         group["rate"] = 1e36
-    with pytest.raises(
-        UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are kept in "
-    ) as error:
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are in ") as error:
         list(training.run(9, lambda step: units(4, seed=step), likelihood, len))
     assert "rate" in error.value.hint
     kept = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
@@ -162,7 +168,7 @@ def test_a_gradient_that_is_no_number_stops_too(tmp_path) -> None:
     """Its loss is one: that of a root at 0."""
     training = Trainer(tiny(), TrainingSettings(), tmp_path)
     before = weights(training)
-    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been kept yet"):
+    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been saved yet"):
         training.learn(units(2), lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(), 1.0)
     assert torch.equal(weights(training), before)
 
@@ -213,7 +219,7 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-    paths = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, str(tmp_path)],
@@ -230,7 +236,7 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
     alone = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), tmp_path)
     for step in range(2):
         some = units(12, seed=step)
-        assert len(batches(some, 70)) % 2  # so that one of the two has to idle
+        assert len(alone._micro_batches(some)) % 2  # so that one of the two has to idle
         alone.learn(some, likelihood, 12.0)
     for name, made in load_file(tmp_path / "model.safetensors").items():
         torch.testing.assert_close(made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5)

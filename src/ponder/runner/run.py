@@ -131,7 +131,8 @@ async def _made(cell: Cell, tally: Tally) -> Model:
         making = cell.make_model()
         try:
             while not interrupted:
-                tally.making = next(making)
+                progress = next(making)
+                tally.making = None if interrupted else progress
         except StopIteration as end:
             model: Model = end.value
             return model
