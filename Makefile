@@ -24,7 +24,7 @@ bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/pocket.py
-	$(VENV)/bin/python benchmarks/longest_turn.py
+	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/caches.py
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
 	$(VENV)/bin/python benchmarks/length_rl.py

@@ -17,10 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from ponder.core import Attempt
-from ponder.runner.run import Tally, run
+from ponder.core import Attempt, Bill, Completion, Prices
+from ponder.models.oracle import Oracle
+from ponder.runner.run import Tally, graded, run
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.tasks.chain_sum import ChainSum
+from ponder.tasks.execution import Execution
 
 STUDY = """
 problems = {problems}
@@ -224,6 +227,29 @@ def test_a_cap_counts_what_is_in_flight() -> None:
     costly = Tally(max_cost=10.0, right=5, cost=5.0)
     assert costly.may_start(4)
     assert not costly.may_start(5)
+
+
+def test_a_tally_counts_failures_in_a_row() -> None:
+    tally, model = Tally(), Oracle(prices=Prices(1e6, 1e6))
+    problem = ChainSum().problem(2, 1)
+    reply = (Completion("", "1", "end", Bill(1, 2, 3)),)
+    failed, right, wrong = (
+        Attempt(problem, 0, "failed", False, "down", ()),
+        Attempt(problem, 0, "graded", True, "", reply),
+        Attempt(problem, 0, "graded", False, "wrong sum", reply),
+    )
+    for attempt in (failed, failed, right, wrong, failed):
+        tally.count(attempt, model)
+    assert tally.failures_in_a_row == 1
+    assert (tally.right, tally.wrong, tally.failed, tally.done) == (1, 1, 3, 5)
+    assert (tally.tokens, tally.cost) == (12, 12.0)
+
+
+def test_measurements_are_averaged_over_turns() -> None:
+    task = Execution()
+    turns = [Completion("", "<answer>1</answer>", "end", Bill(), {"cache_bytes": n}) for n in (10.0, 30.0)]
+    attempt = Attempt(task.problem(2, 1), 0, "open", False, "", tuple(turns))
+    assert graded(task, attempt).details["cache_bytes"] == 20
 
 
 def test_before_the_first_answer_a_cap_allows_four_attempts(serve, write, ponder) -> None:
