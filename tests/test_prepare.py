@@ -117,10 +117,10 @@ def test_what_making_cost_reaches_every_variant_made_from_it(tmp_path) -> None:
 
 def test_methods_are_applied_in_the_order_of_the_study(tmp_path) -> None:
     study = study_with(tmp_path, [training(tmp_path, seed=1), training(tmp_path, seed=2)])
+    list(prepare(study))
     making = study.cells[-1].make_model()
     with pytest.raises(StopIteration) as end:
-        while True:
-            next(making)
+        next(making)
     outer = end.value.value
     assert (outer.method.seed, outer.inner.method.seed, outer.inner.inner.plugin_name()) == (2, 1, "oracle")
 
