@@ -40,12 +40,12 @@ def test_the_budget_bounds_what_is_not_known(tmp_path) -> None:
 
 @pytest.mark.parametrize("memory", [{}, {"window": 2}])
 def test_a_conversation_sends_its_history_again(tmp_path, memory) -> None:
-    task = {"name": "execution", "size": 8, "dictionary": 5, "history_turns": 2, **memory}
+    task = {"name": "execution", "size": 40, "per_turn": 5, "dictionary": 5, "history_turns": 2, **memory}
     study = study_of(task, budget=100)
     (forecast,) = plan(study, tmp_path / "s.db")
     prompts = (forecast.tokens or 0) / 12 - 6 * 100  # six turns are asked
     paid = spent(study, tmp_path / "s.db").prompt_tokens / 12
-    replies = 6 * 2 if memory else 15  # answers that are shown again, of five tokens at most
+    replies = 1 + 4 * 2 if memory else 15  # answers that are shown again, of five tokens at most
     assert paid - 5 * replies <= prompts <= paid + 6
 
 

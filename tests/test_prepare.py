@@ -110,9 +110,19 @@ def test_what_making_cost_reaches_every_variant_made_from_it(tmp_path) -> None:
     assert forced.base == "oracle"
     assert [use.name for use in forced.methods] == ["slow_training", "budget_force"]
     assert forced.method("budget_force") == {"think": 50, "answer": 2048}
-    assert (forced.method("slow_training") or {})["steps"] == 3
+    assert set(forced.method("slow_training") or {}) == {"folder", "seed", "steps"}  # not what is not in the key
     assert forced.seeds == (1,)
     assert not any("training_tokens" in o.details for o in outcomes)
+
+
+def test_methods_are_applied_in_the_order_of_the_study(tmp_path) -> None:
+    study = study_with(tmp_path, [training(tmp_path, seed=1), training(tmp_path, seed=2)])
+    list(prepare(study))
+    making = study.cells[-1].make_model()
+    with pytest.raises(StopIteration) as end:
+        next(making)
+    outer = end.value.value
+    assert (outer.method.seed, outer.inner.method.seed, outer.inner.inner.plugin_name()) == (2, 1, "oracle")
 
 
 def test_make_model_copies_the_weights(tmp_path) -> None:

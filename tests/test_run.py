@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Attempt
-from ponder.runner.run import Tally, run
-from ponder.runner.store import Store
+from ponder.runner.run import Tally, _Writer, run
+from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
 STUDY = """
@@ -214,18 +216,6 @@ def test_many_are_in_flight_at_once(serve, write, ponder) -> None:
     assert served.state()["most_in_flight"] == 256
 
 
-def test_a_cap_counts_what_is_in_flight() -> None:
-    tally = Tally(max_tokens=1000, right=5, tokens=500)
-    assert tally.may_start(4)  # ten attempts at a hundred tokens each
-    assert not tally.capped
-    assert not tally.may_start(5)
-    assert tally.capped
-    assert Tally(right=5, tokens=500).may_start(1000)
-    costly = Tally(max_cost=10.0, right=5, cost=5.0)
-    assert costly.may_start(4)
-    assert not costly.may_start(5)
-
-
 def test_before_the_first_answer_a_cap_allows_four_attempts(serve, write, ponder) -> None:
     served = serve(hold_after=0)
     write("s.toml", study_for(served, extra="max_tokens = 5000"))
@@ -343,6 +333,31 @@ def test_export(serve, write, ponder, form) -> None:
     result = json.loads(ponder("export", "s.toml", "--format", form, "--json").stdout)
     assert result["rows"] == 10
     assert Path(result["file"]).stat().st_size > 500
+
+
+def test_what_arrives_during_the_last_write_is_written_too(folder) -> None:
+    cell = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}]).cells[0]
+    attempts = [Attempt(problem, 0, "graded", True, "", ()) for problem in itertools.islice(cell.asked(), 2)]
+    writing, go_on = threading.Event(), threading.Event()
+
+    async def write(store: Store) -> None:
+        add = store.add
+
+        def slow(batch) -> None:
+            writing.set()
+            go_on.wait()
+            add(batch)
+
+        store.add = slow  # type: ignore[method-assign]
+        async with _Writer(store) as writer:
+            await writer.put(Done(cell, 0, attempts[0]))
+            await asyncio.to_thread(writing.wait)
+            await writer.put(Done(cell, 1, attempts[1]))
+            asyncio.get_running_loop().call_soon(go_on.set)  # which comes after the writer is told to end
+
+    with Store(folder / "w.db", lock=True) as store:
+        asyncio.run(write(store))
+        assert len(list(store.outcomes([cell]))) == 2
 
 
 def test_memory_is_not_held_by_finished_attempts(folder) -> None:

@@ -288,7 +288,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(tmp_path, study) -> None:
 
 
 def test_a_reader_can_write_nothing(store, study, tmp_path) -> None:
-    with Store(tmp_path / "s.db") as reader, pytest.raises(UserError, match="can.t open"):
+    with Store(tmp_path / "s.db") as reader, pytest.raises(UserError, match="can't open"):
         reader.record_study(study)
 
 

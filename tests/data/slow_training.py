@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ponder.core import Completion, Method, Model, Progress, Request, Source, Task, Wrapped
+from ponder.core import Completion, Method, Model, Progress, Request, Source, Task, Wrapped, not_in_key
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class SlowTraining(Method):
     folder: Path
     seed: int = 0
     steps: int = 3
+    device: str = not_in_key("cpu")
 
     changes_weights = True
 
