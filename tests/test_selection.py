@@ -509,13 +509,13 @@ def test_score_says_where_a_line_is_broken(ponder, write) -> None:
     result = ponder("score", "traces.jsonl", "--reward", "oracle", "--bad", "skip", "--json")
     assert json.loads(result.stdout) == {
         "file": "traces.scored.jsonl", "traces": 4, "scored": 3, "scored_before": 0,
-        "unscored": {"nothing is known of its steps": 1}, "skipped": 2, "tokens": 0,
+        "unscored": {"it has no labels": 1}, "skipped": 2, "tokens": 0,
     }  # fmt: skip
     assert "skipped traces.jsonl:5: it has neither thinking nor an answer" in result.stderr
-    assert "1  not scored: nothing is known of its steps" in result.stderr
+    assert "1  not scored: it has no labels" in result.stderr
     last = read_json("traces.scored.jsonl")[-1]
     assert last["score"] is None
-    assert last["score_why"] == "nothing is known of its steps"
+    assert last["score_why"] == "it has no labels"
 
 
 def test_scoring_resumes_where_it_stopped(ponder, write) -> None:
@@ -690,4 +690,4 @@ def test_a_file_without_any_score_exits_with_1(ponder, write) -> None:
     write("traces.jsonl", lines_of([{"question": "?", "answer": "a"}]))
     result = ponder("score", "traces.jsonl", "--reward", "oracle")
     assert result.exit_code == 1
-    assert "1  not scored: nothing is known of its steps" in result.stderr
+    assert "1  not scored: it has no labels" in result.stderr

@@ -19,8 +19,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
 from ponder.models.transformers import Loaded
+from ponder.rewards._windows import batches
 from ponder.training import loop
-from ponder.training.loop import Example, Settings, Training, Unit, batches, likelihood, log_probabilities
+from ponder.training.loop import Example, Settings, Training, Unit, likelihood, log_probabilities
 
 
 def units(number: int, **how) -> list[Unit]:
@@ -43,14 +44,14 @@ def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_batches_hold_every_unit_once_and_no_more_than_the_limit(limit) -> None:
     some = [Unit(tuple(texts(2, seed=n))) for n in range(30)]
-    found = batches(some, limit)
+    found = batches([len(unit) for unit in some], limit)
     assert sorted(place for batch in found for place in batch) == list(range(30))
     for batch in found:
         filled = 2 * len(batch) * max(len(text) for place in batch for text in some[place].texts)
         assert filled <= limit or len(batch) == 1
     longest = [max(len(some[place]) for place in batch) for batch in found]
     assert longest == sorted(longest, reverse=True)
-    assert len(batches(some, 10**6)) == 1
+    assert len(batches([len(unit) for unit in some], 10**6)) == 1
 
 
 def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
@@ -58,7 +59,7 @@ def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
     steps = []
     for micro_tokens in (10**6, 60):
         training = Training(tiny(), Settings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path)
-        assert len(batches(some, micro_tokens)) == (1 if micro_tokens > 60 else 6)
+        assert len(batches([len(unit) for unit in some], micro_tokens)) == (1 if micro_tokens > 60 else 6)
         seen, loss = gradients(training), training.learn(some, likelihood, 13.0)
         steps.append((flat(seen[0]), loss, weights(training), training.tokens))
     (one, loss, after, tokens), (many, loss_of_many, after_many, tokens_of_many) = steps
@@ -230,7 +231,7 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
     alone = Training(tiny(), Settings(rate=0.01, micro_tokens=70), tmp_path)
     for step in range(2):
         some = units(12, seed=step)
-        assert len(batches(some, 70)) % 2  # so that one of the two has to idle
+        assert len(batches([len(unit) for unit in some], 70)) % 2  # so that one of the two has to idle
         alone.learn(some, likelihood, 12.0)
     for name, made in load_file(tmp_path / "model.safetensors").items():
         torch.testing.assert_close(made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5)

@@ -77,7 +77,7 @@ def trace(request: Request, style: Style, rng: random.Random, *, fond: bool = Fa
     false.append(_differ(answer, digits(end)) | ({-1} if early else set()))
     text = CODECS["execution"].text(request, answer)
     correct = request.task.grade(problem, text).correct
-    facts = {"task": "execution", "problem": problem, "style": style, "correct": correct}
+    facts = {"codec": "pocket", "task": "execution", "problem": problem, "style": style, "correct": correct}
     facts |= {"labels": [*labels, correct], "false": false}
     return Steps(problem.id, now.content, tuple(" ".join(step) for step in thinking), (text,), facts)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ponder.core import Progress, UserError, not_in_key
 from ponder.models.transformers import Loaded
+from ponder.rewards._windows import batches
 
 SAVE_SECONDS = 20.0
 
@@ -122,7 +123,7 @@ class Training:
     def score_all(self, units: Sequence[Unit]) -> list[list[float]]:
         """The same without learning, of any number of units."""
         found: list[list[float]] = [[] for _ in units]
-        for places in batches(units, self.settings.micro_tokens):
+        for places in batches([len(unit) for unit in units], self.settings.micro_tokens):
             few = [units[place] for place in places]
             for place, row in zip(places, self.scores(few).tolist(), strict=True):
                 found[place] = row
@@ -138,7 +139,7 @@ class Training:
     def _backward(self, units: Sequence[Unit], loss: Loss, over: float) -> float:
         """The loss, whose gradient is now known."""
         total, processes = 0.0, self.accelerator.num_processes
-        passes = batches(units, self.settings.micro_tokens)
+        passes = batches([len(unit) for unit in units], self.settings.micro_tokens)
         mine = passes[self.accelerator.process_index :: processes]
         idle = -(-len(passes) // processes) - len(mine)  # every process takes part in as many backward passes
         for weight, places in [(1.0, places) for places in mine] + [(0.0, passes[0])] * idle:
@@ -237,17 +238,6 @@ def said(units: Sequence[Unit]) -> int:
 
 def _tokens(units: Sequence[Unit]) -> int:
     return sum(len(text) for unit in units for text in unit.texts)
-
-
-def batches(units: Sequence[Unit], tokens: int) -> list[list[int]]:
-    """Places of units of like length together, so many tokens at most with what fills them up, the longest first."""
-    found: list[list[int]] = []
-    for place in sorted(range(len(units)), key=lambda n: len(units[n]), reverse=True):
-        if found and (len(found[-1]) + 1) * len(units[found[-1][0]]) <= tokens:
-            found[-1].append(place)
-        else:
-            found.append([place])
-    return found
 
 
 def log_probabilities(model: Any, texts: Sequence[Example], temperature: float = 1.0) -> Tensor:

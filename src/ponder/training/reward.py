@@ -26,7 +26,7 @@ from ponder import __version__
 from ponder.core import Progress, Reward, Source, Steps, UserError, seed_from
 from ponder.core.plugins import nearest
 from ponder.models.transformers import Loaded, load_anew
-from ponder.rewards._weights import WINDOW, Row, Words, cut, read_states
+from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.trained import HEADS, Trained
 from ponder.training.loop import Example, Settings, Training, Unit
@@ -114,7 +114,7 @@ def train(
     targets = recipe.of(traces, quality or Oracle(of=reader.of))
     loaded = load_anew(Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads))
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
-    found = units(reader, Words(loaded.tokenizer), traces, targets, window)
+    found = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not found:
         hint = "give them `labels` or `correct`, or name a judge"
         raise UserError("nothing is known of the traces that could be learnt", hint=hint)
@@ -147,15 +147,17 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Trained, Recipe]:
         raise UserError(str(error), where="--set") from None
 
 
-def units(reader: Trained, words: Words, traces: Sequence[Steps], targets: Sequence[Target], window: int) -> list[Unit]:
+def units(
+    reader: Trained, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
+) -> list[Unit]:
     """The rows of traces of which something is known, with what they are to say."""
     some = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]
     found = []
-    for (_, target), reading in zip(some, reader.read(words, [trace for trace, _ in some]), strict=True):
-        rows = [] if isinstance(reading, str) else list(cut(reading, window, reader.context))
+    for (_, target), reading in zip(some, reader.read(tokenizer, [trace for trace, _ in some]), strict=True):
+        rows = [] if isinstance(reading, str) else list(windows(reading, window, reader.context))
         known, first = np.isfinite(target.steps), 0
         for row in rows:
-            mine = slice(first, first := first + len(row.places))
+            mine = slice(first, first := first + len(row.positions))
             weights = torch.tensor(known[mine] / max(1, known.sum()), dtype=torch.float32)
             steps = torch.tensor(np.nan_to_num(target.steps[mine]), dtype=torch.float32)
             whole = target.trajectory if row is rows[-1] else np.nan
