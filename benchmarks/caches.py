@@ -4,8 +4,9 @@
 
 All times are CPU time of one thread. Decoding is measured on a random Llama of SmolLM2-135M's shape; its caches are
 filled with random keys and values, and pruned as often as decoding would have pruned them. Two full caches are
-compared: transformers' own, which copies itself at every token, and ours in a buffer. The second comparison is the fair one: its
-gain comes from eviction alone, the rest from the buffer and the kernel. A step without context is the lower bound.
+compared: transformers' own, which copies itself at every token, and ours in a buffer. The second comparison is the fair
+one: its gain comes from eviction alone, the rest from the buffer and the kernel. A step without context is the lower
+bound.
 """
 
 from __future__ import annotations

@@ -544,6 +544,7 @@ def test_a_judge_reads_long_traces_in_windows(tmp_path) -> None:
     (scores,) = reward.score([trace])
     assert scores.steps == (0.1, 0.2, 0.4, 0.6)
     assert scores.trajectory == 0.7
+    assert scores.bill.tokens == 3 * 15
     assert "Those before step 3 are shown" in asked[1]
     assert "step 1: " in asked[1]
     assert "step 0: " not in asked[1]
