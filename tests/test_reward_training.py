@@ -26,7 +26,7 @@ from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
 from ponder.recipes import faults
 from ponder.recipes.pocket_reward import example_of
-from ponder.rewards._weights import Words
+from ponder.rewards._weights import SafeTokenizer
 from ponder.rewards.oracle import Oracle, given
 from ponder.rewards.pocket import WEIGHTS, Pocket
 from ponder.rewards.trained import Trained
@@ -146,7 +146,7 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
     targets[1].steps[0] = math.nan  # isn't known, and isn't counted
     targets[2] = Target(targets[2].steps)
     loaded = load_anew(Source(model))
-    found = units(Trained(id=str(model)), Words(loaded.tokenizer), traces, targets, 128)
+    found = units(Trained(id=str(model)), SafeTokenizer(loaded.tokenizer), traces, targets, 128)
     torch.manual_seed(0)
     logits = [torch.randn(len(unit.data.steps), 2, dtype=torch.float64) for unit in found]
     recipe = RewardSettings(step_weight=0.7, trajectory_weight=0.2, loss=loss)

@@ -313,6 +313,46 @@ def test_an_evaluation_problem_is_known_by_its_words() -> None:
     assert not holds(ASKED[: len(ASKED) // 3])
 
 
+def test_overlap_is_a_fraction_of_the_problems_words() -> None:
+    """Of twenty words, ten are shared in one run: exactly half."""
+    asked, other = WORDS[:20], WORDS[100:]
+
+    def shares(count: int, **settings) -> bool:
+        return holds(" ".join([*asked[:count], *other[: 20 - count]]), " ".join(asked), **settings)
+
+    assert shares(10)
+    assert not shares(9)
+    assert shares(9, overlap=0.45)
+    assert not shares(10, overlap=0.55)
+    assert not shares(10, min_run=11)  # no run is long enough
+    assert shares(5, min_run=5, overlap=0.25)
+    assert not shares(5, overlap=0.25)
+    # Two runs of eight, apart from each other: 16 of 20 words, but half of them if only one counts.
+    apart = " ".join([*asked[:8], *other[:5], *asked[12:]])
+    assert holds(apart, " ".join(asked), overlap=0.8)
+    assert not holds(apart, " ".join(asked), overlap=0.81)
+
+
+def test_the_rules_of_a_choice_are_those_that_apply() -> None:
+    asked, other = WORDS[:20], WORDS[100:]
+    traces = [scored("a", 1.0, question=" ".join([*asked[:9], *other[:11]]))]
+    problem = [Problem("", 0, (" ".join(asked),))]
+    assert len(select(traces, Choice(), problem).kept) == 1
+    assert select(traces, Choice(overlap=0.4), problem).counts == {"in the evaluation set": 1}
+    assert len(select(traces, Choice(overlap=0.4, min_run=10), problem).kept) == 1
+    half = [scored("a", 0.9, text(1, 100)), scored("b", 0.5, edited(text(1, 100), 7), scored("a", 1.0).trace.question)]
+    assert len(kept(half)) == 2
+    assert len(kept(half, alike=0.4)) == 1
+
+
+def test_near_duplicates_are_alike_in_reply_and_as_a_whole() -> None:
+    long, short = text("rules", 400), text("reply", 40)
+    same_reply = [Scored(Trace(text(n, 200), short, "so", id=str(n)), 1.0) for n in range(2)]
+    same_prompt = [Scored(Trace(long, text(n, 30), "so", id=str(n)), 1.0) for n in range(2)]
+    same_both = [Scored(Trace(f"{long} {n}", short, "so", id=str(n)), 1.0) for n in range(2)]
+    assert [len(kept(pair)) for pair in (same_reply, same_prompt, same_both)] == [2, 2, 1]
+
+
 def test_a_phrase_in_common_is_chance() -> None:
     chance = "Find the number of ordered pairs of positive integers $(x, y)$ such that $x^2 + y^2 = 2025$ and $x < y$."
     assert not holds(chance)
@@ -509,13 +549,13 @@ def test_score_says_where_a_line_is_broken(ponder, write) -> None:
     result = ponder("score", "traces.jsonl", "--reward", "oracle", "--bad", "skip", "--json")
     assert json.loads(result.stdout) == {
         "file": "traces.scored.jsonl", "traces": 4, "scored": 3, "scored_before": 0,
-        "unscored": {"nothing is known of its steps": 1}, "skipped": 2, "tokens": 0,
+        "unscored": {"it has no labels": 1}, "skipped": 2, "tokens": 0,
     }  # fmt: skip
     assert "skipped traces.jsonl:5: it has neither thinking nor an answer" in result.stderr
-    assert "1  not scored: nothing is known of its steps" in result.stderr
+    assert "1  not scored: it has no labels" in result.stderr
     last = read_json("traces.scored.jsonl")[-1]
     assert last["score"] is None
-    assert last["score_why"] == "nothing is known of its steps"
+    assert last["score_why"] == "it has no labels"
 
 
 def test_scoring_resumes_where_it_stopped(ponder, write) -> None:
@@ -690,4 +730,4 @@ def test_a_file_without_any_score_exits_with_1(ponder, write) -> None:
     write("traces.jsonl", lines_of([{"question": "?", "answer": "a"}]))
     result = ponder("score", "traces.jsonl", "--reward", "oracle")
     assert result.exit_code == 1
-    assert "1  not scored: nothing is known of its steps" in result.stderr
+    assert "1  not scored: it has no labels" in result.stderr

@@ -138,7 +138,7 @@ class Trainer:
         return value
 
     def _micro_batches(self, units: Sequence[Unit]) -> list[list[int]]:
-        return list(batches([len(unit) for unit in units], self.settings.micro_tokens))
+        return batches([len(unit) for unit in units], self.settings.micro_tokens)
 
     def _backward(self, units: Sequence[Unit], loss: Loss, over: float) -> float:
         """Compute the gradient; returns the loss."""

@@ -24,7 +24,7 @@ from ponder import __version__
 from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._torch_engine import Loaded, load_anew
-from ponder.rewards._weights import WINDOW, Row, Words, cut, read_states
+from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.trained import HEADS, Trained
 from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
@@ -73,7 +73,7 @@ class Scorer(nn.Module):
 
 
 class RowTarget(NamedTuple):
-    """The scores that a row should give at its places, and the weight of each."""
+    """The scores that a row should give at its positions, and the weight of each."""
 
     row: Row
     steps: Tensor
@@ -115,7 +115,7 @@ def train(
     targets = settings.of(traces, quality or Oracle(of=reader.of))
     loaded = load_anew(Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads))
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
-    rows = units(reader, Words(loaded.tokenizer), traces, targets, window)
+    rows = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not rows:
         hint = "give the traces `labels` or `correct`, or name a reward that judges their steps"
         raise UserError("no trace has a known target to train on", hint=hint)
@@ -147,15 +147,15 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Trained, RewardSetti
     return reader, from_table(RewardSettings, training, "training a reward", "--set")
 
 
-def units(reader: Trained, words: Words, traces: Sequence[Steps], targets: Sequence[Target], window: int) -> list[Unit]:
+def units(reader: Trained, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int) -> list[Unit]:
     """The rows of all traces with a known target."""
     pairs = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]
     units = []
-    for (_, target), reading in zip(pairs, reader.read(words, [trace for trace, _ in pairs]), strict=True):
-        rows = [] if isinstance(reading, str) else list(cut(reading, window, reader.context))
+    for (_, target), reading in zip(pairs, reader.read(tokenizer, [trace for trace, _ in pairs]), strict=True):
+        rows = [] if isinstance(reading, str) else list(windows(reading, window, reader.context))
         known, first = np.isfinite(target.steps), 0
         for row in rows:
-            own = slice(first, first := first + len(row.places))
+            own = slice(first, first := first + len(row.positions))
             weights = torch.tensor(known[own] / max(1, known.sum()), dtype=torch.float32)
             steps = torch.tensor(np.nan_to_num(target.steps[own]), dtype=torch.float32)
             trajectory = target.trajectory if row is rows[-1] else np.nan
