@@ -25,7 +25,7 @@ from ponder.core import LengthReward, TrainingProblems
 from ponder.methods.length_rl import LengthRl
 from ponder.models.pocket import Pocket, codec_for
 from ponder.tasks.execution import Execution
-from ponder.training.rollouts import chosen
+from ponder.training.rollouts import draw_problems
 
 PROMPTS, SAMPLES, ITERATIONS, LONGEST, SEED = 16, 8, 2, 512, 1
 MODEL = Pocket(style="long", budget=LONGEST)
@@ -44,7 +44,7 @@ class Apart(LengthReward):
 def ours(inner: int) -> tuple[float, float]:
     """Tokens of a rollout, and CPU seconds of an iteration."""
     settings = {"problems": PROMPTS, "pool": PROMPTS, "n": SAMPLES, "prioritised": False, "seed": SEED}
-    method = LengthRl(on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings)
+    method = LengthRl(train_on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings)
     began = time.process_time()
     lengths = [report["tokens"] for report in method.make(MODEL) if "tokens" in report]
     return sum(lengths) / ITERATIONS, (time.process_time() - began) / ITERATIONS
@@ -58,7 +58,7 @@ def theirs(inner: int) -> tuple[float, float]:
         return [n % SAMPLES / SAMPLES for n in range(len(completion_ids))]
 
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    asked = [spoken.prompt(one.request()) for one in chosen(ON, PROMPTS, SEED)]
+    asked = [spoken.prompt(one.request()) for one in draw_problems(ON, PROMPTS, SEED)]
     prompts = [" ".join(words) for words in asked]
     assert [tokenizer(text)["input_ids"] for text in prompts] == [spoken.encode(words) for words in asked]
     with tempfile.TemporaryDirectory() as scratch:

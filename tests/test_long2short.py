@@ -14,7 +14,7 @@ from ponder.runner.run import Tally, run
 from ponder.runner.store import Store
 from ponder.runner.study import BUILT_IN, Study
 from ponder.tasks.jsonl import Jsonl
-from ponder.training.making import local_weights
+from ponder.training.made_models import local_weights
 
 CONTENT = tomllib.loads((BUILT_IN / "long2short.toml").read_text("utf-8"))
 # Every method that trains, as short as can be.
@@ -49,7 +49,7 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     found = outcomes(study, tmp_path)
     assert len(found) == 8 * 2 * 3 * CONTENT["samples"]
     assert {o.status for o in found} <= {"graded", "unparsed", "truncated"}
-    cost = {o.model: o.details.get("made_rollout_tokens") for o in found}
+    cost = {o.model: o.made.get("rollout_tokens") for o in found}
     assert cost.pop("long") is None
     assert cost.pop("short") is None
     assert [model for model, tokens in cost.items() if not tokens] == [
@@ -71,7 +71,7 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     folder = str(local_weights(Transformers(id="smollm2"), Jsonl(tmp_path / "say.jsonl")))
     smollm2 = {"name": "transformers", "id": folder, "temperature": 0.7, "budget": 12}
     methods = {m["name"]: m for chain in CONTENT["model"][0]["method"] for m in chain}
-    merge = {**methods["merge"], "other": {"name": "transformers", "id": folder}, "share": 0.5}
+    merge = {**methods["merge"], "other": {"name": "transformers", "id": folder}, "weight": 0.5}
     chains = [[], [merge, methods["shortest"]], [methods["dpo"]], [methods["length_rl"]]]
     content = {
         **CONTENT,
@@ -84,4 +84,4 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     found = outcomes(Study.from_table(content, folder=tmp_path), tmp_path)
     assert [o.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
     assert all(o.thinking_tokens + o.answer_tokens for o in found)
-    assert all(o.details["made_training_tokens"] for o in found[2:])
+    assert all(o.made["training_tokens"] for o in found[2:])

@@ -21,12 +21,12 @@ from ponder.core import (
     UserError,
 )
 from ponder.methods.best_of import BestOf
-from ponder.methods.length_rl import LengthRl, _hacked
+from ponder.methods.length_rl import LengthRl, _reward_hacking
 from ponder.methods.sft import Sft
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
-from ponder.training.loop import Example
+from ponder.training.loop import TokenExample
 from ponder.training.rollouts import Sample
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -126,7 +126,7 @@ def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     ("settings", "what"),
     [
         ({"teachers": ()}, "needs traces"),
-        ({"by": "reward"}, "needs one"),
+        ({"by": "reward"}, "needs a reward"),
         ({"steps": 0}, "at least 1"),
     ],
 )
@@ -142,7 +142,7 @@ class Nothing(LengthReward):
 
 def test_a_process_reward_is_blended_with_the_outcome() -> None:
     method = LengthRl(train_on=ON, reward=Nothing(), process=Read(), blend=0.25)
-    samples = [Sample(Example([1], [2]), right) for right in (True, False)]
+    samples = [Sample(TokenExample([1], [2]), right) for right in (True, False)]
     mean = (0.75 * 1 + 0.25 * 0.2 + 0.25 * 0.8) / 2
     assert method.advantages(samples, 0, [0.2, 0.8]) == pytest.approx([0.8 - mean, 0.2 - mean])
     assert method.advantages(samples, 0) == [0.5, -0.5]
@@ -157,6 +157,6 @@ def test_training_with_a_process_reward_says_how_it_went() -> None:
 
 def test_a_reward_that_rises_while_accuracy_falls_is_named() -> None:
     rows = [{"accuracy": 1 - n / 10, "process": n / 10} for n in range(6)]
-    assert _hacked(rows) == "the process reward rose by 0.40 while accuracy fell by 0.40"
-    assert _hacked(rows[::-1]) is None
-    assert _hacked([{"accuracy": 1.0}] * 6) is None
+    assert _reward_hacking(rows) == "the process reward rose by 0.40 while accuracy fell by 0.40"
+    assert _reward_hacking(rows[::-1]) is None
+    assert _reward_hacking([{"accuracy": 1.0}] * 6) is None

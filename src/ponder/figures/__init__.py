@@ -52,20 +52,6 @@ def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
     return found
 
 
-def settings_of(outcome: Outcome) -> dict[str, Any]:
-    return {k: v for use in outcome.methods for k, v in use.settings.items()}
-
-
-def setting(outcome: Outcome, name: str) -> Any:
-    """A setting of the methods that an attempt was made under, or else a detail of it; None if it has neither."""
-    return settings_of(outcome).get(name, outcome.details.get(name))
-
-
-def model_alone(outcome: Outcome) -> str:
-    """The model's name without its methods."""
-    return outcome.model.partition(" + ")[0]
-
-
 def flat(**values: Any) -> dict[str, Any]:
     """A record of plain values: an estimate `x` becomes `x`, `x_low` and `x_high`, and what is unknown becomes None."""
     record: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""A study's report: figure files, their tables, and one self-contained HTML page with a sample of transcripts.
+"""Writes a study's report: picture files and tables of each figure, and one self-contained HTML page.
 
-Everything that a model wrote is escaped; the page loads nothing from anywhere and runs nothing.
+The page has the live charts, what they show in sentences, the settings, and a sample of transcripts.
 """
 
 from __future__ import annotations
@@ -10,63 +10,46 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
+from ponder.report.charts import Chart, draw
+from ponder.report.document import columns, document
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
-HERE = Path(__file__).parent
-# Were there a hole in the escaping, still nothing would run.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-LONGEST_TEXT = 20_000  # characters of a transcript that the page shows
-TRANSCRIPTS_A_MODEL = 6
+MAX_FINDINGS = 5  # sentences below a chart; more are folded away
+MAX_MODELS = 4  # whose counts and transcripts are shown unfolded
+MAX_ROWS = 200  # of a table on the page; longer ones are in the CSV files alone
+TRANSCRIPTS_PER_MODEL = 6
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A figure as it came out."""
+class Drawn(NamedTuple):
+    """A figure with its estimates."""
 
-    name: str
-    tables: Tables
+    chart: Chart
     findings: list[str]
-    spec: dict[str, Any]
-    svg: str
-    png: bytes
+    tables: Tables
 
 
 def report(study: Study, store: Store, folder: Path) -> list[Path]:
-    """Write the report and return its files, the page first, then each figure's picture."""
+    """Write the report and return its files: the page, then the files of each figure."""
     outcomes = list(store.outcomes(study.cells))
     if not any(o.status != "failed" for o in outcomes):
         raise UserError(f"{study.name} has no answers yet in {store.path}", hint=f"ponder run {study.name}")
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = [draw(name, figure, outcomes) for name, figure in _named(study.figures)]
-    files = [folder / "report.html"]
-    files[0].write_text(_page(study, store, outcomes, drawn), "utf-8")
-    for figure in drawn:
-        files += _write(figure, folder)
-    return files
+    figures = [_drawn(name, figure, outcomes) for name, figure in _named(study.figures)]
+    page = folder / "report.html"
+    page.write_text(_page(study, store, outcomes, figures), "utf-8")
+    return [page, *(path for figure in figures for path in _write(figure, folder))]
 
 
-def draw(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
-    """Estimate, then draw from the estimates alone."""
+def _drawn(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
     tables = figure.estimate(outcomes)
-    spec = figure.draw(tables).to_dict()
-    return Drawn(name, tables, figure.findings(tables), spec, *_pictures(spec))
-
-
-def _pictures(spec: dict[str, Any]) -> tuple[str, bytes]:
-    """The chart as SVG and as PNG."""
-    import vl_convert
-
-    text = json.dumps(spec)
-    return vl_convert.vegalite_to_svg(text), bytes(vl_convert.vegalite_to_png(text, scale=2))
+    return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
 
 
 def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
@@ -78,129 +61,91 @@ def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
         yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), figure
 
 
-def _write(figure: Drawn, folder: Path) -> list[Path]:
-    png, svg, html = (folder / f"{figure.name}.{ending}" for ending in ("png", "svg", "html"))
-    png.write_bytes(figure.png)
-    svg.write_text(figure.svg, "utf-8")
-    html.write_text(_document(figure.name, _chart(figure)), "utf-8")
-    tables = []
-    for name, records in figure.tables.items():
-        tables.append(folder / f"{figure.name}-{name}.csv")
-        tables[-1].write_text(_csv(records), "utf-8")
-    return [png, svg, html, *tables]
+def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
+    chart = figure.chart
+    files = {f"{chart.name}.png": chart.png, f"{chart.name}.svg": chart.svg, f"{chart.name}.pdf": chart.pdf}
+    tables = {f"{chart.name}-{name}.csv": _csv(records) for name, records in figure.tables.items()}
+    for name, content in {**files, **tables}.items():
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        yield path
 
 
 def _csv(records: Records) -> str:
     text = io.StringIO()
-    rows = csv.DictWriter(text, list(dict.fromkeys(k for r in records for k in r)), lineterminator="\n")
+    rows = csv.DictWriter(text, columns(records), lineterminator="\n")
     rows.writeheader()
     rows.writerows(records)
     return text.getvalue()
 
 
-def _document(title: str, body: str) -> str:
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>{escape(title)}</title>
-<style>{(HERE / "page.css").read_text("utf-8")}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
-def _chart(figure: Drawn) -> str:
-    return f'<div class="chart">{figure.svg}</div>'
-
-
-def _page(study: Study, store: Store, outcomes: Sequence[Outcome], drawn: Sequence[Drawn]) -> str:
-    parts = [f"<h1>{escape(study.title or study.name)}</h1>"]
-    if study.question:
-        parts.append(f'<p class="question">{escape(study.question)}</p>')
-    found = dict.fromkeys(sentence for figure in drawn for sentence in figure.findings)
-    parts += ["<ul>", *(f"<li>{escape(sentence)}</li>" for sentence in found), "</ul>"]
-    for figure in drawn:
-        parts += [f"<h2>{escape(figure.name)}</h2>", _chart(figure)]
-        for name, records in figure.tables.items():
-            if records and name not in ("curves", "attempts"):
-                unfolded = " open" if name == "sizes" else ""
-                parts.append(f"<details{unfolded}><summary>table: {escape(name)}</summary>{_table(records)}</details>")
-    parts += ["<h2>What was asked</h2>", _asked(study, outcomes)]
-    parts += ["<h2>A sample of transcripts</h2>", *_transcripts(study.cells, store)]
+def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequence[Drawn]) -> str:
     counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
-    how = ", ".join(f"{n:,} by {by}" for by, n in counted.most_common())
-    note = f"Ponder {__version__}; tokens counted: {escape(how)}. Intervals are 95 %, clustered by problem."
-    parts.append(f"<footer>{note}</footer>")
-    return _document(study.title or study.name, "\n".join(parts))
+    return document(
+        "report.html",
+        title=study.title or study.name,
+        question=study.question,
+        figures=figures,
+        max_findings=MAX_FINDINGS,
+        max_models=MAX_MODELS,
+        max_rows=MAX_ROWS,
+        attempts=_attempts(outcomes),
+        settings=json.dumps(study.resolved(), indent=1, default=str, ensure_ascii=False),
+        transcripts=list(_transcripts(study.cells, store)),
+        counted=", ".join(f"{n:,} by {by}" for by, n in counted.most_common()),
+        version=__version__,
+    )
 
 
-def _asked(study: Study, outcomes: Sequence[Outcome]) -> str:
+def _attempts(outcomes: Sequence[Outcome]) -> Records:
+    """How the attempts of each model ended, and the tokens they took."""
     rows = []
     for model in dict.fromkeys(o.model for o in outcomes):
         mine = [o for o in outcomes if o.model == model]
-        row = {"model": model, "attempts": len(mine), "right": sum(o.correct for o in mine)}
-        row |= {s: sum(o.status == s for o in mine) for s in ("unparsed", "truncated", "failed")}
+        ended = Counter(_ended(o) for o in mine)
+        row: dict[str, Any] = {"model": model, "attempts": len(mine)}
+        row |= {end: ended[end] for end in ("right", "wrong", "unparsed", "truncated", "failed")}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
         rows.append(row)
-    settings = json.dumps(study.resolved(), indent=1, default=str)
-    return f"{_table(rows)}<details><summary>the study</summary><pre>{escape(settings)}</pre></details>"
+    return rows
 
 
-def _table(records: Records) -> str:
-    columns = list(dict.fromkeys(k for r in records for k in r))
-    head = "".join(f"<th>{escape(c.replace('_', ' '))}</th>" for c in columns)
-    rows = ("".join(f"<td>{escape(_cell(r.get(c)))}</td>" for c in columns) for r in records)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+def _ended(attempt: Attempt | Outcome) -> str:
+    return "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[str]:
-    """A few attempts of each model, of every way to end, from small sizes to large."""
-    for label in dict.fromkeys(c.model_label for c in cells):
-        mine = [c for c in cells if c.model_label == label]
-        wanted = dict.fromkeys(("right", "graded", "truncated", "unparsed", "failed"), TRANSCRIPTS_A_MODEL // 3)
-        yield f"<h3>{escape(label)}</h3>"
-        for cell in mine[:: max(1, len(mine) // TRANSCRIPTS_A_MODEL)]:
+def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """For each model a few attempts of every ending, from small sizes to large."""
+    for label in dict.fromkeys(cell.model_label for cell in cells):
+        mine = [cell for cell in cells if cell.model_label == label]
+        shown: Counter[str] = Counter()
+        sample = []
+        for cell in mine[:: max(1, len(mine) // TRANSCRIPTS_PER_MODEL)]:
             for done in store.attempts(cell, most=3):
-                kind = "right" if done.attempt.correct else done.attempt.status
-                if wanted[kind]:
-                    wanted[kind] -= 1
-                    yield _transcript(done)
+                ended = _ended(done.attempt)
+                if shown[ended] < TRANSCRIPTS_PER_MODEL // 3:
+                    shown[ended] += 1
+                    sample.append(_transcript(done))
+        yield label, sample
 
 
-def _transcript(done: Done) -> str:
-    attempt, problem = done.attempt, done.attempt.problem
-    ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
-    verdict = f"{ended}: {attempt.why}" if attempt.why else ended
-    head = f"size {problem.size}, {attempt.bill.thinking_tokens:,} thinking tokens, "
-    kind = "right" if attempt.correct else "wrong"
-    summary = f'<summary>{head}<span class="{kind}">{escape(verdict)}</span></summary>'
-    return f"<details>{summary}{''.join(_turns(attempt))}</details>"
+def _transcript(done: Done) -> dict[str, Any]:
+    attempt, ended = done.attempt, _ended(done.attempt)
+    return {
+        "size": attempt.problem.size,
+        "tokens": attempt.bill.thinking_tokens,
+        "kind": "right" if attempt.correct else "wrong",
+        "verdict": f"{ended}: {attempt.why}" if attempt.why else ended,
+        "messages": list(_messages(attempt)),
+    }
 
 
-def _turns(attempt: Attempt) -> Iterator[str]:
+def _messages(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    """Every message with the kind that the style sheet knows."""
     if attempt.problem.system:
-        yield f"<pre>{_clipped(attempt.problem.system)}</pre>"
-    for asked, said in zip(attempt.problem.turns, attempt.completions, strict=False):
-        yield f"<pre>{_clipped(asked)}</pre>"
-        if said.thinking:
-            yield f'<pre class="thinking">{_clipped(said.thinking)}</pre>'
-        yield f"<pre>{_clipped(said.answer)}</pre>"
-
-
-def _clipped(text: str) -> str:
-    left_out = len(text) - LONGEST_TEXT
-    return escape(text) if left_out <= 0 else f"{escape(text[:LONGEST_TEXT])}\n… {left_out:,} more characters"
+        yield "system", attempt.problem.system
+    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
+        yield "user", asked
+        if reply.thinking:
+            yield "thinking", reply.thinking
+        yield "answer", reply.answer

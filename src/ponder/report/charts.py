@@ -1,0 +1,43 @@
+"""Draws a chart as picture files: SVG, PNG and PDF, by Vega itself in vl-convert, so a figure may use all of Altair."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any, NamedTuple
+
+
+class Chart(NamedTuple):
+    """A Vega-Lite spec, and the pictures drawn from it."""
+
+    name: str
+    spec: dict[str, Any]
+    svg: str
+    png: bytes
+    pdf: bytes
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
+
+    @property
+    def source(self) -> str:
+        """The SVG as the source of an `<img>`; as elements of one page, the ids of two SVGs would clash."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        width, height = re.findall(r'\b(?:width|height)="([\d.]+)', self.svg)[:2]
+        return round(float(width)), round(float(height))
+
+
+def draw(name: str, spec: dict[str, Any]) -> Chart:
+    """Draw a spec as SVG, and that SVG as PNG and PDF: Vega runs once, and the three files show the same."""
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(json.dumps(spec))
+    # Text in a font that isn't installed would be missing; vl-convert brings Liberation Sans as its sans-serif font.
+    svg = re.sub(r'font-family="([^"]*)"', r'font-family="\1, sans-serif"', svg)
+    return Chart(name, spec, svg, bytes(vl_convert.svg_to_png(svg, scale=2)), bytes(vl_convert.svg_to_pdf(svg)))
