@@ -165,7 +165,7 @@ FAULTS = [
     ("reward", "for trace in traces]", "for trace in [traces[0], *traces[:-1]]]", "the traces beside it"),
     ("reward", "trace.part(self.of))))", "trace.part(self.of))) if len(traces) > 1 else ())", "the traces beside it"),
     ("reward", "known |= words", "raise UserError", "raised NameError"),
-    ("length_reward", "else 0.0 for", "else 0.1 for", "a wrong answer must not be rewarded"),
+    ("length_reward", "else 0.0\n", "else 0.1\n", "a wrong answer must not be rewarded"),
     ("length_reward", "1 - n / mean", "float('inf')", "one finite number per sample"),
     ("method", "return _Told(model, self.instruction)", "return self.instruction", "must return a model"),
     ("method", "super().__init__(inner)", "super().__init__(inner)\n        self.concurrency = 0", "concurrency"),
