@@ -82,7 +82,7 @@ def test_json(ponder, words) -> None:
         (["show", "tens"], "hint: did you mean `tents`?"),
         (["show", "oracle"], "hint: models/oracle or caches/oracle or rewards/oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
-        (["show", "tents", "--size", "37"], "the nearest sizes are"),
+        (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),
         (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
         (["plan", "efort"], "hint: did you mean `effort`?"),
         (["run", "effort", "--set", "modle.id=x"], "hint: did you mean `model`?"),
@@ -90,7 +90,7 @@ def test_json(ponder, words) -> None:
         (["report", "effort"], "there is no store ponder.db"),
         (["export", "effort"], "there is no store ponder.db"),
         (["prepare", "efort"], "hint: did you mean `effort`?"),
-        (["make", "model", "effort", "-o", "x"], "hint: none of its models has a method that changes weights"),
+        (["make", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
         (["make", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
         (["make", "modle", "x"], "hint: did you mean `model`?"),
         (["score", "none.jsonl", "--reward", "orcle"], "hint: did you mean `oracle`?"),
@@ -136,7 +136,7 @@ def test_prepare_then_make_model(ponder, write) -> None:
     assert done.exit_code == 0, done.output
     reports = [json.loads(row) for row in done.stdout.splitlines()]
     assert reports[-1] == {"ready": "pocket + shortest"}
-    assert any("making" in report for report in reports)
+    assert any("step" in report for report in reports)
     assert len(ponder("prepare", "t.toml", "--json").stdout.splitlines()) == 1  # nothing is made again
     made = ponder("make", "model", "t.toml", "-o", "out")
     assert (made.exit_code, made.stdout) == (0, "out\n"), made.output

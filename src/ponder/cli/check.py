@@ -105,16 +105,24 @@ def task(task: Task) -> Iterator[str]:
             yield f"size {size}: the problem says its size is {problem.size}"
         if msgspec.json.decode(msgspec.json.encode(problem), type=Problem) != problem:
             yield f"size {size}: the problem changes when it is stored: use JSON values, with lists and not tuples"
-        solution = task.grade_turns(problem, [task.solve_turn(problem, t) for t in range(len(problem.turns))])
+        solution = task.grade_turns(problem, _solution(task, problem))
         if not solution.correct or solution.parsed is None:
             yield f"size {size}: its own solution is graded wrong: {solution.why}"
         yield from _junk(task, problem)
-        ids = [p.id for p in itertools.islice(task.problems(size, seed=1), 10)]
-        if len(set(ids)) < len(ids):
+        problems = list(itertools.islice(task.problems(size, seed=1), 10))
+        ids = {p.id for p in problems}
+        if len(ids) < len(problems):
             yield f"size {size}: problems repeat"
-        others = [p.id for p in itertools.islice(task.problems(size, seed=2), 10)]
-        if task.fixed() is None and len(ids) == 10 and len({*ids} & {*others}) > 5:
+        others = {p.id for p in itertools.islice(task.problems(size, seed=2), 10)}
+        if task.fixed() is None and len(ids) == 10 and len(ids & others) > 5:
             yield f"size {size}: neighbouring seeds share problems"
+        wrong = [p for p in problems if p.gold != problem.gold and len(p.turns) == len(problem.turns)]
+        if wrong and all(task.grade_turns(problem, _solution(task, p)).correct for p in wrong):
+            yield f"size {size}: the solution of any other problem is graded right"
+
+
+def _solution(task: Task, problem: Problem) -> list[str]:
+    return [task.solve_turn(problem, turn) for turn in range(len(problem.turns))]
 
 
 def _junk(task: Task, problem: Problem) -> Iterator[str]:

@@ -106,6 +106,10 @@ def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
     )
 
 
+def plural(noun: str) -> str:
+    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Say on Ctrl-C how to resume."""

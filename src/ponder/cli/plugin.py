@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ponder.cli.options import JSON, columns, plugin_settings, say
+from ponder.cli.options import JSON, columns, plugin_settings, plural, say
 from ponder.core import UserError
 
 
@@ -27,9 +27,8 @@ def list_(kind: str | None, as_json: bool) -> None:
     listed = {k: study.built_in() if k == "studies" else plugins.names(k) for k in ([kind] if kind else kinds)}
 
     def heading(kind: str) -> str:
-        name = kind if kind == "studies" else plugins.KINDS[kind].noun
-        plural = name if name.endswith("s") else f"{name.removesuffix('y')}ies" if name.endswith("y") else f"{name}s"
-        return plural if plural == kind else f"{plural} ({kind})"
+        name = kind if kind == "studies" else plural(plugins.KINDS[kind].noun)
+        return name if name == kind else f"{name} ({kind})"
 
     def text() -> str:
         return "\n\n".join(

@@ -1,4 +1,4 @@
-"""Rewards right answers that are shorter than the mean of their problem's right answers."""
+"""Rewards right answers that are shorter than the mean of their problem's right answers, more as training proceeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ponder.core import LengthReward
 
 @dataclass(frozen=True)
 class Mine(LengthReward):
-    weight: float = 0.5  # of the shortest imaginable answer; each field is a key of the length reward
+    weight: float = 0.5  # the largest reward, at the end of the training; each field is a key of the length reward
 
-    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:  # noqa: ARG002
-        """One number per sample of a problem; `progress` is the fraction of the training that is done."""
+    def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
         lengths = [n for n, correct in zip(tokens, right, strict=True) if correct]
         mean = sum(lengths) / max(1, len(lengths))
         return [
-            self.weight * max(0.0, 1 - n / mean) if correct else 0.0 for n, correct in zip(tokens, right, strict=True)
+            progress * self.weight * max(0.0, 1 - n / mean) if correct else 0.0
+            for n, correct in zip(tokens, right, strict=True)
         ]
