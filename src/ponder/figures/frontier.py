@@ -16,7 +16,7 @@ import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, MUTED, flat, published, span, themed, values
-from ponder.figures._labels import Frame, error_at, lettering
+from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._variants import panels, points, reference_of, short_names, signed
 from ponder.stats.accuracy import wilson
 from ponder.stats.difference import difference
@@ -135,7 +135,7 @@ class Frontier(Figure):
         seeds = [s for s in tables["seeds"] if s["panel"] == panel["panel"]]
         frame = _frame(own)
         line = _steps(own, frame)
-        named = error_at([{**v, "label": short[v["variant"]]} for v in own], frame, line, seeds)
+        named = place_labels([{**v, "label": short[v["variant"]]} for v in own], frame, line, seeds)
         x, y = _axes(frame)
         colour, fill = (channel("variant:N", scale=scale, legend=None) for channel in (alt.Color, alt.Fill))
         shown = alt.Chart()  # the data stand once, with the layers: Altair copies them at every step
@@ -240,7 +240,7 @@ def _frame(own: Records) -> Frame:
 
 
 def _axes(frame: Frame) -> tuple[alt.X, alt.Y]:
-    # Vega would round the ends, and names would no longer stand where they were error_at.
+    # Vega would round the ends, and names would no longer stand where they were placed.
     across, up = (alt.Scale(domain=list(ends), nice=False, zero=False) for ends in (frame.x, frame.y))
     x = alt.X("tokens:Q", title="mean tokens an answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
     return x, alt.Y("accuracy:Q", title="accuracy", scale=up, axis=alt.Axis(format="%", tickCount=6))
@@ -261,7 +261,7 @@ def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
 def _published_panel(own: Records) -> Any:
     frame = _frame(own)
     line = _steps(own, frame)
-    named = error_at([{**r, "label": r["model"]} for r in own], frame, line)
+    named = place_labels([{**r, "label": r["model"]} for r in own], frame, line)
     x, y = _axes(frame)
     bars = alt.Chart().mark_rule(color=MUTED, opacity=0.35, clip=True)
     dots = alt.Chart().mark_point(size=50, opacity=1, color=MUTED, strokeWidth=1.5)

@@ -25,7 +25,7 @@ from ponder.stats.bootstrap import Curve, draw_curve
 from ponder.stats.columns import Bools, Floats, Ints, summed
 from ponder.stats.distributions import t_quantile, z_quantile
 
-Direction: TypeAlias = Literal["falls", "rises", "no sign", "too few errors"]
+Direction: TypeAlias = Literal["falls", "rises", "no clear trend", "too few errors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +116,16 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     )
 
 
-def horizon(data: Rollouts, share: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
+def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
     """Turns are taken together, `blur` of the way so far at a time, so that a thousand of them stay readable."""
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
     return Horizon(
         rows=_rows(data, level, blur),
         survival=survival,
-        horizon=_crossing(data, survival, share),
+        horizon=_crossing(data, survival, target),
         step_accuracy=step,
-        predicted=_predicted(step, share),
+        predicted=_predicted(step, target),
         trend=_trend(data, level),
         failed=data.failed,
     )
@@ -214,12 +214,12 @@ def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -
     return wilson(value, n, level)
 
 
-def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
+def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
     """The first step at which survival is below the share, and the first at which its band may be and must be."""
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:
-        below = np.flatnonzero(np.array(values) < share - 1e-9)  # 16 of 20 is not below 0.8, whatever the product says
+        below = np.flatnonzero(np.array(values) < target - 1e-9)  # 16 of 20 is not below 0.8, whatever the product says
         return float(steps[below[0]]) if len(below) else math.inf
 
     value, high = first(survival.value), first(survival.high)
@@ -240,9 +240,9 @@ def _step_accuracy(data: Rollouts, level: float) -> Estimate:
     return replace(found, value=value, low=low, high=high)
 
 
-def _predicted(step: Estimate, share: float) -> Estimate:
+def _predicted(step: Estimate, target: float) -> Estimate:
     def steps(p: float) -> float:
-        return math.inf if p >= 1 else math.log(share) / math.log(p) if p > 0 else 0.0
+        return math.inf if p >= 1 else math.log(target) / math.log(p) if p > 0 else 0.0
 
     value = math.nan if math.isnan(step.value) or step.value >= 1 else steps(step.value)
     return Estimate(value, steps(step.low), steps(step.high), step.attempts, step.problems)
@@ -260,7 +260,7 @@ def _trend(data: Rollouts, level: float) -> Trend:
     drift = summed((centred * data.turn).sum(axis=1), data.problem) if len(data) else np.zeros(0)
     drift = drift[drift != 0]
     p_value = _sign_flips(drift)
-    direction: Direction = "no sign"
+    direction: Direction = "no clear trend"
     if 2.0 ** (1 - len(drift)) > 1 - level:
         direction = "too few errors"
     elif p_value < 1 - level:
