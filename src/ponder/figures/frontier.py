@@ -16,7 +16,7 @@ import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, MUTED, flat, published, span, themed, values
-from ponder.figures._labels import Frame, error_at, lettering
+from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import INK, PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._variants import panels, points, reference_of, short_names
 from ponder.stats.difference import difference
@@ -153,7 +153,7 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
         *lettering("tokens", colour),
     ]
     title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-    named = values(error_at(own, frame, line, seeds))
+    named = values(place_labels(own, frame, line, seeds))
     return alt.layer(*layers, data=named, width=SIZE[0], height=SIZE[1], title=title)
 
 
@@ -251,7 +251,7 @@ def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
 def _published_panel(own: Records) -> Any:
     frame = _frame(own)
     line = _steps(own, frame)
-    named = error_at([{**r, "label": r["model"]} for r in own], frame, line)
+    named = place_labels([{**r, "label": r["model"]} for r in own], frame, line)
     x, y = _axes(frame)
     bars = alt.Chart().mark_rule(color=MUTED, opacity=0.35, clip=True)
     dots = alt.Chart().mark_point(size=50, opacity=1, color=MUTED, strokeWidth=1.5)
