@@ -290,13 +290,13 @@ def _without(title: str, name: str, part: Sequence[Outcome], best: Sequence[Outc
 def _against(panel: Panel, row: dict[str, Any]) -> str:
     picked = f", corrected for picking it from {panel['cells']} cells" if panel["cells"] > 1 else ""
     return (
-        f"{panel['panel']}: the best cell less {_reference(row)} ({span(row, 'accuracy', '.0%')}): "
+        f"{panel['panel']}: the best cell less the {_reference(row)} ({span(row, 'accuracy', '.0%')}): "
         f"{points(row, 'gain')}, paired by problem{picked}."
     )
 
 
 def _reference(row: dict[str, Any]) -> str:
-    return "the full cache" if row["without"] == FULL else str(row["without"])
+    return "full cache" if row["without"] == FULL else f"model with {row['without']}"
 
 
 def _needed(panel: Panel) -> str:

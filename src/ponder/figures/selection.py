@@ -35,7 +35,7 @@ OWN = {
 REWARDS = ("#6db5e6", "#1f6fb4", "#0d3f70", "#8a97e6", "#2aa7a0")  # if there are several, from the smallest on
 BY_NUMBER = "number of traces (log scale)"
 BY_SIZE = "parameters of the reward model (log scale)"
-NARROW = 300  # pixels of a panel by size
+NARROW = 300  # pixels of a panel by size, if there are several
 STEP = 0.018  # of a panel's width, between marks that would cover each other
 EQUAL = 0.05  # relative difference up to which two numbers of tokens are called equal
 
@@ -82,13 +82,14 @@ class Selection(Figure):
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        scale = _colours(tables["students"])
-        rows = [_row(tables, panel, scale) for panel in tables["panels"]]
+        legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, offset=10)
+        colour = alt.Color("line:N", scale=_colours(tables["students"]), legend=legend)
+        rows = [_row(tables, panel, colour) for panel in tables["panels"]]
         drawn = (("published", "samples", BY_NUMBER), ("published_sizes", "parameters", BY_SIZE))
         below = [published_panel(tables[name], x, title) for name, x, title in drawn if tables[name]]
         if below:
-            rows.append(alt.hconcat(*below, spacing=70, bounds="flush"))
-        note = "Bands and bars: 95 % intervals over problems and training seeds."
+            rows.append(alt.hconcat(*below, spacing=40))
+        note = "Bands and bars: 95 % intervals over problems and training seeds. Marks for one number stand side by side."
         title = alt.TitleParams("Accuracy after training on selected traces: higher is better", subtitle=note)
         return themed(alt.vconcat(*rows, spacing=50).properties(title=title))
 
@@ -186,26 +187,26 @@ def _with_numbers(rows: Records) -> Records:
     ]
 
 
-def _row(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
+def _row(tables: Tables, panel: Row, colour: alt.Color) -> Any:
     """The panels of one task: by number of traces, and for each number with several rewards, by their size."""
     own = [s for s in tables["students"] if s["panel"] == panel["panel"]]
     gains = [d for d in tables["differences"] if (d["panel"], d["less_by"]) == (panel["panel"], RANDOM)]
     frame = log_frame([{**s, "number": s["number"] or own[-1]["number"]} for s in own], "number")
-    shown = [_by_number_panel(panel, own, gains, frame, scale)]
+    shown = [_by_number_panel(panel, own, gains, frame, colour)]
     groups = _by_size(own)
-    for number in dict.fromkeys(number for number, _ in groups):
+    numbers = list(dict.fromkeys(number for number, _ in groups))
+    for number in numbers:
         sized = [s for (n, _), group in groups.items() if n == number for s in group]
         random = [s for s in own if (s["by"], s["number"]) == (RANDOM, number)]
-        shown.append(_by_size_panel(sized, random, number, frame, scale))
-    return alt.hconcat(*shown, spacing=70, bounds="flush")
+        width = SIZE[0] if len(numbers) == 1 else NARROW
+        shown.append(_by_size_panel(sized, random, number, replace(frame, width=width), colour))
+    return alt.hconcat(*shown, spacing=40)
 
 
-def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, scale: alt.Scale) -> Any:
+def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, colour: alt.Color) -> Any:
     step = STEP * (frame.x[1] - frame.x[0])
     lines, marks, untrained = _parts(own, step)
     x, y = log_axes(frame, "number", "" if gains else BY_NUMBER, [s["number"] for s in own if s["number"]])
-    legend = alt.Legend(title=None, orient="top", columns=5, symbolOpacity=1, offset=10)
-    colour = alt.Color("line:N", scale=scale, legend=legend)
     tooltip = ["line:N", *(f"{f}:Q" for f in ("number", "accuracy", "accuracy_low", "accuracy_high", "seeds"))]
     low = alt.Y("accuracy_low:Q")
     line, mark, rule = (alt.Chart(values(part)) for part in (lines, marks, untrained))
@@ -225,7 +226,7 @@ def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, sca
     if not gains:
         return main
     strip = _gain_strip(_abreast(gains, step), x.copy().title(BY_NUMBER), colour)
-    return alt.vconcat(main, strip, spacing=12, bounds="flush")
+    return alt.vconcat(main, strip, spacing=12)
 
 
 def _parts(own: Records, step: float) -> tuple[Records, Records, Records]:
@@ -259,11 +260,10 @@ def _gain_strip(gains: Records, x: alt.X, colour: alt.Color) -> Any:
     return alt.layer(*layers, width=SIZE[0], height=90)
 
 
-def _by_size_panel(sized: Records, random: Records, number: float, beside: Frame, scale: alt.Scale) -> Any:
+def _by_size_panel(sized: Records, random: Records, number: float, beside: Frame, colour: alt.Color) -> Any:
     across = log_frame(sized, "reward_parameters", air=0.25).x
-    frame = replace(beside, x=across, width=NARROW)
+    frame = replace(beside, x=across)
     x, y = log_axes(frame, "reward_parameters", BY_SIZE, [s["reward_parameters"] for s in sized])
-    colour = alt.Color("line:N", scale=scale)
     shown, low = alt.Chart(), alt.Y("accuracy_low:Q")
     chance = alt.Chart(values(random))
     lines = [list(part) for _, part in itertools.groupby(sized, key=lambda s: s["rest"])]
