@@ -1,122 +1,144 @@
-"""A report is drawn from its run, shows what a model wrote as text, and runs nothing."""
+"""A report is drawn by Vega as PNG, SVG and PDF, and its page shows what a model wrote as text."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
-import shutil
-import subprocess
+import tomllib
+import zlib
 from html.parser import HTMLParser
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import altair as alt
 import pytest
+import vl_convert
+from altair.vegalite.v6.display import ENTRY_POINT_GROUP
+from everyday import CHARTS, STUDY, write_reports
 
-EVIL = "</pre></script><script>document.title='broken'</script><img src=x onerror=alert(1)>\"'&lt;"
-
-STUDY = """
-title = "Does <b>it</b> break?"
-question = "Q"
-problems = 6
-[[task]]
-name = "chain_sum"
-size = [2, 4, 8, 16, 32]
-[[model]]
-name = "oracle"
-label = "one <i>model</i>"
-critical_size = 8
-budget = 2500
-[[model]]
-name = "oracle"
-label = "another"
-error = 0.5
-[[figure]]
-name = "effort"
-unit = "term"
-[[figure]]
-name = "accuracy"
-unit = "term"
-"""
+import ponder as package
+from ponder.report.charts import draw
+from ponder.report.notebook import renderer
 
 
-class Scripts(HTMLParser):
-    """Counts what would run or load."""
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    write_reports(folder)
+    return folder
 
-    def __init__(self) -> None:
+
+class Elements(HTMLParser):
+    """What a page would run or load."""
+
+    def __init__(self, page: str) -> None:
         super().__init__()
-        self.scripts = 0
+        self.scripts: list[dict[str, str | None]] = []
         self.handlers: list[str] = []
         self.loads: list[str] = []
+        self.feed(page)
 
     def handle_starttag(self, tag, attrs) -> None:
-        self.scripts += tag == "script"
+        if tag == "script":
+            self.scripts.append(dict(attrs))
         for name, value in attrs:
-            if name.startswith("on"):
+            if name.startswith("on") or name == "style":
                 self.handlers.append(name)
-            if name in ("src", "href") and not (value or "").startswith("data:"):
+            if name in ("src", "href") and not (value or "").startswith(("data:image/svg+xml;base64,", "#")):
                 self.loads.append(value or "")
 
 
-def test_report_files(write, ponder) -> None:
-    write("s.toml", STUDY)
-    ponder("run", "s.toml")
-    result = ponder("report", "s.toml", "--json")
-    assert result.exit_code == 0
-    files = [Path(f) for f in json.loads(result.stdout)]
+def test_the_files_of_a_report(reports) -> None:
+    files = [reports / name for name in json.loads((reports / "s.json").read_text())]
     assert files[0].name == "report.html"
     assert all(f.stat().st_size > 100 for f in files)
-    assert {f.suffix for f in files} == {".html", ".png", ".svg", ".csv"}
-    assert Path("reports/s/effort.png").read_bytes()[:4] == b"\x89PNG"
-    page = files[0].read_text()
-    assert "Does &lt;b&gt;it&lt;/b&gt; break?" in page
-    with Path("reports/s/accuracy-sizes.csv").open() as file:
+    assert {f.name for f in files if f.stem == "effort"} == {"effort.png", "effort.svg", "effort.pdf"}
+    assert sorted(f.name for f in files) == sorted(f.name for f in files[0].parent.iterdir())
+    assert (reports / "reports/s/effort.png").read_bytes()[:4] == b"\x89PNG"
+    with (reports / "reports/s/accuracy-sizes.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [r["series"] for r in rows] == ["one <i>model</i>"] * 5 + ["another"] * 5
     assert all(float(r["accuracy_low"]) <= float(r["accuracy"]) <= float(r["accuracy_high"]) for r in rows)
-    again = ponder("report", "s.toml", "-o", "again")
-    assert again.exit_code == 0
-    assert Path("again/accuracy-sizes.csv").read_bytes() == Path("reports/s/accuracy-sizes.csv").read_bytes()
 
 
-def evil_report(write, ponder) -> Path:
-    lines = [{"problem": "x", "thinking": EVIL, "answer": EVIL}, {"problem": "y", "answer": "z" * 100_000}]
-    write("answers.jsonl", "\n".join(json.dumps(line) for line in lines))
-    problems = [
-        {"id": "x", "prompt": EVIL, "answer": "1", "size": 1},
-        {"id": "y", "prompt": "p", "answer": "2", "size": 2},
-    ]
-    write("problems.jsonl", "\n".join(json.dumps(p) for p in problems))
-    write(
-        "e.toml",
-        'title = "t"\n[[task]]\nname = "jsonl"\nfile = "problems.jsonl"\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n[[figure]]\nname = "accuracy"\n',
-    )
-    assert ponder("run", "e.toml").exit_code == 0
-    assert ponder("report", "e.toml").exit_code == 0
-    return Path("reports/e/report.html").resolve()
+def test_the_page_says_what_the_study_found(reports) -> None:
+    page = (reports / "reports/s/report.html").read_text()
+    assert "<h1>Does &lt;b&gt;it&lt;/b&gt; break?</h1>" in page
+    assert '<p class="question">Q</p>' in page
+    assert re.findall(r'<a href="#(\w+)">(\w+)</a>', page) == [
+        ("effort", "Effort"), ("accuracy", "Accuracy"), ("attempts", "Attempts"), ("transcripts", "Transcripts")
+    ]  # fmt: skip
+    assert all(f'<section id="{name}">' in page for name in ("effort", "accuracy", "attempts", "transcripts"))
+    assert "tokens counted: 60 by estimate" in page
+    rows = re.findall(r"<tr>(<td>[^<]*</td>)(.*)</tr>", page.partition('id="attempts"')[2])
+    for label, cells in rows[:2]:
+        attempts, right, wrong, unparsed, truncated, failed, *_ = map(int, re.findall(r"<td>([\d,]+)<", cells)[:6])
+        assert (attempts, failed) == (30, 0)
+        assert right + wrong + unparsed + truncated == 30
+        assert (truncated > 0) == ("one" in label)
 
 
-def test_what_a_model_wrote_stays_text(write, ponder) -> None:
-    page = evil_report(write, ponder).read_text()
-    found = Scripts()
-    found.feed(page)
-    assert (found.scripts, found.handlers, found.loads) == (0, [], [])
+def test_long_things_are_folded_away(reports, write, ponder) -> None:
+    page = (reports / "reports/everyday/report.html").read_text()
+    assert "<th>kind</th><th>attempts</th><th>more</th>" in page
+    assert "<td>&lt;b&gt;only here&lt;/b&gt;</td><td>–</td><td>–</td>" in page
+    first = page.partition("<section")[2].partition("</section>")[0]
+    shown, folded = first.split("<summary>2 more findings</summary>")
+    assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", shown) == ["0", "1", "2", "3", "4"]
+    assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", folded) == ["5", "6"]
+    write("s.toml", STUDY)
+    ponder("run", "s.toml", "--set", "problems=30")
+    ponder("report", "s.toml", "--set", "problems=30")
+    page = Path("reports/s/report.html").read_text()
+    assert "300 rows in effort-attempts.csv" in page
+    assert page.count("<tr>") < 300
+
+
+def test_a_pdf_is_text_and_vectors_in_an_embedded_font(reports) -> None:
+    for name in ("effort", "accuracy"):
+        pdf = (reports / f"reports/s/{name}.pdf").read_bytes()
+        assert pdf[:5] == b"%PDF-"
+        assert re.search(rb"/BaseFont /\w+\+LiberationSans\b", pdf)
+        assert b"/FontFile" in pdf
+        assert b"/Subtype /Image" not in pdf
+    streams = [_inflated(s) for s in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)]
+    assert sum(s.count(b" Tj") + s.count(b" TJ") for s in streams) > 10  # text is shown as text
+
+
+def _inflated(stream: bytes) -> bytes:
+    try:
+        return zlib.decompress(stream)
+    except zlib.error:
+        return stream
+
+
+def test_a_font_that_is_not_there_loses_no_text() -> None:
+    chart = alt.Chart(alt.InlineData(values=[{"a": 1}])).mark_point().encode(x="a:Q").configure(font="No Such Font")
+    assert b"LiberationSans" in draw("x", chart.to_dict()).pdf
+
+
+@pytest.mark.parametrize("number", range(1, len(CHARTS) + 1), ids=list(CHARTS))
+def test_everyday_charts_are_drawn(reports, number) -> None:
+    name = "everyday" if number == 1 else f"everyday-{number}"
+    svg, png, pdf = ((reports / f"reports/everyday/{name}.{ending}").read_bytes() for ending in ("svg", "png", "pdf"))
+    assert f">{list(CHARTS)[number - 1]}<".encode() in svg
+    assert svg.count(b"role-mark") >= 1
+    assert len(png) > 3000
+    assert pdf[:5] == b"%PDF-"
+
+
+def test_what_a_model_wrote_stays_text(reports) -> None:
+    page = (reports / "reports/evil/report.html").read_text()
+    elements = Elements(page)
+    assert elements.scripts == [{"type": "application/json"}, {}]
+    assert (elements.handlers, elements.loads) == ([], [])
     assert "&lt;/script&gt;&lt;script&gt;document.title" in page
     assert "80,000 more characters" in page
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="Chromium is not installed: scripts/system-packages")
-def test_the_page_shows_its_figure_and_runs_nothing(write, ponder, tmp_path) -> None:
-    page = evil_report(write, ponder)
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync --virtual-time-budget=8000"
-    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert "<title>t</title>" in dom  # the script in the transcript did not run
-    [figure] = re.findall(r"<svg.*?</svg>", dom, re.DOTALL)
-    assert "Accuracy by problem size" in figure
-    assert 'class="marks point"' in figure
-
-
-def test_a_report_says_what_was_left_out(serve, write, ponder) -> None:
+def test_a_report_says_what_was_left_out(write, ponder) -> None:
     write("answers.jsonl", json.dumps({"problem": "x", "answer": "1", "stop": "length"}))
     problems = [{"id": n, "prompt": "p", "answer": "1", "size": 1} for n in ("x", "y")]
     write("problems.jsonl", "\n".join(json.dumps(p) for p in problems))
@@ -128,3 +150,36 @@ def test_a_report_says_what_was_left_out(serve, write, ponder) -> None:
     ponder("report", "e.toml")
     svg = Path("reports/e/effort.svg").read_text()
     assert "1 attempts at 1 problems, 1 truncated, 1 failed and left out" in svg
+
+
+def test_a_report_needs_an_answer(write, ponder) -> None:
+    write("s.toml", STUDY)
+    write("answers.jsonl", "")
+    write("e.toml", STUDY.replace('name = "oracle"', 'name = "replay"\nfile = "answers.jsonl"').replace("critical_size = 8\nbudget = 2500", "").replace("error = 0.5", ""))  # fmt: skip
+    ponder("run", "e.toml")
+    done = ponder("report", "e.toml")
+    assert done.exit_code == 2
+    assert "e has no answers yet in" in done.stderr
+    assert "hint: ponder run e" in done.stderr
+    assert not Path("reports").exists()
+
+
+def test_altair_knows_the_renderer() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    point = project["entry-points"][ENTRY_POINT_GROUP]["ponder"]
+    assert EntryPoint("ponder", point, ENTRY_POINT_GROUP).load() is renderer
+
+
+def test_the_javascript_is_npms_and_of_the_renderers_versions() -> None:
+    folder = Path(package.__file__).parent / "report" / "vega"
+    table = re.findall(
+        r"\| (\S+\.js) \| npm `([\w-]+)` ([\d.]+), .* \| (\w{64}) \|", (folder / "README.md").read_text()
+    )
+    assert {name: digest for name, _, _, digest in table} == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")
+    }
+    versions = {package: version for _, package, version, _ in table}
+    assert versions["vega"] == vl_convert.get_vega_version()
+    assert versions["vega-embed"] == vl_convert.get_vega_embed_version()
+    assert versions["vega-lite"] == alt.VEGALITE_VERSION
+    assert versions["vega-lite"].rpartition(".")[0] in vl_convert.get_vegalite_versions()[-1]

@@ -1,10 +1,14 @@
-"""A study's attempts for other programs: CSV, JSONL, Parquet, or a log that Inspect's viewer opens."""
+"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, or a log for Inspect's viewer.
+
+CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts. JSONL has one line per turn with
+its texts, and can be answered from by the model `replay`.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,28 +16,34 @@ from typing import Any
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Outcome, UserError, digest
+from ponder.core import Attempt, Completion, Outcome, UserError, digest
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
 
 def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[Path, int]:
-    """Write the attempts and return the file and how many there are. CSV and Parquet hold no texts."""
-    endings = {"inspect": "json"}
-    path = path or Path(f"{study.name}.{endings.get(form, form)}")
+    """Write the attempts and return the file and the number of attempts."""
+    path = path or Path(f"{study.name}.{'json' if form == 'inspect' else form}")
     writers: dict[str, Callable[[Study, Store, Path], int]] = {
         "csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "inspect": _inspect,
     }  # fmt: skip
     try:
         return path, writers[form](study, store, path)
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror}", hint="-o names another file") from None
+        raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
 
 
 def _rows(study: Study, store: Store) -> Iterator[dict[str, Any]]:
+    """Outcomes with plain values: what is a table or a list becomes JSON."""
     for outcome in store.outcomes(study.cells):
-        found = {name: json.dumps(dict(getattr(outcome, name))) for name in ("details", "settings")}
-        yield outcome._asdict() | found
+        methods = [use._asdict() for use in outcome.methods]
+        nested = {"details": outcome.details, "methods": methods, "seeds": outcome.seeds, "made": outcome.made}
+        yield outcome._asdict() | {name: json.dumps(value, default=_plain) for name, value in nested.items()}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON doesn't know: read-only tables, and settings such as paths."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
@@ -58,20 +68,20 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 
 
 def _jsonl(study: Study, store: Store, path: Path) -> int:
-    """A line a turn, in the form that the model `replay` reads."""
-    n = 0
+    """One line per turn, in the form that the model `replay` reads."""
+    attempts = 0
     with path.open("wb") as file:
         for done in _attempts(study, store):
-            n += 1
-            for turn, said in enumerate(done.attempt.completions):
+            attempts += 1
+            for turn, reply in enumerate(done.attempt.completions):
                 attempt, cell = done.attempt, done.cell
                 where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size}
-                tried = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
+                which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
                 graded = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
-                texts = {"prompt": attempt.problem.turns[turn], "thinking": said.thinking, "answer": said.answer}
-                line = where | tried | graded | texts | {"stop": said.stop} | msgspec.to_builtins(said.bill)
+                texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
+                line = where | which | graded | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
                 file.write(msgspec.json.encode(line) + b"\n")
-    return n
+    return attempts
 
 
 def _attempts(study: Study, store: Store) -> Iterator[Done]:
@@ -79,36 +89,29 @@ def _attempts(study: Study, store: Store) -> Iterator[Done]:
 
 
 def _inspect(study: Study, store: Store, path: Path) -> int:
-    """Version 2 of Inspect's JSON log. It holds one model a file, so a study of several asks for one."""
-    models = {c.model_label for c in study.cells}
+    """Version 2 of Inspect's JSON log, which has room for one model. Failed attempts are no answers: they stay out."""
+    models = {cell.model_label for cell in study.cells}
     if len(models) > 1:
         raise UserError(
             f"an Inspect log holds one model, and {study.name} has {len(models)}",
             hint="export one: keep one [[model]] in a copy of the study",
         )
-    samples = [
-        _inspect_sample(done, i) for i, done in enumerate(_attempts(study, store)) if done.attempt.status != "failed"
-    ]
+    samples = [_inspect_sample(done) for done in _attempts(study, store) if done.attempt.status != "failed"]
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    right = sum(s["scores"]["ponder"]["value"] == "C" for s in samples)
-    model, task = next(iter(models)), study.cells[0].task_label
+    right = sum(sample["scores"]["ponder"]["value"] == "C" for sample in samples)
+    accuracy = {"name": "accuracy", "value": right / max(1, len(samples)), "params": {}}
+    scores = [{"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}]
     log = {
         "version": 2,
         "status": "success",
         "eval": {
-            "eval_id": digest(study.name, now).hex(), "run_id": digest(study.name).hex(), "created": now, "task": task,
-            "task_id": study.name, "task_version": study.cells[0].task.version, "task_args": {}, "model": model,
-            "model_args": {}, "dataset": {"name": study.name, "samples": len(samples)},
-            "config": {"epochs": study.samples}, "packages": {"ponder": __version__},
-            "metadata": {"study": study.resolved()},
+            "eval_id": digest(study.name, now).hex(), "run_id": digest(study.name).hex(), "created": now,
+            "task": study.cells[0].task_label, "task_id": study.name, "task_version": study.cells[0].task.version,
+            "task_args": {}, "model": models.pop(), "model_args": {},
+            "dataset": {"name": study.name, "samples": len(samples)}, "config": {"epochs": study.samples},
+            "packages": {"ponder": __version__}, "metadata": {"study": study.resolved()},
         },
-        "results": {
-            "total_samples": len(samples), "completed_samples": len(samples),
-            "scores": [{
-                "name": "ponder", "scorer": "ponder", "params": {},
-                "metrics": {"accuracy": {"name": "accuracy", "value": right / max(1, len(samples)), "params": {}}},
-            }],
-        },
+        "results": {"total_samples": len(samples), "completed_samples": len(samples), "scores": scores},
         "stats": {"started_at": now, "completed_at": now, "model_usage": {}},
         "samples": samples,
     }  # fmt: skip
@@ -116,42 +119,36 @@ def _inspect(study: Study, store: Store, path: Path) -> int:
     return len(samples)
 
 
-def _inspect_sample(done: Done, number: int) -> dict[str, Any]:
+def _inspect_sample(done: Done) -> dict[str, Any]:
     attempt, problem = done.attempt, done.attempt.problem
-    last = attempt.completions[-1]
-    bill = attempt.bill
+    last, bill = attempt.completions[-1], attempt.bill
     usage = {
         "input_tokens": bill.prompt_tokens, "output_tokens": bill.thinking_tokens + bill.answer_tokens,
         "reasoning_tokens": bill.thinking_tokens, "total_tokens": bill.tokens,
     }  # fmt: skip
-    score = {
-        "value": "C" if attempt.correct else "I",
-        "answer": last.answer,
-        "explanation": attempt.why or None,
-    }
+    score = {"value": "C" if attempt.correct else "I", "answer": last.answer, "explanation": attempt.why or None}
     choice = {
-        "message": {"role": "assistant", "content": _inspect_content(last.thinking, last.answer)},
+        "message": {"role": "assistant", "content": _inspect_content(last)},
         "stop_reason": "max_tokens" if last.stop == "length" else "stop",
     }
     return {
         "id": problem.id, "epoch": attempt.sample + 1, "input": problem.turns[0], "target": json.dumps(problem.gold),
         "messages": _inspect_messages(attempt), "scores": {"ponder": score},
         "output": {"model": done.cell.model_label, "choices": [choice], "usage": usage},
-        "metadata": {"size": problem.size, "status": attempt.status, "number": number}, "store": {}, "events": [],
+        "metadata": {"size": problem.size, "status": attempt.status}, "store": {}, "events": [],
         "model_usage": {done.cell.model_label: usage}, "attachments": {},
     }  # fmt: skip
 
 
 def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
-    problem = attempt.problem
-    messages = [{"role": m.role, "content": m.content} for m in problem.opening()]
-    for asked, said in zip(problem.turns, attempt.completions, strict=False):
+    messages: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in attempt.problem.opening()]
+    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
         messages.append({"role": "user", "content": asked})
-        messages.append({"role": "assistant", "content": _inspect_content(said.thinking, said.answer)})
+        messages.append({"role": "assistant", "content": _inspect_content(reply)})
     return messages
 
 
-def _inspect_content(thinking: str, answer: str) -> Any:
-    if not thinking:
-        return answer
-    return [{"type": "reasoning", "reasoning": thinking}, {"type": "text", "text": answer}]
+def _inspect_content(reply: Completion) -> Any:
+    if not reply.thinking:
+        return reply.answer
+    return [{"type": "reasoning", "reasoning": reply.thinking}, {"type": "text", "text": reply.answer}]

@@ -32,5 +32,6 @@ def renderer(spec: dict[str, Any], **_: Any) -> dict[str, str]:
     chart = draw("chart", spec)
     width, height = (length + MARGIN for length in chart.size)
     inside = escape(document("chart.html", title=chart.name, chart=chart))
+    inside = inside.encode("ascii", "xmlcharrefreplace").decode()  # the script's hash holds whatever the host's charset
     frame = f'<iframe sandbox="allow-scripts" width="{width}" height="{height}" frameborder="0" srcdoc="{inside}">'
     return {"text/html": f"{frame}</iframe>", "image/png": base64.b64encode(chart.png).decode()}

@@ -63,12 +63,16 @@ def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
 
 def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     chart = figure.chart
-    files = {f"{chart.name}.png": chart.png, f"{chart.name}.svg": chart.svg, f"{chart.name}.pdf": chart.pdf}
-    tables = {f"{chart.name}-{name}.csv": _csv(records) for name, records in figure.tables.items()}
-    for name, content in {**files, **tables}.items():
-        path = folder / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        yield path
+    files = {"png": chart.png, "svg": chart.svg.encode(), "pdf": chart.pdf}
+    for ending, content in files.items():
+        yield _written(folder / f"{chart.name}.{ending}", content)
+    for name, records in figure.tables.items():
+        yield _written(folder / f"{chart.name}-{name}.csv", _csv(records).encode())
+
+
+def _written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
 
 
 def _csv(records: Records) -> str:

@@ -5,6 +5,7 @@
   const POINTS = ["point", "circle", "square"];
   // Bars and their like need their baseline in view, so they are not zoomed. The order is the order of preference.
   const ZOOMABLE = [...POINTS, "line", "trail", "rule", "tick", "area", "rect", "text"];
+  const COMPOSITE = ["boxplot", "errorbar", "errorband"]; // they take no selections
   const LEGENDS = ["color", "fill", "stroke", "shape", "strokeDash", "size"];
   const GROUPS = ["hconcat", "vconcat", "concat"];
   // `ast` interprets Vega's expressions instead of compiling them, which the page's security policy forbids.
@@ -32,7 +33,7 @@
   const hasSelection = (table) => Array.isArray(table.params) && table.params.some((param) => param.select);
   const loadsData = (table) => typeof table.data?.url === "string" || typeof table.from?.data?.url === "string";
   const isContinuous = (channel) =>
-    channel?.field && !channel.bin && ["quantitative", "temporal"].includes(channel.type) &&
+    channel?.field && !channel.bin && !channel.aggregate && ["quantitative", "temporal"].includes(channel.type) &&
     !["band", "point", "ordinal"].includes(channel.scale?.type);
 
   function addZoom(panel, name) {
@@ -56,7 +57,7 @@
 
   function addLegend(spec, panel, prefix) {
     const fields = new Set();
-    for (const unit of units(panel)) {
+    for (const unit of units(panel).filter((each) => !COMPOSITE.includes(mark(each)))) {
       for (const channel of LEGENDS.map((name) => unit.encoding[name])) {
         const named = channel?.field && ["nominal", "ordinal"].includes(channel.type) && !channel.bin;
         if (!named || channel.legend === null || fields.has(channel.field)) continue;
@@ -72,7 +73,7 @@
 
   function fade(spec, unit, field, param) {
     const uses = Object.values(unit.encoding).some((channel) => channel?.field === field);
-    if (!uses || unit.encoding.opacity) return;
+    if (!uses || unit.encoding.opacity || COMPOSITE.includes(mark(unit))) return;
     const config = spec.config ?? {};
     const usual = POINTS.includes(mark(unit)) || mark(unit) === "tick" ? 0.7 : 1; // Vega-Lite's own defaults
     const full = unit.spec.mark.opacity ?? config[mark(unit)]?.opacity ?? config.mark?.opacity ?? usual;

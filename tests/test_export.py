@@ -1,0 +1,189 @@
+"""What is exported is what was measured: columns, statuses, tokens and stop reasons, in every format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from types import MappingProxyType
+
+import polars
+import pytest
+
+from ponder.core import MethodUse, Outcome
+from ponder.report.export import write as write_export
+from ponder.runner.store import Store
+from ponder.runner.study import Study
+
+# One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
+ANSWERS = [
+    {"problem": "a", "answer": "1", "thinking": "so 1", "prompt_tokens": 11, "thinking_tokens": 7, "answer_tokens": 3},
+    {"problem": "b", "answer": "2", "prompt_tokens": 13, "answer_tokens": 5, "seconds": 1.5},
+    {"problem": "c", "answer": "", "prompt_tokens": 17},
+    {"problem": "d", "answer": "", "thinking": "hm", "stop": "length", "prompt_tokens": 19, "thinking_tokens": 23},
+]
+PROBLEMS = [{"id": n, "prompt": f"what is {n}?", "answer": "1", "size": 1} for n in "abcde"]
+STUDY = """
+samples = 1
+[[task]]
+name = "jsonl"
+file = "problems.jsonl"
+[[model]]
+name = "replay"
+file = "answers.jsonl"
+label = "m"
+"""
+
+
+@pytest.fixture
+def exported(write, ponder):
+    """Run the study, then export it in a format and return the file."""
+    write("answers.jsonl", "\n".join(json.dumps(line) for line in ANSWERS))
+    write("problems.jsonl", "\n".join(json.dumps(p) for p in PROBLEMS))
+    write("s.toml", STUDY)
+    ponder("run", "s.toml")
+
+    def export(form: str) -> Path:
+        result = json.loads(ponder("export", "s.toml", "--format", form, "--json").stdout)
+        assert result["rows"] == (4 if form == "inspect" else 5)
+        return Path(result["file"])
+
+    return export
+
+
+def outcomes() -> list[Outcome]:
+    with Store(Path("ponder.db")) as store:
+        return list(store.outcomes(Study.load("s.toml").cells))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_rows_are_the_outcomes(exported, form) -> None:
+    path = exported(form)
+    rows = rows_of(path) if form == "csv" else polars.read_parquet(path).to_dicts()
+    assert list(rows[0]) == list(Outcome._fields)
+    assert path.name == f"s.{form}"
+    for row, outcome in zip(rows, outcomes(), strict=True):
+        nested = {name: json.loads(row[name]) for name in ("details", "methods", "seeds", "made")}
+        assert nested == {"details": dict(outcome.details), "methods": [], "seeds": [], "made": {}}
+        plain = {k: v for k, v in outcome._asdict().items() if k not in nested}
+        assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
+    by_problem = {row["problem"]: row for row in rows}
+    assert [by_problem[n]["status"] for n in "abcde"] == ["graded", "graded", "unparsed", "truncated", "failed"]
+    assert len({row["attempt"] for row in rows}) == 5
+    assert {(row["base"], row["variant"]) for row in rows} == {("m", rows[0]["model"])}
+
+
+class Stored:
+    """A store with one outcome of a model that was trained twice."""
+
+    def outcomes(self, cells):
+        uses = (MethodUse("shortest", {"seed": 1}), MethodUse("dpo", {"seed": 4, "beta": 0.1, "at": Path("x")}))
+        first = ("t", "m", 2, "p", 0, "graded", True, "", 1, 2, 3, 0.5, "server", {"parsed": [1]})
+        yield Outcome(*first, 7, "base", uses, "v", (1, 4), MappingProxyType({"training_tokens": 9.0}))
+
+
+def test_the_chain_of_methods_is_in_the_columns(folder) -> None:
+    study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
+    assert write_export(study, Stored(), "csv", folder / "x.csv") == (folder / "x.csv", 1)
+    [row] = rows_of(folder / "x.csv")
+    assert json.loads(row["methods"]) == [
+        {"name": "shortest", "settings": {"seed": 1}},
+        {"name": "dpo", "settings": {"seed": 4, "beta": 0.1, "at": "x"}},
+    ]
+    nested = [json.loads(row[name]) for name in ("seeds", "made", "details")]
+    assert nested == [[1, 4], {"training_tokens": 9.0}, {"parsed": [1]}]
+    assert (row["attempt"], row["base"], row["variant"]) == ("7", "base", "v")
+
+
+def test_jsonl_has_a_line_per_turn(exported) -> None:
+    lines = {line["problem"]: line for line in map(json.loads, exported("jsonl").read_text().splitlines())}
+    assert set(lines) == set("abcd")
+    for given in ANSWERS:
+        line = lines[given["problem"]]
+        assert {k: line[k] for k in given} == given
+        assert line["prompt"] == f"what is {given['problem']}?"
+        assert (line["turn"], line["sample"], line["size"], line["task"]) == (0, 0, 1, "jsonl")
+    assert [(lines[n]["status"], lines[n]["correct"], lines[n]["stop"]) for n in "abcd"] == [
+        ("graded", True, "end"), ("graded", False, "end"), ("unparsed", False, "end"), ("truncated", False, "length")
+    ]  # fmt: skip
+
+
+def test_jsonl_is_what_replay_reads(write, ponder) -> None:
+    """A conversation, exported and replayed, gives the same outcomes; only the model and the clock differ."""
+    task = '[[task]]\nname = "execution"\nsize = [3, 5]\n'
+    write("first.toml", f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "oracle"\nerror = 0.3\n')
+    write("again.toml", f'problems = 3\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "first.jsonl"\n')
+    kept = []
+    for study in ("first", "again"):
+        assert ponder("run", f"{study}.toml").exit_code == 0
+        ponder("export", f"{study}.toml", "--format", "jsonl")
+        lines = [json.loads(line) for line in Path(f"{study}.jsonl").read_text().splitlines()]
+        kept.append([{k: v for k, v in line.items() if k not in ("model", "seconds")} for line in lines])
+    assert kept[0] == kept[1]
+    assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
+
+
+def test_an_inspect_log(exported) -> None:
+    path = exported("inspect")
+    log = json.loads(path.read_text())
+    assert path.name == "s.json"
+    assert (log["version"], log["status"], log["eval"]["task"], log["eval"]["dataset"]["samples"]) == (
+        2,
+        "success",
+        "jsonl",
+        4,
+    )
+    assert log["eval"]["model"] == log["samples"][0]["output"]["model"] == next(iter(log["samples"][0]["model_usage"]))
+    assert log["eval"]["metadata"]["study"]["task"][0]["name"] == "jsonl"
+    assert log["results"]["total_samples"] == 4
+    assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.25
+    samples = {sample["id"]: sample for sample in log["samples"]}
+    ends = {n: (s["output"]["choices"][0]["stop_reason"], s["scores"]["ponder"]["value"]) for n, s in samples.items()}
+    assert ends == {"a": ("stop", "C"), "b": ("stop", "I"), "c": ("stop", "I"), "d": ("max_tokens", "I")}
+    statuses = {n: s["metadata"]["status"] for n, s in samples.items()}
+    assert statuses == {"a": "graded", "b": "graded", "c": "unparsed", "d": "truncated"}
+    assert samples["b"]["scores"]["ponder"]["explanation"]
+    assert samples["a"]["scores"]["ponder"]["explanation"] is None
+    assert samples["a"]["output"]["usage"] == samples["a"]["model_usage"]["m"] == {
+        "input_tokens": 11, "output_tokens": 10, "reasoning_tokens": 7, "total_tokens": 21
+    }  # fmt: skip
+    thinking = [{"type": "reasoning", "reasoning": "so 1"}, {"type": "text", "text": "1"}]
+    assert samples["a"]["messages"] == [
+        {"role": "user", "content": "what is a?"}, {"role": "assistant", "content": thinking}
+    ]  # fmt: skip
+    assert samples["b"]["messages"][-1] == {"role": "assistant", "content": "2"}
+    assert (samples["a"]["input"], samples["a"]["epoch"], samples["a"]["metadata"]["size"]) == ("what is a?", 1, 1)
+
+
+def test_an_inspect_log_of_a_conversation(write, ponder) -> None:
+    write(
+        "s.toml",
+        'problems = 1\nsamples = 2\n[[task]]\nname = "execution"\nsize = 3\n[[model]]\nname = "oracle"\n',
+    )
+    assert ponder("run", "s.toml").exit_code == 0
+    ponder("export", "s.toml", "--format", "inspect")
+    first, second = json.loads(Path("s.json").read_text())["samples"]
+    assert (first["epoch"], second["epoch"]) == (1, 2)
+    roles = [message["role"] for message in first["messages"]]
+    assert roles[-6:] == ["user", "assistant"] * 3
+    assert [o.prompt_tokens for o in outcomes()] == [s["output"]["usage"]["input_tokens"] for s in (first, second)]
+
+
+def test_an_inspect_log_holds_one_model(write, ponder) -> None:
+    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\nerror = [0.0, 0.5]\n')
+    ponder("run", "s.toml", "--set", "problems=1")
+    done = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=1")
+    assert done.exit_code == 2
+    assert "an Inspect log holds one model, and s has 2" in done.stderr
+
+
+def test_a_file_that_can_not_be_written_is_the_users_to_name(exported, ponder) -> None:
+    done = ponder("export", "s.toml", "-o", "no/such/folder.csv")
+    assert done.exit_code == 2
+    assert "can't write no/such/folder.csv" in done.stderr
+    assert "hint: name another file with -o" in done.stderr

@@ -1,0 +1,226 @@
+"""Pages in a browser: live charts under the page's own policy, with tooltips, zoom and legends, and nothing else runs.
+
+These are apart from the other tests of the report: Playwright runs an event loop that a study's run can't share.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pytest
+from everyday import CHARTS, EVIL, write_reports
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+import ponder as package
+from ponder.report.charts import draw
+from ponder.report.document import document
+from ponder.report.notebook import renderer
+
+CHROMIUM = shutil.which("chromium") or ("chromium" if os.environ.get("CI") else None)
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed: scripts/system-packages")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    write_reports(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser(reports: Path) -> Iterator[Browser]:
+    del reports  # is written before the browser starts
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page in the browser, with everything that it complained of or asked for."""
+
+    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
+        self.page: Page = browser.new_context(viewport={"width": 1280, "height": 1000}, **context).new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.resolve().as_uri())
+
+    def _hear(self, said: Any) -> None:
+        # Vega warns of oddities in a chart as its author wrote it; `chart:` is a chart that had to fall back.
+        if said.type == "error" or said.text.startswith("chart:"):
+            self.complaints.append(said.text)
+
+    def live(self) -> Any:
+        """The charts, once each of them has been drawn."""
+        charts = self.page.locator("figure.chart")
+        expect(charts.locator("svg")).to_have_count(charts.count(), timeout=60_000)
+        return charts
+
+    def hover(self, mark: Any) -> Any:
+        """Point at a mark, and return its tooltip."""
+        mark.scroll_into_view_if_needed()
+        box = mark.bounding_box()
+        self.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
+        return self.page.locator("#vg-tooltip-element.visible")
+
+
+def axis_labels(chart: Any) -> list[str]:
+    return sorted(chart.locator(".role-axis-label text").all_text_contents())
+
+
+def test_everyday_charts_are_live(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/everyday/report.html")
+    charts = opened.live()
+    assert opened.complaints == []
+    assert charts.count() == len(CHARTS)
+    captions = dict(zip(CHARTS, charts.locator("figcaption").all_text_contents(), strict=True))
+    zoomed = {kind for kind, caption in captions.items() if "zoom" in caption}
+    highlighted = {kind for kind, caption in captions.items() if "legend" in caption}
+    assert zoomed == {"scatter", "logarithmic", "lines", "area", "facet", "repeat", "concat", "layered", "text", "regression"}
+    assert highlighted == {"bar", "scatter", "lines", "area", "facet", "layered", "pie"}
+    for kind, mark in (("bar", "rect"), ("heatmap", "rect"), ("scatter", "symbol"), ("layered", "symbol")):
+        chart = charts.nth(list(CHARTS).index(kind))
+        expect(opened.hover(chart.locator(f".mark-{mark}.role-mark path").first)).to_contain_text("b")
+    assert opened.complaints == []
+
+
+def test_a_live_chart_looks_like_its_picture(reports, browser) -> None:
+    """Interaction adds nothing that is seen before the first click: same size, same marks, same opacity."""
+    page = reports / "reports/everyday/report.html"
+    charts = Opened(browser, page).live()
+    for number, kind in enumerate(CHARTS):
+        svg = (page.parent / f"everyday{f'-{number + 1}' if number else ''}.svg").read_text()
+        live = charts.nth(number).locator("svg").evaluate("element => element.outerHTML")
+        for counted in ('aria-roledescription="point"', 'aria-roledescription="bar"', 'opacity="0.7"', 'opacity="0.3"'):
+            assert live.count(counted) == svg.count(counted), (kind, counted)
+
+
+def test_tooltip_zoom_and_legend(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/s/report.html")
+    effort = opened.live().first
+    assert opened.requests == [(reports / "reports/s/report.html").resolve().as_uri()]
+    point = effort.locator(".mark-symbol.role-mark path").last
+    expect(opened.hover(point)).to_contain_text("tokens")
+
+    before, scrolled = axis_labels(effort), opened.page.evaluate("scrollY")
+    opened.page.mouse.wheel(0, 50)  # the wheel alone scrolls the page
+    opened.page.wait_for_timeout(300)
+    assert (axis_labels(effort), opened.page.evaluate("scrollY")) == (before, scrolled + 50)
+    opened.hover(point)
+    opened.page.keyboard.down("Control")
+    opened.page.mouse.wheel(0, -300)
+    opened.page.keyboard.up("Control")
+    opened.page.wait_for_timeout(300)
+    assert axis_labels(effort) != before
+    box = effort.locator("svg").bounding_box()
+    opened.page.mouse.dblclick(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+    opened.page.wait_for_timeout(300)
+    assert axis_labels(effort) == before
+
+    def faded() -> int:
+        opened.page.wait_for_timeout(300)
+        opacities = effort.locator(".role-mark path").evaluate_all("all => all.map(e => +e.getAttribute('opacity'))")
+        return sum(0 < opacity < 0.12 for opacity in opacities)
+
+    entry = effort.locator(".role-legend-label text").filter(has_text="solved").first
+    assert faded() == 0
+    entry.click()
+    assert faded() > 0
+    entry.click()
+    assert faded() == 0
+    assert opened.complaints == []
+
+
+def test_without_javascript_the_pictures_are_there(reports, browser) -> None:
+    page = Opened(browser, reports / "reports/s/report.html", java_script_enabled=False).page
+    pictures = page.locator("figure.chart img")
+    assert pictures.count() == 2
+    assert all(pictures.nth(n).bounding_box()["height"] > 200 for n in range(2))
+    assert page.locator("figure.chart svg").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_never_scrolls_sideways(reports, browser, width) -> None:
+    for study in ("s", "everyday"):
+        opened = Opened(browser, reports / f"reports/{study}/report.html")
+        opened.page.set_viewport_size({"width": width, "height": 844})
+        opened.live()
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative", "scale": {"zero": "oops"}}}},
+        {"mark": {"type": "nothing"}},
+        {"mark": "point", "data": {"url": "https://example.org/data.json"}},
+        {"layer": None},
+    ],
+    ids=["a wrong value", "no such mark", "data from elsewhere", "no chart at all"],
+)
+def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change) -> None:
+    good = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
+    chart = draw("x", good)._replace(spec=good | change)
+    (tmp_path / "x.html").write_text(document("chart.html", title="x", chart=chart))
+    opened = Opened(browser, tmp_path / "x.html")
+    opened.page.wait_for_timeout(500)
+    assert opened.page.locator("figure.chart > *").first.bounding_box()["height"] > 20
+    assert len(opened.requests) == 1
+
+
+def test_a_chart_that_can_not_be_made_interactive_is_drawn_as_it_is(tmp_path, browser) -> None:
+    spec = {
+        "data": {"values": [{"a": 1, "b": 2}]}, "mark": "point", "params": [{"name": "zoom_0", "value": 5}],
+        "encoding": {"x": {"field": "a", "type": "quantitative"}, "y": {"field": "b", "type": "quantitative"}},
+    }  # fmt: skip
+    (tmp_path / "x.html").write_text(document("chart.html", title="x", chart=draw("x", spec)))
+    opened = Opened(browser, tmp_path / "x.html")
+    assert opened.live().locator(".mark-symbol path").count() == 1
+    assert opened.page.locator("figcaption").text_content() == ""
+
+
+def test_a_hostile_page_runs_nothing_but_vega(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/evil/report.html")
+    chart = opened.live()
+    assert opened.page.title() == "t"
+    assert opened.page.locator("img").count() == 0
+    assert "</script><script>document.title" in chart.text_content()  # the label, as text in the legend
+    assert opened.complaints == []
+
+
+def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, tmp_path) -> None:
+    page = (reports / "reports/s/report.html").read_text()
+    bad = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><style>h1{color:red}</style>"
+    (tmp_path / "bad.html").write_text(page.replace("<main>", f"<main>{bad}<p style='color:red' id=styled>x</p>"))
+    opened = Opened(browser, tmp_path / "bad.html")
+    opened.live()
+    assert opened.page.title() == "Does <b>it</b> break?"
+    colour = "id => getComputedStyle(document.querySelector(id)).color"
+    assert opened.page.evaluate(colour, "#styled") != "rgb(255, 0, 0)"
+    assert opened.page.evaluate(colour, "h1") != "rgb(255, 0, 0)"
+    assert "unsafe" not in opened.page.locator("meta[http-equiv]").get_attribute("content")
+    assert len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4
+
+
+def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:
+    chart = alt.Chart(alt.InlineData(values=[{"a": 1, "c": EVIL}])).mark_point().encode(x="a:Q", color="c:N")
+    bundle = package.show(chart)._repr_mimebundle_(include=None, exclude=None)
+    assert bundle == renderer(chart.to_dict())
+    assert 'sandbox="allow-scripts"' in bundle["text/html"]
+    (tmp_path / "notebook.html").write_text(bundle["text/html"] + bundle["text/html"])  # two charts in one notebook
+    opened = Opened(browser, tmp_path / "notebook.html")
+    for frame in opened.page.frames[1:]:
+        expect(frame.locator("figure.chart svg")).to_have_count(1, timeout=60_000)
+        assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
+        assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(opened.page.frames) == 3
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "data:", "about:"))] == []
