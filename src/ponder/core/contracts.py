@@ -256,7 +256,7 @@ class Model(Plugin, ABC):
 
 
 class Wrapped(Model):
-    """A model around another: what a method that changes the asking returns. It opens, closes and asks the inner one."""
+    """A model around another, which it opens, closes and asks: what a method that changes the asking returns."""
 
     def __init__(self, inner: Model) -> None:
         super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)

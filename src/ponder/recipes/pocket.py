@@ -45,8 +45,8 @@ class Recipe:
     # execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 if letters are also parts of the keys.)
     alike: bool = False
 
-    # If the loss is above `hope` at step `patience` (a step with a checkpoint), training restarts with queries and keys a
-    # third as large: attention that starts sharp can take ten times as long to find what to look up. (The execution
+    # If the loss is above `hope` at step `patience` (a step with a checkpoint), training restarts with queries and keys
+    # a third as large: attention that starts sharp can take ten times as long to find what to look up. (The execution
     # model that ships did not need it, seeds 2 and 3 did.)
     patience: int = 0  # 0: never
     hope: float = 0.0
