@@ -294,3 +294,13 @@ def test_ids_file(write, ponder) -> None:
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "ids.txt:1: not a game id: expected 8 sums, got 7" in result.stderr
+
+
+def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_python() -> None:
+    sft = {"name": "sft", "teachers": [{"name": "pocket", "concurrency": 3, "label": "x"}, {"name": "pocket", "style": "long"}]}
+    train = [{"name": "execution", "dictionary": 6, "per_turn": 0, "size": 2}]
+    study = Study(task=train, model=[{"name": "pocket", "style": "short", "method": [sft]}])
+    teachers = study.cells[0].methods[0].identity()["teachers"]
+    assert [t["name"] for t in teachers] == ["pocket", "pocket"]
+    assert [t.get("style") for t in teachers] == [None, "long"]
+    assert not {"concurrency", "label"} & teachers[0].keys()
