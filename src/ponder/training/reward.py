@@ -147,7 +147,9 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Trained, RewardSetti
     return reader, from_table(RewardSettings, training, "training a reward", "--set")
 
 
-def units(reader: Trained, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int) -> list[Unit]:
+def units(
+    reader: Trained, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
+) -> list[Unit]:
     """The rows of all traces with a known target."""
     pairs = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]
     units = []
