@@ -120,17 +120,12 @@ class Rollouts:
                 except ModelFailure as failure:  # after the model's own retries
                     raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
 
-        async def some_done(
-            waiting: set[asyncio.Task[None]],
-        ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
-            return await asyncio.wait(waiting, timeout=1.0)
-
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
             try:
                 waiting = runner.run(begin())
                 while waiting:
-                    done, waiting = runner.run(some_done(waiting))
+                    done, waiting = runner.run(asyncio.wait(waiting, timeout=1.0))
                     for task in done:
                         task.result()
                     yield {"sampled": len(replies), "of": len(self._problems) * self._n}
