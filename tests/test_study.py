@@ -289,7 +289,7 @@ def test_ids_file(write, ponder) -> None:
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1,1\n8x8:ae__ijcecgbcd,3,1,2,1,1,1,2,1,2,1,2,1,1,1,1,3\n")
     write("s.toml", '[[task]]\nname = "tents"\nids = "ids.txt"\n[[model]]\nname = "oracle"\n')
     assert ponder("run", "s.toml", "--json").exit_code == 0
-    assert "2 were in" in ponder("run", "s.toml").stdout
+    assert "2 were already in" in ponder("run", "s.toml").stdout
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1\n")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2

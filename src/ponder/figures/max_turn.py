@@ -37,14 +37,10 @@ class MaxTurn(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
-        for row in tables["summary"]:
-            below = row["max_turn"] is None and not row["max_turn_low"]
-            reach = f"below {row['max_turn_high']:.3g}" if below and row["max_turn_high"] else span(row, "max_turn")
-            sentences.append(
-                f"{row['series']}: {self.target:.0%} of single turns are right up to {reach} {self.unit}s."
-            )
-        return sentences
+        return [
+            f"{r['series']}: the largest turn with {self.target:.0%} accuracy has {_reach(r)} {self.unit}s."
+            for r in tables["summary"]
+        ]
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         colour = series_colour([r["series"] for r in tables["summary"]])

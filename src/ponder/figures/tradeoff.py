@@ -50,7 +50,8 @@ class Tradeoff(Figure):
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        rows, overlay = tables["summary"], published(self.overlay) if self.overlay else []
+        rows = [row for row in tables["summary"] if _points(tables, row)]
+        overlay = published(self.overlay) if self.overlay else []
         panels = [_panel(tables, row, overlay, first=row is rows[0]) for row in rows]
         if len(panels) == 1:
             return themed(panels[0])
@@ -82,7 +83,7 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
     )
     y = percent("accuracy", "final task accuracy" if first else None)
     colour, shape = _colour(tables), _shape(bool(overlay))
-    placed = place_labels(points, frame) if points else []
+    placed = place_labels(points, frame)
     layers = []
     for source in ("published", "measured"):
         own = [p for p in placed if p["source"] == source]
@@ -106,7 +107,7 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
 
 def _frame(points: Records, size: tuple[int, int]) -> Frame:
     """Logarithmic in tokens, as wide as the points, their intervals and the overlay."""
-    ends = [p.get(f"tokens_{e}") or p["tokens"] for p in points for e in ("low", "high")] or [1.0]
+    ends = [p.get(f"tokens_{e}") or p["tokens"] for p in points for e in ("low", "high")]
     first, last = log10(min(ends)), log10(max(ends))
     margin = 0.1 * (last - first) or 0.3
     return Frame((first - margin, last + margin), (0.0, 1.0), *size, log=True)

@@ -111,7 +111,7 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
 
 
 def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
-    """Turns are averaged in groups, each `blur` times as long as all turns before it, for readability."""
+    """Turns are averaged in groups, each `blur` times as long as all before it, to keep long rollouts readable."""
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
     return Horizon(
