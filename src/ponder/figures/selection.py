@@ -89,7 +89,9 @@ class Selection(Figure):
         below = [published_panel(tables[name], x, title) for name, x, title in drawn if tables[name]]
         if below:
             rows.append(alt.hconcat(*below, spacing=40))
-        note = "Bands and bars: 95 % intervals over problems and training seeds. Marks for one number stand side by side."
+        note = (
+            "Bands and bars: 95 % intervals over problems and training seeds. Marks for one number stand side by side."
+        )
         title = alt.TitleParams("Accuracy after training on selected traces: higher is better", subtitle=note)
         return themed(alt.vconcat(*rows, spacing=50).properties(title=title))
 
