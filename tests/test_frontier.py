@@ -299,7 +299,10 @@ def test_the_frontier_is_drawn_and_said() -> None:
     chances = {r["variant"].removeprefix("pocket + "): r["frontier_chance"] for r in rows}
     perhaps = ", ".join(f"{name} ({c:.0%})" for name, c in chances.items() if 0.05 < c < 0.95)
     assert said[0] == f"tents: on the frontier: perhaps {perhaps}."
-    assert any("sft raises tokens by" in s and "tokens it cost to make never; one training seed" in s for s in said)
+    assert any(
+        "sft raises tokens by" in s and "it never repays the 1,500,000 tokens it cost to make; one training seed" in s
+        for s in said
+    )
     assert any(
         s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s for s in said
     )

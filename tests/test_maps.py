@@ -11,7 +11,7 @@ from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
 from ponder.report.page import draw
-from ponder.stats.grid import grid
+from ponder.stats.grid import grid, matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 
@@ -91,6 +91,33 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     named = [o._replace(model="pocket + full", methods=whole_cache) for o in outcomes if not compressed(o)]
     again = Heatmap().estimate([*(o for o in outcomes if compressed(o)), *named])
     assert again["without"] == tables["without"]
+
+
+def test_the_gain_of_the_best_cell_is_corrected_for_picking_it_from_many() -> None:
+    outcomes = attempts(better=peak)
+    [row] = Heatmap().estimate(outcomes)["without"]
+    best = [o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)]
+    whole = [o for o in outcomes if not compressed(o)]
+    corrected = paired_difference(*matched(best, whole), level=1 - 0.05 / 9)
+    assert (row["gain_low"], row["gain_high"]) == (corrected.low, corrected.high)
+    single = paired_difference(*matched(best, whole))
+    assert corrected.low < single.low
+    assert "corrected for picking it from 9 cells" in Heatmap().findings(Heatmap().estimate(outcomes))[1]
+    # A map of one cell has nothing to correct for.
+    [row] = Heatmap().estimate(best + whole)["without"]
+    assert (row["gain_low"], row["gain_high"]) == (single.low, single.high)
+
+
+def test_axes_are_named_as_in_the_paper() -> None:
+    spec = Heatmap().draw(Heatmap().estimate(attempts())).to_dict()
+    cells = spec["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]
+    titles = [cells["y"]["title"], cells["x"]["title"], cells["color"]["legend"]["title"]]
+    assert titles == ["local window size", "ratio", "Pass@1"]
+    other = Heatmap(x="token_budget", y="budget")
+    outcomes = [o._replace(details={"token_budget": i % 2}) for i, o in enumerate(attempts()) if compressed(o)]
+    drawn = other.draw(other.estimate(outcomes)).to_dict()
+    encoding = drawn["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]
+    assert (encoding["y"]["title"], encoding["x"]["title"]) == ("budget", "token budget")
 
 
 def test_panels_by_policy_size_and_what_else_varies() -> None:

@@ -297,7 +297,10 @@ def test_ids_file(write, ponder) -> None:
 
 
 def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_python() -> None:
-    sft = {"name": "sft", "teachers": [{"name": "pocket", "concurrency": 3, "label": "x"}, {"name": "pocket", "style": "long"}]}
+    sft = {
+        "name": "sft",
+        "teachers": [{"name": "pocket", "concurrency": 3, "label": "x"}, {"name": "pocket", "style": "long"}],
+    }
     train = [{"name": "execution", "dictionary": 6, "per_turn": 0, "size": 2}]
     study = Study(task=train, model=[{"name": "pocket", "style": "short", "method": [sft]}])
     teachers = study.cells[0].methods[0].identity()["teachers"]

@@ -88,9 +88,7 @@ def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal[
         own = [o for o in trained if untrained[o.model] == name]
         kinds: dict[str, dict[str, Any]] = {}
         asked = []
-        of_model = _kinds(own, chosen, number)
-        for o in own:
-            kind = of_model[o.model]
+        for o, kind in zip(own, _kinds(own, chosen, number), strict=True):
             key = f"{kind['line']} {kind['number']}"
             made = kinds.setdefault(key, {**kind, "made": {}})["made"]
             made[o.seeds] = o.made  # the same in every attempt of a seed
@@ -110,19 +108,15 @@ def _place(student: Student) -> tuple[Any, ...]:
     return student.by != UNTRAINED, student.by, size, student.line, student.number
 
 
-def _kinds(own: Sequence[Outcome], chosen: str, number: str) -> dict[str, dict[str, Any]]:
-    """How the traces of each model were selected. Students that differ in more than the seed are different kinds."""
-    models = {o.model: o for o in own}
-    rests = in_words({model: beside(o, chosen, number) for model, o in models.items()}, but=("seed", "reward"))
-    rewards = {_reward(o, chosen) for o in models.values() if setting(o, chosen) == REWARD}
-    kinds = {}
-    for model, o in models.items():
-        by, rest = str(setting(o, chosen)), rests[model]
+def _kinds(own: Sequence[Outcome], chosen: str, number: str) -> Iterator[dict[str, Any]]:
+    """How the traces of each student were selected. Students that differ in more than the seed are different kinds."""
+    rests = in_words({o.model: beside(o, chosen, number) for o in own}, but=("seed", "reward"))
+    rewards = {_reward(o, chosen) for o in own if setting(o, chosen) == REWARD}
+    for o in own:
+        by, rest = str(setting(o, chosen)), rests[o.model]
         reward = _reward(o, chosen) if by == REWARD else ""
         line = ", ".join(part for part in (reward if len(rewards) > 1 and reward else by, rest) if part)
-        named = {"line": line, "by": by, "reward": reward, "rest": rest}
-        kinds[model] = {**named, "number": _number(o, chosen, number)}
-    return kinds
+        yield {"line": line, "by": by, "reward": reward, "rest": rest, "number": _number(o, chosen, number)}
 
 
 def _reward(outcome: Outcome, chosen: str) -> str:

@@ -103,9 +103,10 @@ class Frontier(Figure):
         }[row["verdict"]]
         said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}"
         if row["made_tokens"]:
+            cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
+            after = span(row, "break_even", ",.0f").replace("?", "never")
             never = row["break_even"] is None
-            answers = "never" if never else f"after {span(row, 'break_even', ',.0f').replace('?', 'never')} answers"
-            said += f"; it repays the {row['made_tokens']:,.0f} tokens it cost to make {answers}"
+            said += f"; it never repays {cost}" if never else f"; it repays {cost} after {after} answers"
         return said + ("; one training seed doesn't show how much training varies" if row["seeds"] == 1 else "")
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
