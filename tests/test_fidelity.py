@@ -14,16 +14,10 @@ from ponder.figures.fidelity import Fidelity
 
 def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     details = {} if kl is None else {"kl": kl}
-<<<<<<< HEAD
-    rest = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
-    methods = (MethodUse("compress", {"policy": policy, **settings}),)
-    return Outcome("tents", f"pocket + {policy} policy={policy}", 25, problem, 0, *rest, base="pocket", methods=methods)
-=======
     uses = (MethodUse("compress", {"policy": policy, **settings}),)
     label = " ".join([f"gpt + tools + {policy}", *(f"{k}={v}" for k, v in settings.items())])
     graded = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
     return Outcome("tents", label, 25, problem, 0, *graded, base="gpt + tools", methods=uses, variant=label)
->>>>>>> figures-b
 
 
 DRIFTS = {"random": [0.5, 0.3, 0.4, 0.6], "snapkv": [0.2, 0.1, 0.15, 0.2], "h2o": [0.7, 0.5, 0.5, 0.9]}
