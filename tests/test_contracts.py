@@ -109,7 +109,7 @@ from ponder.core import plugins
 from ponder.runner import study
 listed = {kind: plugins.names(kind) for kind in plugins.KINDS}
 assert listed["tasks"] and study.built_in()
-heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
+heavy = {"numpy", "altair", "jinja2", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
 loaded = heavy & set(sys.modules) | {m for m in sys.modules if m.startswith("ponder.tasks.")}
 sys.exit(f"loaded {loaded}" if loaded else 0)
 """
@@ -123,7 +123,7 @@ import sys
 from ponder import cli
 from ponder.runner import run, store, study
 import ponder.models.endpoint, ponder.tasks.tents
-heavy = {"numpy", "altair", "resvg_py", "vl_convert", "torch", "polars"} & set(sys.modules)
+heavy = {"numpy", "altair", "jinja2", "vl_convert", "torch", "polars"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
