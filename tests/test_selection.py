@@ -351,6 +351,10 @@ def test_near_duplicates_are_alike_in_reply_and_as_a_whole() -> None:
     same_prompt = [Scored(Trace(long, text(n, 30), "so", id=str(n)), 1.0) for n in range(2)]
     same_both = [Scored(Trace(f"{long} {n}", short, "so", id=str(n)), 1.0) for n in range(2)]
     assert [len(kept(pair)) for pair in (same_reply, same_prompt, same_both)] == [2, 2, 1]
+    # Replies with a Jaccard similarity of 0.65, and a prompt that makes the whole traces more similar than 0.9.
+    for seed in range(5):
+        replies = text(seed, 100), edited(text(seed, 100), 4, seed)
+        assert len(kept([Scored(Trace(text("rules", 900), said, "so"), 1.0) for said in replies])) == 2
 
 
 def test_a_phrase_in_common_is_chance() -> None:
