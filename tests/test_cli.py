@@ -159,6 +159,19 @@ def test_recipes_are_commands(ponder) -> None:
     assert "Missing option '-o'" in ponder("make", "pocket").stderr
 
 
+def test_a_recipe_s_parameters_are_options(ponder, folder, monkeypatch) -> None:
+    (folder / "mine.py").write_text(
+        'def make(folder, steps: int,  # to train\n         note="#"):\n    """Train mine."""\n'
+    )
+    (folder / "other.py").write_text("def made(folder): ...\n")
+    monkeypatch.setattr("ponder.cli.making.RECIPES", folder)
+    text = ponder("make", "mine", "--help").stdout
+    assert "--steps INTEGER  To train.  [required]" in text
+    assert "Train mine." in text
+    assert "Missing option '--steps'" in ponder("make", "mine", "-o", "x").stderr
+    assert "hint: known: mine, model, reward" in ponder("make", "zzz").stderr
+
+
 def test_score_then_select(ponder, traces) -> None:
     scored = ponder("score", traces, "--reward", "oracle")
     assert (scored.exit_code, scored.stdout) == (0, "traces.scored.jsonl\n"), scored.output

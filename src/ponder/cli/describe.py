@@ -54,8 +54,8 @@ def find(name: str) -> tuple[str, type[Any]]:
     if kinds:
         hint = " or ".join(f"{kind}/{rest}" for kind in kinds)
         raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
-    known = [n for kind in plugins.KINDS for n in plugins.names(kind)]
-    raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(name, [*known, *built_in()]))
+    known = {*built_in(), *(n for kind in plugins.KINDS for n in plugins.names(kind))}
+    raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(rest, known))
 
 
 def _kind_of_file(name: str) -> tuple[str, type[Any]]:

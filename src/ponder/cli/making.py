@@ -133,14 +133,10 @@ def _options(recipe: _Recipe) -> Iterator[click.Option]:
     defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*map(ast.literal_eval, arguments.defaults)]
     for parameter, default in list(zip(arguments.args, defaults, strict=True))[1:]:
         kind = int if isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "int" else str
-        yield click.Option(
-            [f"--{parameter.arg.replace('_', '-')}"],
-            type=kind,
-            required=default is None,
-            default=default,
-            show_default=bool(default),
-            help=_sentence(recipe.comments.get(parameter.lineno, "")),
-        )
+        given: dict[str, Any] = {"required": True} if default is None else {"default": default}
+        about = _sentence(recipe.comments.get(parameter.lineno, ""))
+        name = f"--{parameter.arg.replace('_', '-')}"
+        yield click.Option([name], type=kind, show_default=bool(default), help=about, **given)
 
 
 def _sentence(comment: str) -> str:
