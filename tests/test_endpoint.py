@@ -173,6 +173,18 @@ def test_tokens_per_minute(serve, clock) -> None:
     assert clock.slept == [0, 0, 30, 30, 30]
 
 
+def test_a_try_that_fails_is_not_charged(serve, clock) -> None:
+    model = Endpoint(id="m", url=serve(busy_first=2, retry_after="1").url, tokens_per_minute=320)
+
+    async def after_an_answer() -> None:
+        async with model:
+            model._pace._mean = 160.0
+            await model.complete(request())
+
+    asyncio.run(after_an_answer())
+    assert clock.slept == [0, 1, 0, 1, 0]
+
+
 def test_cancelling_closes_the_connection(serve) -> None:
     served = serve(hold_after=0)
 

@@ -145,6 +145,13 @@ def test_sums_alone_are_not_enough() -> None:
     assert p.solutions() == []
 
 
+@pytest.mark.parametrize("camp", ["TA. ..A ..T", ".AT A.. T..", "TA .A .T"])
+def test_tents_touch_at_an_edge_or_a_corner(camp) -> None:
+    """Sums and pairs are right, so nothing else is wrong with these."""
+    assert puzzle(camp).check(drawn(camp)) == "tents touch"
+    assert drawn(camp) not in puzzle(camp).solutions()
+
+
 def test_a_tent_may_touch_two_trees() -> None:
     p = puzzle("ATAT")  # the second tent stands between both trees
     assert p.check(drawn("ATAT")) is None
