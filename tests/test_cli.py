@@ -226,6 +226,7 @@ def test_show_a_puzzle(ponder) -> None:
     shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
     assert shown["size"] == 36
     assert len(json.loads(shown["answer"])) == 6
+    assert ponder("show", "caches/oracle").stdout.startswith("eviction policy oracle\n")
     assert ponder("show", "tents", "--seed", "1").stdout != ponder("show", "tents").stdout
 
 
