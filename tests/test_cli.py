@@ -97,6 +97,7 @@ def test_json(ponder, words) -> None:
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),
+        (["new", "task", "My_task"], "hint: use lower-case letters"),
         (["new", "tsk", "mine"], "hint: did you mean `task`?"),
         (["check", "./none.py"], "there is no file"),
         (["fit", "effort"], "hint: use `ponder prepare STUDY`"),
