@@ -97,6 +97,7 @@ def test_json(ponder, words) -> None:
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),
+        (["new", "task", "My_task"], "hint: use lower-case letters"),
         (["new", "tsk", "mine"], "hint: did you mean `task`?"),
         (["check", "./none.py"], "there is no file"),
         (["fit", "effort"], "hint: use `ponder prepare STUDY`"),
@@ -226,6 +227,7 @@ def test_show_a_puzzle(ponder) -> None:
     shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
     assert shown["size"] == 36
     assert len(json.loads(shown["answer"])) == 6
+    assert ponder("show", "caches/oracle").stdout.startswith("eviction policy oracle\n")
     assert ponder("show", "tents", "--seed", "1").stdout != ponder("show", "tents").stdout
 
 
