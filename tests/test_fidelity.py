@@ -16,7 +16,8 @@ def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     details = {} if kl is None else {"kl": kl}
     rest = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
     methods = (MethodUse("compress", {"policy": policy, **settings}),)
-    return Outcome("tents", f"pocket + {policy} policy={policy}", 25, problem, 0, *rest, base="pocket", methods=methods)
+    label = f"pocket + {policy} {settings}"
+    return Outcome("tents", label, 25, problem, 0, *rest, base="pocket", methods=methods)
 
 
 DRIFTS = {"random": [0.5, 0.3, 0.4, 0.6], "snapkv": [0.2, 0.1, 0.15, 0.2], "h2o": [0.7, 0.5, 0.5, 0.9]}
@@ -40,7 +41,7 @@ def test_policies_are_set_against_the_reference_text_by_text() -> None:
     assert points["random"]["less"] is None
     (said,) = Fidelity().findings(Fidelity().estimate(OUTCOMES))
     assert "snapkv drifts least" in said
-    assert "better than random text by text: snapkv; worse: h2o" in said
+    assert "less drift than random, paired by text: snapkv; more: h2o" in said
 
 
 def test_only_what_is_swept_tells_points_apart() -> None:
