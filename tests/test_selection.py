@@ -444,12 +444,15 @@ def test_what_is_good_for_its_length_is_found() -> None:
 
 
 def test_lengths_are_matched_within_a_teacher() -> None:
-    """One teacher is long and scores high; each has its best for its length, which across both would be the other's."""
+    """One teacher is longer and always scores higher; each is ranked among its own traces of similar length.
+
+    Ranked together, the other teacher would be kept only at lengths that it alone has.
+    """
     rng = random.Random(5)
     traces = []
     for n in range(400):
         long = n % 2
-        tokens = rng.randrange(100, 200) + 80 * long
+        tokens = rng.randrange(100, 200) + 50 * long
         name, good = f"{n:03}", rng.random()
         traces.append(scored(name, good + 5 * long, name, f"{n}?", tokens=tokens, teacher=f"t{long}"))
     found = select(traces, Choice(per_teacher=20, match_length=True, keep_duplicates=True))
@@ -457,6 +460,8 @@ def test_lengths_are_matched_within_a_teacher() -> None:
         chosen = [one.score - 5 * teacher for one in found.kept if int(one.id) % 2 == teacher]
         assert len(chosen) == 20
         assert np.mean(chosen) > 0.85
+        lengths = [one.tokens for one in found.kept if int(one.id) % 2 == teacher]
+        assert sum(150 <= tokens < 200 for tokens in lengths) >= 5  # where both teachers have traces
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 150])
@@ -694,7 +699,7 @@ def test_select_leaves_out_what_a_study_asks(ponder, write) -> None:
         (["score", "traces.jsonl", "--reward", "oracle", "-o", "traces.jsonl"], "would be overwritten"),
         (["score", "traces.jsonl", "--reward", "oracle", "-o", "no/where.jsonl"], "can't write no/where.jsonl"),
         (["score", "empty.jsonl", "--reward", "oracle"], "there are no traces in empty.jsonl"),
-        (["select", "traces.jsonl"], "nothing says how many to keep"),
+        (["select", "traces.jsonl"], "nothing limits how many traces to keep"),
         (["select", "traces.jsonl", "--top", "2"], "no trace has a score"),
         (["select", "two.jsonl", "--top", "2"], "scores of two rewards can't be ranked together: `a 1` and `b 2`"),
         (["select", "odd.jsonl", "--top", "2"], "trace x: score must be a number, not 'high'"),
@@ -719,6 +724,23 @@ def test_mistakes_on_the_command_line(ponder, write, words, message) -> None:
     assert message in result.stderr
     assert not result.stdout
     assert not list(Path().glob("*.chosen.jsonl"))
+
+
+def test_the_best_are_written_first(folder) -> None:
+    rows = [{"id": f"t{n}", "question": f"{text(n)}?", "answer": text(n + 9), "score": n % 4} for n in range(7)]
+    Path("scored.jsonl").write_text(lines_of(rows))
+    progress = list(Selecting(read(Path("scored.jsonl")), Choice(top=4), Path("out.jsonl")))
+    assert progress == [{"read": "0"}, {"read": "7", "kept": "4"}]
+    assert [(row["id"], row["chosen"]["rank"]) for row in read_json("out.jsonl")] == [
+        ("t3", 1), ("t2", 2), ("t6", 3), ("t1", 4)
+    ]  # fmt: skip
+
+
+def test_selecting_reports_progress(folder, monkeypatch) -> None:
+    monkeypatch.setattr("ponder.traces.select_file.EVERY", 3)
+    Path("scored.jsonl").write_text(lines_of(records(7)))
+    progress = list(Selecting(read(Path("scored.jsonl")), Choice(by="all"), Path("out.jsonl")))
+    assert [report["read"] for report in progress] == ["0", "3", "6", "7"]
 
 
 def test_an_odd_score_can_be_passed_over(folder) -> None:
