@@ -10,21 +10,21 @@ demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a
 	.venv-demo/bin/ponder run effort --store reports/demo.db
 	.venv-demo/bin/ponder report effort --store reports/demo.db -o reports/effort
 
-test: $(VENV)/.installed lint  ## everything that must hold
-	$(VENV)/bin/python -m pytest
+test: $(VENV)/.installed lint  ## ruff, mypy --strict, and the whole suite on all cores
+	$(VENV)/bin/python -m pytest -n auto
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.installed  ## (scripts/bench-peers installs the peers) speed and memory beside the peers; takes a while, run by hand
+bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs; by hand, takes long
 	$(VENV)/bin/python benchmarks/tents_generation.py
 	$(VENV)/bin/python benchmarks/run_loop.py
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/pocket.py
-	$(VENV)/bin/python benchmarks/longest_turn.py
+	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/caches.py
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
 	$(VENV)/bin/python benchmarks/length_rl.py

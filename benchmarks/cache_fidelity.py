@@ -1,13 +1,13 @@
-"""The policies that kvpress has too, beside its own: drift from the full cache on the same texts, and time a token.
+"""Compares eviction policies with kvpress's: drift from the full cache on the same texts, and time per token.
 
-Both cut the same model's cache from 128 columns to 96. `protected` is ours as it comes: each head chooses, and the
-question, four sinks and the last 16 stay. kvpress protects no question, so the column beside its own protects what it
-does and lets the same heads choose together. It needs a transformers of its own, so times stand as multiples of the
-stock full cache's in the same environment. scripts/bench-peers installs it.
+Both prune the same model's cache from 128 columns to 96. The column `protected` has our defaults: each head evicts for
+itself, and the question, four sinks and the last 16 tokens are protected. kvpress doesn't protect the question, so the
+column beside its own protects what it protects, with the same granularity. It needs another version of transformers, so
+times are multiples of the stock full cache's in the same environment. scripts/bench-peers installs it.
 
-Where the two still differ: kvpress doesn't keep columns in order, so after its first cut `streaming` no longer knows
-which are its sinks; its `snapkv` gives all queries of the window the last one's rotation; its `h2o` sees only the last
-query's attention.
+Remaining differences: kvpress doesn't keep columns in order, so after its first pruning `streaming` no longer knows
+which columns are sinks; its `snapkv` gives all queries of the window the rotary embedding of the last one; its `h2o`
+sees only the last query's attention.
 """
 
 from __future__ import annotations
@@ -41,26 +41,28 @@ SIZE, TEXTS, LONGEST = 64, 4, 500
 TARGET, INTERVAL = 96, 32
 
 
-def keep(window: int, sinks: int, share: Literal["layer", "head"] = "head", *, question: bool = False) -> CacheBudget:
-    """Cut at target + interval columns; the ratio is such that the target is left."""
+def budget(
+    window: int, sinks: int, granularity: Literal["layer", "head"] = "head", *, question: bool = False
+) -> CacheBudget:
+    """Prune at target + interval columns, with the ratio that leaves the target."""
     ratio = (TARGET - window + 0.5) / (TARGET + INTERVAL - window)
-    return CacheBudget(TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, share=share)
+    return CacheBudget(TARGET + INTERVAL, window, ratio, sinks=sinks, question=question, granularity=granularity)
 
 
-OURS = keep(window=16, sinks=4, question=True)
-# Each beside what kvpress protects and lets choose together under the same policy.
+OURS = budget(window=16, sinks=4, question=True)
+# With what kvpress protects, and its granularity, under the same policy.
 POLICIES: dict[str, tuple[Policy, CacheBudget]] = {
-    "streaming": (Streaming(), keep(window=1, sinks=4)),
-    "random": (Random(), keep(window=1, sinks=0)),
-    "last_query": (LastQuery(), keep(window=1, sinks=0, share="layer")),
-    "snapkv": (Snapkv(queries=INTERVAL - 1), keep(window=INTERVAL - 1, sinks=0)),
-    "h2o": (H2o(), keep(window=1, sinks=0)),
+    "streaming": (Streaming(), budget(window=1, sinks=4)),
+    "random": (Random(), budget(window=1, sinks=0)),
+    "last_query": (LastQuery(), budget(window=1, sinks=0, granularity="layer")),
+    "snapkv": (Snapkv(queries=INTERVAL - 1), budget(window=INTERVAL - 1, sinks=0)),
+    "h2o": (H2o(), budget(window=1, sinks=0)),
 }
-Text = tuple[list[int], list[int]]  # a prompt, and what was said after it
+Text = tuple[list[int], list[int]]  # a prompt and its reply
 
 
 def texts(model: Any) -> list[Text]:
-    """What the model itself says to a few puzzles."""
+    """The model's own replies to puzzles."""
     task, spoken, found = Tents(), CODECS["tents"], list[Text]()
     for problem in itertools.islice(task.problems(SIZE, seed=1), TEXTS):
         prompt = spoken.encode(spoken.prompt(Request.first_turn(task, problem)))
@@ -73,8 +75,8 @@ def texts(model: Any) -> list[Text]:
     return found
 
 
-def seconds_a_token(model: Any, given: list[Text], policy: Policy | None) -> float:
-    """Under a policy, or with the stock full cache."""
+def seconds_per_token(model: Any, given: list[Text], policy: Policy | None) -> float:
+    """CPU time with a pruned cache, or with the stock full cache."""
     spent, tokens = 0.0, 0
     for prompt, said in given:
         cache: Any = SelectCache(model, policy, OURS) if policy else DynamicCache()
@@ -88,8 +90,8 @@ def seconds_a_token(model: Any, given: list[Text], policy: Policy | None) -> flo
     return spent / tokens
 
 
-def mean_kl(model: Any, given: list[Text], policy: Policy, held: CacheBudget) -> float:
-    drifts = [drift(model, *text, policy, held) for text in given]
+def mean_kl(model: Any, given: list[Text], policy: Policy, limits: CacheBudget) -> float:
+    drifts = [drift(model, *text, policy, limits) for text in given]
     return sum(d.kl * d.tokens for d in drifts) / sum(d.tokens for d in drifts)
 
 
@@ -99,27 +101,27 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype="float32").eval()
     given = texts(model)
     theirs = kvpress(given)
-    stock, rows = seconds_a_token(model, given, None), []
+    stock, rows = seconds_per_token(model, given, None), []
     for name, (policy, alike) in POLICIES.items():
-        kls = [mean_kl(model, given, policy, held) for held in (OURS, alike)]
-        time_a_token = seconds_a_token(model, given, policy) / stock
+        kls = [mean_kl(model, given, policy, limits) for limits in (OURS, alike)]
+        time_a_token = seconds_per_token(model, given, policy) / stock
         row = [name, *(f"{kl:.3f}" for kl in kls), f"{time_a_token:.2f}×"]
         if theirs:
             row += [f"{theirs[name]['kl']:.3f}", f"{theirs[name]['seconds'] / theirs['full']['seconds']:.2f}×"]
         rows.append(row)
     prompts, said = ([len(part) for part in parts] for parts in zip(*given, strict=True))
     print(
-        f"prompts of {min(prompts)} to {max(prompts)} tokens, texts of {min(said)} to {max(said)}; KL in nats a token"
+        f"prompts of {min(prompts)} to {max(prompts)} tokens, texts of {min(said)} to {max(said)}; KL in nats per token"
     )
     heads = ["policy", "protected KL", "KL", "time"]
     print(table(rows, [*heads, "kvpress KL", "kvpress time"] if theirs else heads))
     times = f"{1000 * stock:.1f}" + (f" and {1000 * theirs['full']['seconds']:.1f}" if theirs else "")
-    print(f"time: of the stock full cache's under the same transformers, {times} ms a token")
+    print(f"time: relative to the stock full cache's with the same transformers, {times} ms per token")
 
 
 def kvpress(given: list[Text]) -> dict[str, dict[str, float]]:
     if not KVPRESS_PYTHON.exists():
-        print("kvpress is left out: scripts/bench-peers installs it", file=sys.stderr)
+        print("kvpress isn't installed, so it is left out: scripts/bench-peers installs it", file=sys.stderr)
         return {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,12 +1,12 @@
-"""What a cache that forgets saves, a token, and what the labels of DynTS cost: time and memory, in one run.
+"""What a pruned KV cache saves per token, and what the labels of DynTS cost: time and memory.
 
     python benchmarks/caches.py [decode] [labels]
 
-CPU time of one thread throughout. Decoding is measured on a random Llama of SmolLM2-135M's shape whose caches are
-filled with random keys and values, in the chunks that decoding would have cut them in. Two full caches stand beside
-ours: the stock one, which copies itself at every token, and our own in a buffer. The second is the fair one: what is
-gained on it is gained by forgetting, and the rest by the buffer and the kernel. No cache can be faster than none, so a
-step without context is shown as well.
+All times are CPU time of one thread. Decoding is measured on a random Llama of SmolLM2-135M's shape; its caches are
+filled with random keys and values, and pruned as often as decoding would have pruned them. Two full caches are
+compared: transformers' own, which copies itself at every token, and ours in a buffer. The second comparison is the fair
+one: its gain comes from eviction alone, the rest from the buffer and the kernel. A step without context is the lower
+bound.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from measured import cost, table, verdict
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from ponder.caches import CacheBudget, SelectCache
-from ponder.caches._fidelity import room
+from ponder.caches._fidelity import tokens_until_pruning
 from ponder.caches.dynts.labels import importance
 from ponder.caches.full import Full
 from ponder.caches.random import Random
 
 HELD = CacheBudget(budget=1152, window=256, ratio=0.75, question=False)  # from 928 columns to 1,152: about 1k
-CYCLE = 224  # tokens from one cut to the next
-ROUNDS, STEPS = 7, 4  # a full cache takes so many steps in each round; ours takes a cycle over all rounds
-BARS = {2048: (1.4, None), 8192: (3.0, 1.5), 16384: (5.0, 2.3)}  # times the stock full cache's speed, and our own's
+CYCLE = 224  # tokens from one pruning to the next
+ROUNDS, STEPS = 7, 4  # steps of a full cache per round; the pruned one takes one cycle over all rounds
+BARS = {
+    2048: (1.4, None),
+    8192: (3.0, 1.5),
+    16384: (5.0, 2.3),
+}  # required speed-up over the stock full cache, and over ours
 TRACE, ANSWER, VOCABULARY = 4096, 256, 2048
 
 
@@ -72,26 +76,26 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def fill(model: Any, cache: Any, context: int) -> None:
-    """As if so many tokens had been decoded."""
-    shape, came = model.config, 0
-    while came < context:
-        forgets = isinstance(cache, SelectCache) and cache.keep is not None
-        new = min(context - came, room(cache) if forgets else context)
+    """Fill a cache as if this many tokens had been decoded."""
+    shape, filled = model.config, 0
+    while filled < context:
+        pruned = isinstance(cache, SelectCache) and cache.budget is not None
+        new = min(context - filled, tokens_until_pruning(cache) if pruned else context)
         for index in range(shape.num_hidden_layers):
             keys, values = torch.randn(2, 1, shape.num_key_value_heads, new, shape.head_dim)
             cache.update(keys, values, index)
         if isinstance(cache, SelectCache):
-            cache.settle(None, torch.zeros(1, new, shape.hidden_size), None)
-        came += new
+            cache.after_forward(None, torch.zeros(1, new, shape.hidden_size), None)
+        filled += new
 
 
 def buffered(cache: Any) -> float:
-    """MB that its keys and values lie in."""
+    """MB allocated for keys and values."""
     return sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values)) / 1e6
 
 
 class Decoder:
-    """A model with a cache, filled."""
+    """A model with a filled cache."""
 
     def __init__(self, model: Any, cache: Any, context: int) -> None:
         self.model, self.cache, self.taken = model, cache, list[float]()
@@ -120,19 +124,29 @@ def decoding() -> None:
             held.steps(CYCLE // ROUNDS)
             for decoder in (full, stock, floor):
                 decoder.steps(STEPS)
-        # One of the cycle's steps ends in the cut; what it took beyond the others is shared among them.
-        cut = max(held.taken) - median(held.taken)
-        ours, mine, theirs = median(held.taken) + cut / CYCLE, median(full.taken), median(stock.taken)
+        # One step of the cycle ends with a pruning; its extra time is divided among the steps.
+        pruning = max(held.taken) - median(held.taken)
+        ours, mine, theirs = median(held.taken) + pruning / CYCLE, median(full.taken), median(stock.taken)
         times = [f"{1000 * t:.0f}" for t in (theirs, mine, ours, median(floor.taken))]
-        rows.append((f"{context:,}", *times, f"{1000 * cut:.0f}", f"{theirs / ours:.1f}×", f"{mine / ours:.1f}×"))
-        verdicts.append(verdict(f"ours, of the stock full cache's time at {context:,}", ours / theirs, 1 / stock_bar))
+        rows.append((f"{context:,}", *times, f"{1000 * pruning:.0f}", f"{theirs / ours:.1f}×", f"{mine / ours:.1f}×"))
+        verdicts.append(
+            verdict(
+                f"pruned cache's time as a fraction of the stock full cache's at {context:,}",
+                ours / theirs,
+                1 / stock_bar,
+            )
+        )
         if full_bar:
-            verdicts.append(verdict(f"ours, of our full cache's time at {context:,}", ours / mine, 1 / full_bar))
+            verdicts.append(
+                verdict(
+                    f"pruned cache's time as a fraction of our full cache's at {context:,}", ours / mine, 1 / full_bar
+                )
+            )
         columns = held.cache.held[0][-CYCLE:]
         config = model.config
         a_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4 / 1e6
         assert held.cache.token_bytes / 1e6 == a_token
-        whole = a_token * full.cache.seen[0]
+        whole = a_token * full.cache.seen_tokens[0]
         sizes.append(
             (
                 f"{context:,}",
@@ -146,23 +160,25 @@ def decoding() -> None:
         )
         verdicts.append(
             verdict(
-                f"its buffer, of its formula's peak at {context:,}", buffered(held.cache) / a_token / max(columns), 1.1
+                f"allocated as a fraction of the formula's peak at {context:,}",
+                buffered(held.cache) / a_token / max(columns),
+                1.1,
             )
         )
     heads = (
         "context",
         "stock full ms",
         "our full ms",
-        "held at 1k ms",
+        "pruned to 1k ms",
         "no context ms",
-        "one cut ms",
-        "on stock",
-        "on our full",
+        "one pruning ms",
+        "vs stock",
+        "vs our full",
     )
     print(table(rows, heads))
     print()
-    print("MB: 2 × layers × heads × width × 4 bytes × columns, and what is allocated")
-    heads = ("context", "full", "stock allocated", "held, mean", "peak", "allocated", "ratio")
+    print("MB by formula (2 × layers × heads × width × 4 bytes × columns), and MB allocated")
+    heads = ("context", "full", "stock allocated", "pruned, mean", "peak", "allocated", "ratio")
     print(table(sizes, heads))
     print("\n", "\n".join(verdicts), sep="")
 
@@ -190,19 +206,21 @@ def labels() -> None:
     square = TRACE**2 * 4 / 2**20
     print(table(rows, (f"{TRACE:,} tokens, {ANSWER} of answer", "CPU s", "MB beyond the model")))
     print(
-        f"one head's square of attention: {square:.0f} MB; one layer's: {square * model.config.num_attention_heads:.0f}"
+        f"attention matrix of one head: {square:.0f} MB; of one layer: {square * model.config.num_attention_heads:.0f}"
     )
     print()
-    print(verdict("labels, of a plain pass's time", median(taken["labels"]) / median(taken["plain"]), 1.5))
-    print(verdict("labels, beyond a plain pass's peak", peak["labels"] - peak["plain"], square, " MB"))
+    print(
+        verdict("labels: time as a fraction of a plain pass's", median(taken["labels"]) / median(taken["plain"]), 1.5)
+    )
+    print(verdict("labels: peak memory beyond a plain pass's", peak["labels"] - peak["plain"], square, " MB"))
 
 
 def main(wanted: list[str]) -> None:
     torch.set_num_threads(1)
-    if wanted[:1] == ["read"]:  # a child process, so that its peak memory can be seen
+    if wanted[:1] == ["read"]:  # in a child process, to measure its peak memory
         read(small(), wanted[1])
         return
-    # The labels come first: a child starts out with its parent's peak, and the other model is larger.
+    # Labels first: a child process inherits its parent's peak, and the other model is larger.
     for name, measure in {"labels": labels, "decode": decoding}.items():
         if not wanted or name in wanted:
             measure()

@@ -1,7 +1,7 @@
-"""What a turn of a long conversation costs, beside as many single turns: the same task, server and number of calls.
+"""Compares the client's CPU time per call in long conversations with that of as many single turns.
 
-A conversation sends its whole history with every call and stores each turn as it ends, so that a killed run loses none.
-The CPU of the start is in both.
+Task, server and number of calls are the same. A conversation sends its whole history with every call, and each turn is
+stored as it ends, so that a killed run loses none. Both include the CPU time of the start.
 """
 
 from __future__ import annotations
@@ -44,23 +44,20 @@ def main() -> None:
     calls = rollouts * TURNS
     with serving(0.05) as server:
         single, many = measure(server, calls, 1), measure(server, rollouts, TURNS)
-        few = measure(server, rollouts // 5, TURNS)
+        fifth = measure(server, rollouts // 5, TURNS)
     rows = [
         (name, f"{n:,}", f"{1000 * used.cpu_seconds / n:.2f}", f"{used.peak_mb:.0f}")
         for name, n, used in (
             ("single turns", calls, single),
             (f"{rollouts} rollouts of {TURNS} turns", calls, many),
-            (f"{rollouts // 5} rollouts of {TURNS} turns", calls // 5, few),
+            (f"{rollouts // 5} rollouts of {TURNS} turns", calls // 5, fifth),
         )
     ]
-    print(table(rows, ("asked as", "calls", "CPU ms a call", "peak MB")))
+    print(table(rows, ("asked as", "calls", "CPU ms per call", "peak MB")))
     print()
-    print(
-        verdict(
-            "CPU of a call in a conversation, beside a single turn", many.cpu_seconds / single.cpu_seconds, 1.3, "×"
-        )
-    )
-    print(verdict("memory that five times the rollouts take", many.peak_mb - few.peak_mb, 10, " MB"))
+    ratio = many.cpu_seconds / single.cpu_seconds
+    print(verdict("CPU per call in a conversation, relative to a single turn", ratio, 1.3, "×"))
+    print(verdict("additional memory of five times as many rollouts", many.peak_mb - fifth.peak_mb, 10, " MB"))
 
 
 if __name__ == "__main__":

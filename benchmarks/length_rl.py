@@ -25,7 +25,7 @@ from ponder.core import LengthReward, TrainingProblems
 from ponder.methods.length_rl import LengthRl
 from ponder.models.pocket import Pocket, codec_for
 from ponder.tasks.execution import Execution
-from ponder.training.rollouts import chosen
+from ponder.training.rollouts import draw_problems
 
 PROMPTS, SAMPLES, ITERATIONS, LONGEST, SEED = 16, 8, 2, 512, 1
 MODEL = Pocket(style="long", budget=LONGEST)
@@ -42,25 +42,25 @@ class Apart(LengthReward):
 
 
 def ours(inner: int) -> tuple[float, float]:
-    """Tokens of a rollout, and CPU seconds of an iteration."""
+    """Tokens per rollout, and CPU seconds per iteration."""
     settings = {"problems": PROMPTS, "pool": PROMPTS, "n": SAMPLES, "prioritised": False, "seed": SEED}
-    method = LengthRl(on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings)
+    method = LengthRl(train_on=ON, iterations=ITERATIONS, inner=inner, limit=LONGEST, reward=Apart(), **settings)
     began = time.process_time()
     lengths = [report["tokens"] for report in method.make(MODEL) if "tokens" in report]
     return sum(lengths) / ITERATIONS, (time.process_time() - began) / ITERATIONS
 
 
 def theirs(inner: int) -> tuple[float, float]:
-    folder, spoken, lengths = MODEL.source(TASK).folder, codec_for("execution"), []
+    folder, codec, lengths = MODEL.source(TASK).folder, codec_for("execution"), []
 
     def apart(completion_ids: list[list[int]], **_: object) -> list[float]:
         lengths.extend(map(len, completion_ids))
         return [n % SAMPLES / SAMPLES for n in range(len(completion_ids))]
 
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    asked = [spoken.prompt(one.request()) for one in chosen(ON, PROMPTS, SEED)]
+    asked = [codec.prompt(one.request()) for one in draw_problems(ON, PROMPTS, SEED)]
     prompts = [" ".join(words) for words in asked]
-    assert [tokenizer(text)["input_ids"] for text in prompts] == [spoken.encode(words) for words in asked]
+    assert [tokenizer(text)["input_ids"] for text in prompts] == [codec.encode(words) for words in asked]
     with tempfile.TemporaryDirectory() as scratch:
         config = GRPOConfig(
             scratch, loss_type="dr_grpo", scale_rewards="none", beta=0.0, num_iterations=inner, learning_rate=1e-6,
@@ -92,7 +92,7 @@ def main() -> None:
         ratios.append(seconds / other_seconds)
         counts = f"{tokens:.0f}", f"{other_tokens:.0f}"
         rows.append((inner, *counts, f"{seconds:.2f}", f"{other_seconds:.2f}", f"{other_seconds / seconds:.1f}×"))
-    heads = "steps", "tokens of a rollout", "TRL's", "CPU s an iteration", "TRL's", "ratio"
+    heads = "steps", "tokens per rollout", "TRL's", "CPU s per iteration", "TRL's", "ratio"
     print(table(rows, heads))
     print()
     print(verdict("CPU of length_rl, of GRPOTrainer's", max(ratios), 0.5))

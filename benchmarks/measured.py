@@ -1,6 +1,6 @@
-"""What a command costs: its CPU time and its peak memory, as the kernel counts them when it ends.
+"""Measures a command's CPU time and peak memory, as the kernel reports them when it ends.
 
-CPU time, because wall time on a shared machine measures the neighbours.
+CPU time, because wall time on a shared machine depends on what else runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
 def cost(
     command: Sequence[str], folder: Path, started: Callable[[int], None] = lambda _: None, **environment: str
 ) -> Cost:
-    """Run a command in a folder to its end. What it says is kept from the terminal unless it fails."""
+    """Run a command in a folder to its end. Its output is shown only if it fails."""
     talk = folder / "talk.txt"
     with talk.open("w") as file:
         process = subprocess.Popen(
@@ -46,21 +46,21 @@ def cost(
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(command)} exited with {process.returncode}:\n{talk.read_text()[-2000:]}")
-    # A child starts out with its parent's peak, so the scripts that import this stay small themselves.
+    # A child inherits its parent's peak, so the scripts that import this file must stay small.
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def table(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:
-    """Rows under heads, all but the first column to the right."""
-    cells = [[str(c) for c in row] for row in (heads, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    """A table as text; all columns but the first are right-aligned."""
+    texts = [[str(value) for value in row] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = [
         "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
+        for row in texts
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
 def verdict(claim: str, value: float, limit: float, unit: str = "") -> str:
-    """A target, what was measured, and whether it holds."""
-    return f"{'holds ' if value <= limit else 'MISSED'}  {claim}: {value:.3g}{unit} (at most {limit:g}{unit})"
+    """A target, the measured value, and whether the target is met."""
+    return f"{'met   ' if value <= limit else 'MISSED'}  {claim}: {value:.3g}{unit} (at most {limit:g}{unit})"

@@ -1,7 +1,7 @@
-"""Tokens a CPU second of the pocket model's NumPy engine, beside transformers' `generate` on the same folder.
+"""Compares the tokens per CPU second of the pocket model's NumPy engine with transformers' `generate`, same weights.
 
-The same puzzles, greedy, at most 64 at once, one thread each. `generate` takes batches of equally long prompts, because
-left padding would cost it more; our engine refills its rows as they end.
+Both answer the same puzzles greedily, in batches of up to 64, on one thread. `generate` gets batches of equally long
+prompts, because left padding would cost it more; our engine refills its batch as replies end.
 """
 
 from __future__ import annotations
@@ -14,29 +14,27 @@ from measured import table, verdict
 from transformers import AutoModelForCausalLM
 
 from ponder.core import Request
+from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import CODECS, SHIPPED
-from ponder.models.pocket.engine import Engine, Row
+from ponder.models.pocket.engine import NumpyEngine
 from ponder.tasks.tents import Tents
 
-ROWS, PUZZLES, BUDGET = 64, 256, 400
+BATCH, PUZZLES, BUDGET = 64, 256, 400
 
 
 def prompts(size: int) -> list[list[int]]:
-    task, spoken = Tents(), CODECS["tents"]
+    task = Tents()
     problems = itertools.islice(task.problems(size, seed=1), PUZZLES)
-    return [spoken.encode(spoken.prompt(Request.first_turn(task, problem))) for problem in problems]
+    return [CODECS["tents"].prompt_ids(Request.first_turn(task, problem)) for problem in problems]
 
 
 def ours(asked: list[list[int]]) -> tuple[int, float]:
-    """Tokens written, and CPU seconds."""
-    engine, tokens, waiting = Engine(SHIPPED, ROWS), [], list(asked)
+    """Tokens generated, and CPU seconds."""
+    engine, generations = NumpyEngine(SHIPPED, BATCH), [Generation(prompt, BUDGET) for prompt in asked]
     began = time.process_time()
-    while waiting or engine.busy:
-        while waiting and engine.room:
-            engine.join(Row(waiting.pop(), BUDGET, 0.0, 0, lambda row: tokens.append(len(row.said))))
-        if engine.busy:
-            engine.step()
-    return sum(tokens), time.process_time() - began
+    for _ in generate_all(engine, generations):
+        pass
+    return sum(len(generation.tokens) for generation in generations), time.process_time() - began
 
 
 def theirs(asked: list[list[int]]) -> tuple[int, float]:
@@ -44,8 +42,8 @@ def theirs(asked: list[list[int]]) -> tuple[int, float]:
     tokens, began = 0, time.process_time()
     for _, group in itertools.groupby(sorted(asked, key=len), key=len):
         alike = list(group)
-        for start in range(0, len(alike), ROWS):
-            prompt = torch.tensor(alike[start : start + ROWS])
+        for start in range(0, len(alike), BATCH):
+            prompt = torch.tensor(alike[start : start + BATCH])
             mask = torch.ones_like(prompt)
             with torch.inference_mode():
                 said = model.generate(prompt, attention_mask=mask, max_new_tokens=BUDGET, do_sample=False)

@@ -1,7 +1,7 @@
-"""Scoring pocket traces in batches beside one at a time: CPU time, and memory that doesn't grow with the pile.
+"""Scores pocket traces in batches and one at a time: CPU time, and memory that doesn't grow with the file.
 
-Each is a process of its own that reads its traces from a file and scores them with the pocket reward. What a start
-costs (with a single trace) is taken off. Both run the same code on one thread, with other numbers of traces at once.
+Each measurement is a process that reads traces from a file and scores them with the pocket reward, on one thread. The
+time of a process with a single trace is subtracted. The two cases differ only in the number of traces per batch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 from measured import Cost, cost, table, verdict
 
-MANY, FEW, ALONE = 10_000, 2_000, 2_000  # traces in batches, to compare memory with, and one at a time
+MANY, FEW, ALONE = 10_000, 2_000, 2_000  # traces in batches, in batches for comparing memory, and one at a time
 SCORE = """
 import itertools, sys
 from pathlib import Path
 from ponder.rewards.pocket import Pocket
 from ponder.traces import read, steps
-size, number, at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-some = (steps(trace, "task") for trace in itertools.islice(read(Path("traces.jsonl")), number))
-assert sum(scores.total is not None for scores in Pocket(size=size).scored(some, at_once)) == number
+size, number, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+split = (steps(trace, "task") for trace in itertools.islice(read(Path("traces.jsonl")), number))
+assert sum(scores.total is not None for scores in Pocket(size=size).scored(split, batch)) == number
 """
 
 
@@ -31,7 +31,7 @@ def write(path: Path) -> None:
 
     with path.open("wb") as file:
         for n, trace in enumerate(itertools.islice(traces(7, test=True), MANY)):
-            facts = {name: trace.facts[name] for name in ("task", "problem", "style", "correct")}
+            facts = {name: trace.facts[name] for name in ("codec", "task", "problem", "style", "correct")}
             texts = {"id": str(n), "question": trace.question, "thinking": " ".join(trace.thinking)}
             file.write(msgspec.json.encode({**texts, "answer": trace.answer[0], **facts}) + b"\n")
 
@@ -42,8 +42,8 @@ def main() -> None:
         folder = Path(name)
         write(folder / "traces.jsonl")
 
-        def took(size: str, number: int, at_once: int) -> Cost:
-            return cost([sys.executable, "-c", SCORE, size, str(number), str(at_once)], folder, OMP_NUM_THREADS="1")
+        def took(size: str, number: int, batch: int) -> Cost:
+            return cost([sys.executable, "-c", SCORE, size, str(number), str(batch)], folder, OMP_NUM_THREADS="1")
 
         for size in ("small", "medium", "large"):
             start = took(size, 1, 1).cpu_seconds
@@ -55,8 +55,8 @@ def main() -> None:
     heads = ["", "traces/CPU s", "one at a time", "ratio", f"MB, {FEW:,}", f"MB, {MANY:,}"]
     print(table(rows, heads))
     for size, ratio in ratios.items():
-        print(verdict(f"{size}: one at a time, of the speed in batches", 1 / ratio, 0.2))
-        print(verdict(f"{size}: peak memory of {MANY:,} traces, of that of {FEW:,}", growth[size], 1.1))
+        print(verdict(f"{size}: speed one at a time as a fraction of that in batches", 1 / ratio, 0.2))
+        print(verdict(f"{size}: peak memory of {MANY:,} traces as a fraction of that of {FEW:,}", growth[size], 1.1))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What an attempt costs the client, beside a bare loop, Inspect and lm-eval: one server, one set of prompts, one run.
+"""Compares the client's CPU time per attempt between Ponder, Inspect, lm-eval and a bare aiohttp loop.
 
-Each client is a process of its own that asks for two numbers of attempts. The slope between them is the cost of one
-attempt; what a start costs is left out of it, and shown as the total. Ponder's process does all that `ponder run` does:
-it makes the problems, grades the answers and commits them to its store. `--quick` asks less often.
+All ask the same server the same prompts. Each client runs in a process of its own with two numbers of attempts: the
+slope between the two is the cost of one attempt, without the start; the total includes the start. Ponder's process does
+all that `ponder run` does: it generates the problems, grades the answers and commits them to its store. `--quick` makes
+fewer attempts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ concurrency = {concurrency}
 
 
 class Client(NamedTuple):
-    """A way to ask, and for how many attempts it is asked: a slow one for fewer, or it would take all day."""
+    """A client to measure, and with how many attempts: fewer for a slow one, which would take all day."""
 
     name: str
     command: Callable[[Path, str, int, int], list[str]]
@@ -52,7 +53,7 @@ class Client(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A client's run, as the kernel, the server and the disk saw it."""
+    """One run of a client: what it cost, what the server saw, and how many bytes it stored."""
 
     attempts: int
     cost: Cost
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
 
 @contextmanager
 def serving(seconds: float) -> Iterator[str]:
-    """The address of a server that takes so long for an answer."""
+    """Start a server that takes this long for every answer, and yield its address."""
     command = [sys.executable, str(HERE / "server.py"), str(seconds)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin
@@ -81,7 +82,7 @@ def ponder(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]
 
 
 def peer(script: str, python: Path) -> Callable[[Path, str, int, int], list[str]]:
-    """A client that reads Ponder's prompts from a file."""
+    """The command of another client, which reads Ponder's prompts from a file."""
 
     def command(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
         with (folder / "prompts.jsonl").open("w") as file:
@@ -96,18 +97,18 @@ def peer(script: str, python: Path) -> Callable[[Path, str, int, int], list[str]
 def clients(quick: bool) -> list[Client]:
     most = (1000, 4000) if quick else (2000, 10_000)
     repeats = 1 if quick else 3
-    found = [
+    listed = [
         Client("bare aiohttp loop", peer("floor.py", Path(sys.executable)), most, repeats),
         Client("Ponder", ponder, most, repeats),
     ]
     if PEERS_PYTHON.exists():
-        found += [
+        listed += [
             Client("lm-eval", peer("lm_eval_run.py", PEERS_PYTHON), (500, 2000) if quick else (1000, 4000), repeats),
             Client("Inspect", peer("inspect_eval.py", PEERS_PYTHON), (100, 300) if quick else (200, 1000), 1),
         ]
     else:
-        print("without lm-eval and Inspect: scripts/bench-peers installs them", file=sys.stderr)
-    return found
+        print("lm-eval and Inspect are left out; scripts/bench-peers installs them", file=sys.stderr)
+    return listed
 
 
 def ask(client: Client, server: str, concurrency: int, attempts: int) -> Asked:
@@ -128,7 +129,7 @@ def look(server: str, page: str) -> dict[str, Any]:
 
 
 class Speed(NamedTuple):
-    """CPU milliseconds for one attempt: of the long run with its start, and of each attempt more; medians."""
+    """CPU milliseconds per attempt, as medians: of the long run with its start, and of each additional attempt."""
 
     total: float
     marginal: float
@@ -136,11 +137,11 @@ class Speed(NamedTuple):
     most_in_flight: int
 
 
-def speeds(found: list[Client], server: str, concurrency: int) -> dict[str, Speed]:
-    """How fast each client is; they take turns, so that a noisy minute on the machine is noisy for all."""
-    runs: dict[str, list[list[Asked]]] = {client.name: [] for client in found}
-    for turn in range(max(client.repeats for client in found)):
-        for client in found:
+def speeds(compared: list[Client], server: str, concurrency: int) -> dict[str, Speed]:
+    """Measure each client. They take turns, so that a busy minute of the machine affects all of them."""
+    runs: dict[str, list[list[Asked]]] = {client.name: [] for client in compared}
+    for turn in range(max(client.repeats for client in compared)):
+        for client in compared:
             if turn < client.repeats:
                 runs[client.name].append([ask(client, server, concurrency, n) for n in client.attempts])
     return {name: _speed(pairs) for name, pairs in runs.items()}
@@ -158,11 +159,11 @@ def _speed(runs: list[list[Asked]]) -> Speed:
     )
 
 
-def compare(found: list[Client], server: str) -> list[str]:
-    """The clients side by side; returns what became of the targets."""
+def compare(compared: list[Client], server: str) -> list[str]:
+    """Print the clients side by side; returns whether the targets are met."""
     verdicts = []
     for concurrency in (64, 256):
-        measured = speeds(found, server, concurrency)
+        measured = speeds(compared, server, concurrency)
         ours = measured["Ponder"]
         rows = [
             (
@@ -174,19 +175,19 @@ def compare(found: list[Client], server: str) -> list[str]:
                 f"{measured[client.name].first_request_cpu:.2f}",
                 measured[client.name].most_in_flight,
             )
-            for client in found
+            for client in compared
         ]
         heads = ("client", "attempts", "ms/attempt", "× Ponder", "ms with start", "s to 1st request", "most in flight")
-        print(f"\nCPU of the client, {concurrency} in flight, 50 ms an answer\n\n{table(rows, heads)}")
+        print(f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}")
         verdicts += [
-            verdict(f"CPU for an attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
+            verdict(f"CPU per attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
             verdict(f"CPU before the first request, {concurrency} in flight", ours.first_request_cpu, 0.5, " s"),
         ]
     return verdicts
 
 
 def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
-    """Memory and disk as a run gets longer; returns what became of the targets."""
+    """Print memory and disk as a run gets longer; returns whether the targets are met."""
     runs = [ask(client, server, 64, n) for n in lengths]
     ratios = [run.stored_bytes / run.seen["body_bytes"] for run in runs]
     rows = [
@@ -204,24 +205,24 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
     peaks = [run.cost.peak_mb for run in runs]
     return [
         verdict("peak memory", max(peaks), 100, " MB"),
-        verdict(f"memory that {lengths[-1]:,} attempts take beyond {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),
-        verdict("bytes stored for a byte of replies", max(ratios), 1),
+        verdict(f"memory of {lengths[-1]:,} attempts above that of {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),
+        verdict("bytes stored per byte of replies", max(ratios), 1),
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="fewer attempts, once each")
+    parser.add_argument("--quick", action="store_true", help="fewer attempts, each client once")
     quick = parser.parse_args().quick
-    found = clients(quick)
-    ours = next(client for client in found if client.name == "Ponder")
+    compared = clients(quick)
+    ours = next(client for client in compared if client.name == "Ponder")
     with serving(0.05) as server:
-        verdicts = compare(found, server)
+        verdicts = compare(compared, server)
         verdicts += growth(ours, server, (1000, 10_000) if quick else (1000, 10_000, 50_000))
-    # At 50 ms an answer a client would have to send one each 0.2 ms to keep 256 open: that takes a slower server.
+    # With 50 ms per answer, keeping 256 in flight takes a request every 0.2 ms; a slower server makes that possible.
     with serving(1.0) as server:
         idle = 256 - ask(ours, server, 256, 1024).seen["most_in_flight"]
-        verdicts.append(verdict("of 256 connections, never used at once with 1 s an answer", idle, 0))
+        verdicts.append(verdict("connections of 256 that were never used at once, with 1 s per answer", idle, 0))
     print("\n" + "\n".join(verdicts))
 
 

@@ -1,8 +1,8 @@
-"""A chat endpoint that costs next to nothing: every answer takes equally long, however many are in flight.
+"""A chat endpoint that takes almost no CPU time: every answer takes equally long, however many are in flight.
 
-HTTP by hand on asyncio's protocols, because a framework would take more CPU than the clients that are measured. It
-notes what only a server sees: how many were in flight at most, how many bytes it served, and how much CPU the client
-had burnt when its first request came in.
+HTTP is written by hand on asyncio's protocols, because a framework would take more CPU than the clients that are
+measured. The server records what only a server can see: the most requests in flight, the bytes that it served, and the
+CPU time that the client had used before its first request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
-THOUGHTS = 997  # a prime, so that no pattern of prompts meets a pattern of thoughts
+THOUGHTS = 997  # different ones; a prime, so that they don't repeat in step with the prompts
 
 CHAIN = re.compile(rb"What is ([\d +-]+)\?")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -44,7 +44,7 @@ STEPS = (
 
 
 def thought(rng: random.Random) -> str:
-    """Thinking aloud over a sum for 1.5 to 3 KB, so that it packs about as well as real traces do."""
+    """1.5 to 3 KB of thinking about a sum, which compresses about as well as real traces do."""
     parts, total = ["Okay, the user wants a chain of numbers added up. Let me go through it step by step.\n"], 0
     wanted = rng.randrange(1500, 3000)
     while sum(map(len, parts)) < wanted:
@@ -58,7 +58,7 @@ def thought(rng: random.Random) -> str:
 
 
 class State:
-    """What the server has seen since it was last asked to watch."""
+    """What the server has seen since the last `/watch`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, rng = seconds, random.Random(1)
@@ -76,7 +76,7 @@ class State:
 
     def arrived(self) -> None:
         if not self.requests and self.pid:
-            # The kernel's CPU clock of another process, to the nanosecond and over all its threads.
+            # The kernel's CPU clock of another process, over all its threads.
             self.first_request_cpu = time.clock_gettime((~self.pid << 3) | 2)
         self.requests += 1
         self.in_flight += 1
@@ -94,7 +94,7 @@ class State:
 
 
 class Connection(asyncio.Protocol):
-    """One kept-alive connection; a client asks on it again only after the answer."""
+    """One keep-alive connection; a client sends its next request only after the answer."""
 
     def __init__(self, state: State, loop: asyncio.AbstractEventLoop) -> None:
         self.state, self.loop, self.buffer = state, loop, b""
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             self.send(json.dumps(self.look(head.split(maxsplit=2)[1].decode())).encode())
 
     def answer(self, prompt: bytes) -> None:
-        self.state.concurrency -= 1
+        self.state.in_flight -= 1
         self.send(self.state.completion(prompt))
 
     def look(self, target: str) -> dict[str, float]:
@@ -138,7 +138,7 @@ async def serve(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(partial(Connection, State(seconds), loop), "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)  # the parent reads the port
-    # It ends with its parent, whose end of this pipe closes however the parent ends.
+    # It ends with its parent: the pipe closes however the parent ends.
     await loop.run_in_executor(None, sys.stdin.read)
 
 

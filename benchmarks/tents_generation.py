@@ -1,9 +1,9 @@
-"""CPU time per Tents puzzle: ours in Python beside Simon Tatham's `sgt-tents` in C, in one run.
+"""Compares the CPU time per Tents puzzle of Ponder's generator (Python) with Simon Tatham's `sgt-tents` (C).
 
     python benchmarks/tents_generation.py [SECONDS]
 
-Each size is made over and over for at least SECONDS (default 2) of CPU time; his start-up is measured and taken off.
-His program finds none in ten minutes at 30×30, and takes minutes for one at 25×25, so there only ours runs.
+Each size is generated repeatedly for at least SECONDS (default 2) of CPU time; the start-up of `sgt-tents` is measured
+and subtracted. It found no 30×30 puzzle in ten minutes and needs minutes for one of 25×25, so only ours runs there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def theirs(width: int, height: int, difficulty: Difficulty, seconds: float) -> f
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
     if SGT is None:
-        print("sgt-tents is not installed (Debian: sgt-puzzles); ours only", file=sys.stderr)
+        print("sgt-tents is not installed (Debian: sgt-puzzles), so only ours runs", file=sys.stderr)
     print(f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}")
     for size in BOTH + OURS:
         for difficulty in ("easy", "tricky"):

@@ -1,6 +1,6 @@
 """Writes docs/reference from the code: plugins from their docstrings and settings, commands from their help.
 
-`make docs` runs it; a test compares what it would write with what is there.
+`make docs` runs it. A test fails if the pages are out of date.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import click
 
 from ponder.cli import describe
 from ponder.cli import main as command_line
+from ponder.cli.options import plural
 from ponder.core import Task, plugins
 from ponder.models.pocket import WEIGHTS
 from ponder.runner.study import BUILT_IN, Study, built_in
 
+HELP: Any = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
+WORDS = ("required", "not set", "in the package")  # defaults that are no values
 NOTE = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n"
 
 
@@ -30,12 +34,12 @@ def pages() -> dict[str, str]:
 
 
 def _plugins(kind: str) -> str:
-    parts = [f"# {kind.capitalize()}", NOTE]
+    parts = [f"# {plural(plugins.KINDS[kind].noun).capitalize()}", NOTE]
     for name in plugins.files(kind):
         plugin = plugins.load(kind, name)
         parts += [f"## {name}", inspect.getdoc(inspect.getmodule(plugin)) or "", _settings(describe.schema(plugin))]
         if issubclass(plugin, Task) and plugin.default_sizes:
-            parts.append(f"Sizes, where a study names none: {', '.join(map(str, plugin.default_sizes))}.")
+            parts.append(f"Sizes, if a study names none: {', '.join(map(str, plugin.default_sizes))}.")
     return "\n\n".join(p.strip() for p in parts if p) + "\n"
 
 
@@ -44,7 +48,7 @@ def _settings(rows: list[dict[str, str]]) -> str:
         return "No settings."
     cells = [
         f"| `{r['key']}` | `{r['type'].replace('|', chr(92) + '|')}` | "
-        f"{'required' if r['default'] == 'required' else '`' + r['default'] + '`'} | {r['about']} |"
+        f"{r['default'] if r['default'] in WORDS else '`' + r['default'] + '`'} | {r['about']} |"
         for r in rows
     ]
     return "\n".join(["| key | type | default | |", "|---|---|---|---|", *cells])
@@ -59,21 +63,28 @@ def _studies() -> str:
 
 
 def _commands() -> str:
-    parts = ["# Commands", NOTE]
-    for name, command in command_line.commands.items():
-        names = ["-h", "--help"]
-        context = click.Context(command, info_name=f"ponder {name}", help_option_names=names, terminal_width=100)
-        text = inspect.cleandoc(command.get_help(context))
-        parts += [f"## {name}", f"```\n{text}\n```"]
+    parts = ["# Commands", NOTE, *_help(command_line, click.Context(command_line, info_name="ponder", **HELP))]
     return "\n\n".join(p.strip() for p in parts) + "\n"
 
 
+def _help(group: click.Group, above: click.Context) -> Iterator[str]:
+    """The help of every command in a group, and in the groups inside it."""
+    for name in group.list_commands(above):
+        command = group.get_command(above, name)
+        assert command is not None
+        context = click.Context(command, parent=above, info_name=name, **HELP)
+        title = context.command_path.removeprefix("ponder ")
+        yield f"## {title}\n\n```\n{inspect.cleandoc(command.get_help(context))}\n```"
+        if isinstance(command, click.Group):
+            yield from _help(command, context)
+
+
 def _pocket() -> str:
-    """What the shipped weights can do, from the cards beside them."""
+    """How the weights that ship do on held-out problems, from the cards beside them."""
     about = (
-        "One small network a task and style, in the Hugging Face format. `ponder make pocket -o DIR` makes them again; "
-        "it needs the extra `torch`, running them doesn't. `language(folder)` in `ponder.models.pocket` renders "
-        "requests in a model's words and reads its answers, for whoever loads a folder by other means."
+        "One small network per task and style, in the Hugging Face format. `ponder make pocket -o DIR` trains them "
+        "again; that needs the extra `torch`, running them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` "
+        "renders requests as token ids and reads replies, if you load a folder by other means."
     )
     cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in sorted(WEIGHTS.iterdir())]
     cards.sort(key=lambda card: (card["task"] != "tents", ("plain", "long", "short").index(card["style"])))
@@ -93,43 +104,45 @@ def _card(card: dict[str, Any]) -> list[str]:
         f"{r['thinking_tokens']:.0f} | {'–' if r['sound_if_right'] is None else format(r['sound_if_right'], '.2f')} |"
         for r in test["by_size"]
     ]
-    what = "puzzle" if card["task"] == "tents" else "steps a turn × turns"
-    heads = [f"| {what} | problems | right | 95 % interval | thinking tokens | every step sound, if right |"]
+    what = "puzzle" if card["task"] == "tents" else "steps per turn × turns"
+    heads = [f"| {what} | problems | right | 95 % interval | thinking tokens | all steps sound, if right |"]
     table = "\n".join([*heads, "|---|---|---|---|---|---|", *rows])
-    asked = f"Asked on problems {test['problems']}; {test['decoding']}."
+    asked = f"Tested on problems {test['problems']}; {test['decoding']}."
     limits = "\n".join(f"- {line}" for line in card["limits"])
     title = f"## {card['task'].capitalize()}" + (f", {card['style']}" if card["task"] != "tents" else "")
     return [title, made, asked, table, *_seeds(card["seeds"]), "Limits:", limits, f"Digest: `{card['digest']}`"]
 
 
 def _seeds(seeds: list[dict[str, Any]]) -> list[str]:
-    """Other trainings by the same recipe, side by side."""
+    """The same recipe with other training seeds, side by side."""
     if len(seeds) < 2:
         return ["One training seed so far."]
     labels = list(seeds[0]["accuracy"])
-    names = [f"{s['seed']}, second try" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds]
+    names = [f"{s['seed']}, second attempt" if s.get("tries") == 2 else f"{s['seed']}" for s in seeds]
     rows = [
         " | ".join([f"| {name}", *(f"{s['accuracy'][label]:.2f}" for label in labels)]) + " |"
         for name, s in zip(names, seeds, strict=True)
     ]
     head = " | ".join(["| seed", *labels]) + " |"
-    said = f"The same recipe with other seeds; {seeds[0]['seed']}, which ships, was chosen before they were trained:"
+    said = f"Other training seeds, same recipe. Seed {seeds[0]['seed']} ships, chosen before the others were trained."
     return [said, "\n".join([head, "|---" * (len(labels) + 1) + "|", *rows])]
 
 
 def _study_file() -> str:
     hidden = {"name", "where", "folder", "task", "model", "figure"}
-    rows = [row for row in describe.schema(Study) if row["key"] not in hidden]  # type: ignore[arg-type]
+    rows = [row for row in describe.schema(Study) if row["key"] not in hidden]
     text = """\
-A study is one TOML file. A list is a sweep, except where a setting is itself a list. An unknown key is an error that
-names the nearest known one. Any key can be set for one run: `--set problems=5`, `--set model.id=qwq`,
-`--set 'task.size=[16, 25]'`, `--set model[1].budget=4096`.
+A study is one TOML file. A list is a sweep, except for settings that are themselves lists. An unknown key is an error
+that names the nearest known one. Any key can be overridden on the command line: `--set problems=5`,
+`--set model.id=qwq`, `--set 'task.size=[16, 25]'`, `--set model[1].budget=4096`.
 
-`[[task]]` takes `name`, `size`, the settings of that [task](tasks.md), and for conversations `remember` and `window`
-(what the model is shown again), or `search`, `target` and `largest` in place of `size` (see
-[long plans](../execution.md)); `[[model]]` takes `name`, `method` (a list of
-tables, applied in order) and the settings of that [model](models.md); `[[figure]]` takes `name` and the settings of
-that [figure](figures.md). `name` may also be the path of a file of your own, `"./mine.py"`, relative to the study."""
+- `[[task]]` takes `name`, `size` and the settings of that [task](tasks.md). Conversations also take `remember` and
+  `window` (what the model is shown of earlier turns), and `search`, `target` and `largest` in place of `size` (see
+  [long plans](../execution.md)).
+- `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables, applied in order.
+- `[[figure]]` takes `name` and the settings of that [figure](figures.md).
+
+`name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""
     return "\n\n".join(["# The study file", NOTE.strip(), text, "Keys of the study itself:", _settings(rows)]) + "\n"
 
 

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True, scope="session")
 def made_models(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Models that tests make lie in a folder of their own, for subprocesses too."""
+    """Models that tests make go into a folder of their own, in subprocesses too."""
     os.environ["PONDER_MODELS"] = str(tmp_path_factory.mktemp("models"))
 
 
@@ -34,10 +34,22 @@ class Served:
 
     url: str
 
-    def state(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.url.replace("/v1", "/state")) as response:
+    def _get(self, page: str) -> dict[str, Any]:
+        with urllib.request.urlopen(self.url.replace("/v1", f"/{page}"), timeout=300) as response:
             state: dict[str, Any] = json.load(response)
             return state
+
+    def state(self) -> dict[str, Any]:
+        """What it has seen so far."""
+        return self._get("state")
+
+    def wait(self, **counts: int) -> dict[str, Any]:
+        """The same, once it has seen this much: `wait(held=4)`."""
+        return self._get("wait?" + "&".join(f"{name}={n}" for name, n in counts.items()))
+
+    def release(self) -> dict[str, Any]:
+        """Let it answer what it holds."""
+        return self._get("release")
 
 
 @pytest.fixture

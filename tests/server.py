@@ -1,9 +1,14 @@
-"""A chat endpoint on this machine with faults to order: a process of its own, so that killing a client is like life."""
+"""A chat endpoint on this machine with faults to order, in a process of its own.
+
+Tests wait for what it has seen, not for seconds: `hold_after=100` answers a hundred requests and keeps the others
+waiting, `GET /wait?held=4` returns once four are waiting, and `GET /release` lets them go.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 import sys
@@ -54,55 +59,70 @@ def solved(messages: list[dict[str, str]]) -> str:
 
 
 class Server:
-    """Answers chain sums; `faults` says how often it does something else."""
+    """Answers chain sums and executions; `faults` says what it does instead, and how often."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults, self.random = faults, random.Random(1)
         self.counts: Counter[str] = Counter()
+        self.prompts: Counter[str] = Counter()  # of the requests that were answered
         self.bodies: list[dict[str, Any]] = []
-        self.in_flight = self.most_in_flight = 0
-        self.arrived = asyncio.Condition()
+        self.changed = asyncio.Condition()
+        self.released = False
         self.raw = Path(faults["raw_file"]).read_bytes() if "raw_file" in faults else b""
 
+    async def count(self, **changes: int) -> None:
+        self.counts.update(changes)
+        self.counts["most_in_flight"] = max(self.counts["most_in_flight"], self.counts["in_flight"])
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def until(self, **wanted: int) -> None:
+        async with self.changed:
+            await self.changed.wait_for(lambda: all(self.counts[name] >= n for name, n in wanted.items()))
+
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
+            await self.count(requests=1, in_flight=1)
             return await self.answer(request)
+        except asyncio.CancelledError:  # the client has closed the connection
+            await self.count(hung_up=1)
+            raise
         finally:
-            self.in_flight -= 1
+            await self.count(in_flight=-1)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.counts["requests"] += 1
         if len(self.bodies) < 100:
             self.bodies.append(body | {"authorization": request.headers.get("Authorization")})
-        prompt = body["messages"][-1]["content"]
-        if self.faults.get("slow_once") and not self.counts["slow"]:
-            self.counts["slow"] += 1
-            await asyncio.sleep(self.faults["slow_once"])
-        await asyncio.sleep(self.faults.get("seconds", 0.0))
-        if together := self.faults.get("together"):  # answer none until so many are in flight
-            async with asyncio.timeout(60), self.arrived:
-                self.arrived.notify_all()
-                await self.arrived.wait_for(lambda: self.most_in_flight >= together)
+        if self.counts["requests"] <= self.faults.get("ignore_first", 0):
+            await asyncio.Event().wait()
+        if together := self.faults.get("together"):  # answers none until so many are in flight
+            await self.until(most_in_flight=together)
         if status := self.faults.get("always"):
             return web.Response(status=status, text=self.faults.get("text", "no"))
+        if self.counts["requests"] <= self.faults.get("busy_first", 0):
+            return self.fault("429", request)
         draw = self.random.random()
         for fault in ("429", "500", "drop", "malformed"):
             draw -= self.faults.get(fault, 0.0)
             if draw < 0:
-                self.counts[fault] += 1
+                await self.count(**{fault: 1})
                 return self.fault(fault, request)
-        self.counts["answered"] += 1
-        self.counts[f"prompt {prompt}"] += 1
+        if self.counts["admitted"] >= self.faults.get("hold_after", math.inf) and not self.released:
+            await self.count(held=1)
+            async with self.changed:
+                await self.changed.wait_for(lambda: self.released)
+        self.counts["admitted"] += 1
+        self.prompts[body["messages"][-1]["content"]] += 1
+        await self.count(answered=1)
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
         return web.json_response(reply(solved(body["messages"]), thinking=self.faults.get("thinking", "adding up")))
 
     def fault(self, fault: str, request: web.Request) -> web.StreamResponse:
         if fault == "429":
-            return web.Response(status=429, headers={"Retry-After": "0.05"}, text="slow down")
+            after = {"Retry-After": self.faults["retry_after"]} if "retry_after" in self.faults else {}
+            return web.Response(status=429, headers=after, text="slow down")
         if fault == "500":
             return web.Response(status=500, text="oops")
         if fault == "malformed":
@@ -112,19 +132,28 @@ class Server:
         return web.Response()
 
     async def state(self, request: web.Request) -> web.Response:
-        repeated = sum(n - 1 for k, n in self.counts.items() if k.startswith("prompt ") and n > 1)
-        counts = {k: n for k, n in self.counts.items() if not k.startswith("prompt ")}
-        return web.json_response(
-            {**counts, "repeated": repeated, "most_in_flight": self.most_in_flight, "bodies": self.bodies}
-        )
+        repeated = sum(n - 1 for n in self.prompts.values())
+        return web.json_response({**self.counts, "repeated": repeated, "bodies": self.bodies})
+
+    async def wait(self, request: web.Request) -> web.Response:
+        """Answer once each count in the query is reached."""
+        await self.until(**{name: int(n) for name, n in request.query.items()})
+        return await self.state(request)
+
+    async def release(self, request: web.Request) -> web.Response:
+        """Answer what is held, and hold nothing from now on."""
+        self.released = True
+        await self.count()
+        return await self.state(request)
 
 
 async def serve(faults: Faults) -> None:
     server = Server(faults)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
-    app.router.add_get("/state", server.state)
-    runner = web.AppRunner(app, access_log=None)
+    for page in (server.state, server.wait, server.release):
+        app.router.add_get(f"/{page.__name__}", page)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
     await site.start()

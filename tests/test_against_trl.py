@@ -17,7 +17,7 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
 
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
-from ponder.training.loop import Example, Training, Unit
+from ponder.training.loop import TokenExample, Trainer, Unit
 from ponder.training.rollouts import Sample
 
 COMMON = {
@@ -45,7 +45,7 @@ def words(tokens: list[int]) -> str:
 
 
 def test_dpo(tmp_path: Path) -> None:
-    pairs = [(a, Example(a.prompt, b.said)) for a, b in zip(texts(6, seed=1), texts(6, seed=2), strict=True)]
+    pairs = [(a, TokenExample(a.prompt, b.said)) for a, b in zip(texts(6, seed=1), texts(6, seed=2), strict=True)]
     rows = [
         {"prompt": words(a.prompt), "chosen": " " + words(a.said), "rejected": " " + words(b.said)} for a, b in pairs
     ]
@@ -57,7 +57,7 @@ def test_dpo(tmp_path: Path) -> None:
     (loss,) = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
     method = Dpo(beta=0.1, clip=0.0)
-    training = Training(tiny(seed=3), method, tmp_path)
+    training = Trainer(tiny(seed=3), method, tmp_path)
     units, preference = method.loss(training, [Unit(pair) for pair in pairs])
     with torch.no_grad():
         for name, p in tiny(seed=4).model.named_parameters():
@@ -103,8 +103,8 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
     assert any(said[-1] == END for _, said in rolled)
 
     method = LengthRl(inner=1, clip=0.0)
-    training = Training(tiny(**dull), method, tmp_path, temperature)
-    groups = [[Sample(Example(p, s), right(s)) for p, s in rolled[start : start + 4]] for start in range(0, 12, 4)]
+    training = Trainer(tiny(**dull), method, tmp_path, temperature)
+    groups = [[Sample(TokenExample(p, s), right(s)) for p, s in rolled[start : start + 4]] for start in range(0, 12, 4)]
     seen = gradients(training)
     method._learn(training, [u for some in groups for u in method._units(some, 0)], 12)
     ours, theirs = flat(seen[0]), flat(noted.gradient)

@@ -1,8 +1,7 @@
-"""What is read out of a model's text, and what never is."""
+"""Which answers are read from a model's text, and when two of them are equal."""
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 
 import pytest
@@ -49,12 +48,11 @@ def test_last_json_grid(text, grid) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 10_000_000, "[[" * 5_000_000, "[[1]," * 2_000_000, "<think>" * 1_000_000, "{" * 10_000_000]
 )
-def test_ten_megabytes_of_junk_cost_seconds_not_hours(text) -> None:
-    start = time.process_time()
-    answers.last_json_grid(text)
+def test_ten_megabytes_of_junk_take_no_quadratic_time(text) -> None:
+    """In quadratic time this test would not end for days."""
+    assert answers.last_json_grid(text) is None
     answers.split_thinking(text)
-    answers.final(text)
-    assert time.process_time() - start < 60  # quadratic would be days
+    assert answers.final(text)
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,20 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("a.jsonl", '{"problem": "1 + 1?", "answer": "2"}\n\n{"problem": ', "a.jsonl:3: Input data was truncated"),
-        ("a.jsonl", '{"problem": "1 + 1?", "solution": "2"}', "a.jsonl:1: no `answer` here"),
-        ("a.jsonl", '{"answer": "2"}', "a.jsonl:1: no `problem` or `prompt` or `question` here"),
-        ("a.jsonl", '{"problem": "1 + 1?", "answer": [2]}', "a.jsonl:1: no `answer` here, or it is no text"),
-        ("a.jsonl", '{"problem": "1?", "answer": 1}\n{"problem": "1?", "answer": 1}', "a.jsonl:2: this problem has"),
+        ("a.jsonl", '{"problem": "1 + 1?", "solution": "2"}', "a.jsonl:1: `answer` is missing"),
+        ("a.jsonl", '{"answer": "2"}', "a.jsonl:1: `problem` or `prompt` or `question` is missing"),
+        ("a.jsonl", '{"problem": "1 + 1?", "answer": [2]}', "a.jsonl:1: `answer` is missing, or is not text"),
+        (
+            "a.jsonl",
+            '{"problem": "1?", "answer": 1}\n{"problem": "1?", "answer": 1}',
+            "a.jsonl:2: this problem occurs twice",
+        ),
         ("a.jsonl", "", "a.jsonl is empty"),
         ("a.jsonl", "[1]", "a.jsonl:1: Expected `object`"),
         ("a.csv", 'problem,answer\n1?,"1', "a.csv:2: unexpected end of data"),
-        ("a.csv", "problem,answer\n", "a.csv: there are no problems here"),
-        ("a.parquet", "no", "a.parquet: this is not parquet"),
-        ("a.txt", "no", "a.txt is none of .jsonl, .csv, .parquet"),
+        ("a.csv", "problem,answer\n", "a.csv: no problems"),
+        ("a.parquet", "no", "a.parquet: not a parquet file"),
+        ("a.txt", "no", "a.txt is not .jsonl, .csv, .parquet"),
     ],
 )
 def test_a_wrong_file_is_an_error_with_its_place(tmp_path: Path, name: str, content: str, said: str) -> None:
@@ -133,7 +137,7 @@ def cache(home: Path, dataset: str) -> Path:
 def test_from_the_hub(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     assert "can't get opencompass/AIME2025 from the hub: " in from_hub(tmp_path, "aime25")
-    assert 'point to it: file = "aime25.jsonl"' in from_hub(tmp_path, "aime25")
+    assert 'set file = "aime25.jsonl"' in from_hub(tmp_path, "aime25")
     there = cache(tmp_path, "opencompass/AIME2025")
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(30)]
     write(there / "aime2025-I.jsonl", *rows[:15])
@@ -215,7 +219,7 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
     assert f"\n{one.gold}) this\n" in one.turns[0]
     rows = [{"problem": f"{n}?", "answer": "yes", "wrong 1": "1", "wrong 2": "2", "wrong 3": "3"} for n in range(40)]
     assert {p.gold for p in task("gpqa", write(tmp_path / "c.jsonl", *rows)).fixed()} == set("ABCD")
-    with pytest.raises(UserError, match="no `wrong 3` or `incorrect answer 3` here"):
+    with pytest.raises(UserError, match="`wrong 3` or `incorrect answer 3` is missing"):
         only(task("gpqa", write(tmp_path / "d.jsonl", GPQA)))
 
 

@@ -1,14 +1,67 @@
-"""The command line: data on stdout, talk on stderr, exit codes, and docs that say what the code does."""
+"""The command line: every verb's happy path and a mistake, data on stdout and the rest on stderr, exit codes."""
 
 from __future__ import annotations
 
 import json
+import math
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from ponder import cli
+from ponder.cli import describe
+from ponder.cli.options import watch
+from ponder.core import plugins
 from ponder.runner.progress import line, short
 from ponder.runner.run import Tally
+from ponder.runner.study import Study, built_in
+
+VERBS = [
+    "list",
+    "show",
+    "plan",
+    "run",
+    "regrade",
+    "report",
+    "export",
+    "prepare",
+    "make",
+    "score",
+    "select",
+    "serve",
+    "new",
+    "check",
+]
+SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
+STUDY = f'problems = 3\n{SUM}[[model]]\nname = "oracle"\n[[figure]]\nname = "accuracy"\n'
+SHORTEST = '[[task]]\nname = "execution"\ndictionary = 16\nper_turn = 0\nsize = 2\n[[model]]\nname = "pocket"\ntemperature = 1.0\n'
+SHORTEST += 'method = [{ name = "shortest", problems = 2, n = 2, epochs = 1 }]\n'
+TRACE = {"question": "What is 1 + 1?", "thinking": "One and one.\n\nThat is 2.", "answer": "2", "correct": True}
+
+
+@pytest.fixture
+def study(write) -> str:
+    return write("s.toml", STUDY)
+
+
+@pytest.fixture
+def traces(write) -> str:
+    rows = [{**TRACE, "id": f"t{n}", "labels": [1, n % 2, 1], "question": f"What is {n} + 1?"} for n in range(6)]
+    return write("traces.jsonl", "\n".join(map(json.dumps, rows)))
+
+
+def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
+    commands = ponder("--help").stdout.partition("Commands:")[2]
+    assert [text.split()[0] for text in commands.strip().splitlines()] == VERBS
+    assert "..." not in commands  # no summary is cut off
+
+
+@pytest.mark.parametrize("module", ["check", "describe", "making", "plugin", "scaffold", "study", "trace"])
+def test_no_command_hides_a_module(module) -> None:
+    from importlib import import_module
+
+    assert getattr(cli, module, import_module(f"ponder.cli.{module}")) is import_module(f"ponder.cli.{module}")
 
 
 @pytest.mark.parametrize(
@@ -21,40 +74,240 @@ def test_json(ponder, words) -> None:
     assert ponder(*words).stdout
 
 
-def test_show_a_puzzle(ponder) -> None:
-    shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
-    assert shown["size"] == 36
-    assert len(json.loads(shown["answer"])) == 6
-    result = ponder("show", "tents", "--size", "37")
-    assert result.exit_code == 2
-    assert "near it are" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["list", "taks"], "did you mean `tasks`?"),
-        (["show", "tens"], "did you mean `tents`?"),
+        (["list", "taks"], "hint: did you mean `tasks`?"),
+        (["list", "lengths"], "hint: did you mean `length_rewards`?"),
+        (["show", "tens"], "hint: did you mean `tents`?"),
+        (["show", "oracle"], "hint: models/oracle or caches/oracle or rewards/oracle"),
+        (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
+        (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),
         (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
-        (["check", "./none.py"], "there is no file"),
+        (["plan", "efort"], "hint: did you mean `effort`?"),
+        (["run", "effort", "--set", "modle.id=x"], "hint: did you mean `model`?"),
+        (["regrade", "effort"], "there is no store ponder.db"),
         (["report", "effort"], "there is no store ponder.db"),
-        (["grade", "effort"], "there is no store ponder.db"),
         (["export", "effort"], "there is no store ponder.db"),
-        (["new", "task", "my-task"], "can't be a plugin's name"),
+        (["prepare", "efort"], "hint: did you mean `effort`?"),
+        (["make", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
+        (["make", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
+        (["make", "modle", "x"], "hint: did you mean `model`?"),
+        (["score", "none.jsonl", "--reward", "orcle"], "hint: did you mean `oracle`?"),
+        (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
+        (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
+        (["new", "task", "my-task"], "hint: use lower-case letters"),
+        (["new", "tsk", "mine"], "hint: did you mean `task`?"),
+        (["check", "./none.py"], "there is no file"),
+        (["fit", "effort"], "hint: use `ponder prepare STUDY`"),
+        (["grade", "effort"], "hint: use `ponder regrade STUDY`"),
+        (["train-reward", "x"], "hint: use `ponder make reward TRACES --from MODEL -o DIR`"),
+        (["rn", "effort"], "hint: did you mean `run`?"),
     ],
 )
 def test_mistakes(ponder, words, message) -> None:
     result = ponder(*words)
     assert result.exit_code == 2
     assert message in result.stderr
+    assert "Traceback" not in result.stderr
     assert not result.stdout
     assert not Path("ponder.db").exists()
+    assert not Path("x").exists()
+
+
+def test_a_study_from_plan_to_export(ponder, study) -> None:
+    assert json.loads(ponder("plan", study, "--json").stdout)[0]["to_run"] == 3
+    done = ponder("run", study, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["right"]) == (0, 3)
+    assert "next: ponder report s.toml" in done.stderr
+    assert "next: ponder report s.toml --store ponder2.db" in ponder("run", study, "--store", "ponder2.db").stderr
+    assert json.loads(ponder("plan", study, "--json").stdout)[0]["to_run"] == 0
+    assert ponder("regrade", study).stdout == "0 grades changed\n"
+    reported = ponder("report", study)
+    assert reported.exit_code == 0
+    assert all(Path(name).is_file() for name in reported.stdout.split())
+    exported = ponder("export", study, "--format", "jsonl")
+    assert len(Path(exported.stdout.strip()).read_text().splitlines()) == 3
+
+
+def test_prepare_then_make_model(ponder, write) -> None:
+    write("t.toml", SHORTEST)
+    done = ponder("prepare", "t.toml", "--json")
+    assert done.exit_code == 0, done.output
+    reports = [json.loads(row) for row in done.stdout.splitlines()]
+    assert reports[-1] == {"ready": "pocket + shortest"}
+    assert any("step" in report for report in reports)
+    assert len(ponder("prepare", "t.toml", "--json").stdout.splitlines()) == 1  # nothing is made again
+    made = ponder("make", "model", "t.toml", "-o", "out")
+    assert (made.exit_code, made.stdout) == (0, "out\n"), made.output
+    assert 'id = "out"' in made.stderr
+    assert (Path("out") / "model.safetensors").is_file()
+    assert "is not empty" in ponder("make", "model", "t.toml", "-o", "out").stderr
+
+
+def test_recipes_are_commands(ponder) -> None:
+    listed = ponder("make", "--help").stdout
+    assert [row.split()[0] for row in listed.partition("Commands:")[2].strip().splitlines()] == [
+        "model",
+        "reward",
+        "pocket",
+        "pocket_reward",
+    ]
+    text = ponder("make", "pocket", "--help").stdout
+    assert "--seed INTEGER  Of the training.  [default: 1]" in text
+    assert "--style TEXT" in text
+    assert "Missing option '-o'" in ponder("make", "pocket").stderr
+
+
+def test_a_recipe_s_parameters_are_options(ponder, folder, monkeypatch) -> None:
+    (folder / "mine.py").write_text(
+        'def make(folder, steps: int,  # to train\n         note="#"):\n    """Train mine."""\n'
+    )
+    (folder / "other.py").write_text("def made(folder): ...\n")
+    monkeypatch.setattr("ponder.cli.making.RECIPES", folder)
+    text = ponder("make", "mine", "--help").stdout
+    assert "--steps INTEGER  To train.  [required]" in text
+    assert "Train mine." in text
+    assert "Missing option '--steps'" in ponder("make", "mine", "-o", "x").stderr
+    assert "hint: known: mine, model, reward" in ponder("make", "zzz").stderr
+
+
+def test_score_then_select(ponder, traces) -> None:
+    scored = ponder("score", traces, "--reward", "oracle")
+    assert (scored.exit_code, scored.stdout) == (0, "traces.scored.jsonl\n"), scored.output
+    chosen = ponder("select", "traces.scored.jsonl", "--top", "2", "--keep-duplicates", "--json")
+    assert chosen.exit_code == 0, chosen.output
+    best = [json.loads(row)["id"] for row in Path("traces.chosen.jsonl").read_text().splitlines()]
+    assert best == ["t1", "t3"]
+    assert "read 6  kept 2" in chosen.stderr
+
+
+def test_select_by_overlap(ponder, traces, write) -> None:
+    asked = "one two three four five six seven eight nine ten"
+    write("asked.jsonl", json.dumps({"question": asked, "answer": "1"}))
+    rows = [{**TRACE, "id": "half", "question": f"{asked[:23]} and more words"}, {**TRACE, "id": "other"}]
+    write("pool.jsonl", "\n".join(map(json.dumps, rows)))
+    words = ["select", "pool.jsonl", "--by", "all", "--keep-duplicates", "--without", "asked.jsonl", "--json"]
+    counts = [json.loads(ponder(*words, *more).stdout) for more in ((), ("--min-run", "3", "--overlap", "0.4"))]
+    assert [found["kept"] for found in counts] == [2, 1]
+
+
+def test_interrupted_work_says_how_to_resume(capsys) -> None:
+    from click.exceptions import Exit
+
+    def work():
+        yield {"step": 1}
+        raise KeyboardInterrupt
+
+    with pytest.raises(Exit) as ended:
+        watch(work())
+    assert ended.value.exit_code == 130
+    assert "step 1" in (said := capsys.readouterr().err)
+    assert "interrupted; run the same command again to resume" in said
+
+
+def test_progress_as_json_is_data(capsys) -> None:
+    watch([{"step": 1}, {"step": 2, "loss": 0.5}], as_json=True)
+    said = capsys.readouterr()
+    assert [json.loads(row) for row in said.out.splitlines()] == [{"step": 1}, {"step": 2, "loss": 0.5}]
+    assert "loss 0.5" in said.err
+
+
+def test_list_has_headings_for_people(ponder) -> None:
+    text = ponder("list").stdout
+    headings = [row for row in text.splitlines() if row and not row.startswith(" ")]
+    assert "eviction policies (caches)" in headings
+    assert "length rewards (length_rewards)" in headings
+    assert headings[0] == "tasks"
+    assert set(json.loads(ponder("list", "caches", "--json").stdout)) == {"caches"}
+
+
+def test_show_a_puzzle(ponder) -> None:
+    shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
+    assert shown["size"] == 36
+    assert len(json.loads(shown["answer"])) == 6
+    assert ponder("show", "tents", "--seed", "1").stdout != ponder("show", "tents").stdout
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_a_study_is_shown_as_toml_that_is_the_same_study(ponder, name) -> None:
+    shown = Study.from_table(tomllib.loads(ponder("show", name).stdout), name=name)
+    study = Study.load(name).resolved()
+    assert shown.resolved() == {k: tuple(v) if v == [] else v for k, v in study.items()}
+
+
+def test_settings_are_read_as_python_reads_them(folder: Path) -> None:
+    (folder / "settings_of_all_kinds.py").write_text('''"""Does nothing."""
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+from pathlib import Path
+
+from ponder.core import EnvVar, Method, Model, TrainingProblems, not_in_key
+
+@dataclass(frozen=True, kw_only=True)
+class _Base(Method):
+    inherited: int = 1  # from the base
+    colour: str = "none"  # replaced below
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(_Base):
+    needed: float  # must be given
+    colour: str = "#1f6fb4"  # of the # marks
+    bare: str = "a # b"
+    long: tuple[
+        int, ...
+    ] = (1, 2)  # over three lines
+    quiet: int = 3  # noqa: E501
+    kind: Literal["a", "b"] | None = None
+    other: Model | None = None
+    others: tuple[Model, ...] = ()
+    key: EnvVar | None = None
+    file: Path = Path("x")
+    table: dict[str, Any] = field(default_factory=dict)
+    train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set by Ponder
+    loaded: Any = None  # set by Ponder
+    example: ClassVar[dict[str, Any]] = {"needed": 1.0}
+    def apply(self, model): return model
+''')
+    _, plugin = describe.find("./settings_of_all_kinds.py")
+    rows = {row["key"]: (row["type"], row["default"], row["about"]) for row in describe.schema(plugin)}
+    assert list(rows)[-1] == "inherited"
+    assert rows == {
+        "needed": ("float", "required", "must be given"),
+        "colour": ("str", '"#1f6fb4"', "of the # marks"),
+        "bare": ("str", '"a # b"', ""),
+        "long": ("list of ints", "[1, 2]", "over three lines"),
+        "quiet": ("int", "3", ""),
+        "kind": ('"a" | "b"', "not set", ""),
+        "other": ("model", "not set", ""),
+        "others": ("list of models", "[]", ""),
+        "key": ('"$NAME"', "not set", ""),
+        "file": ("path", '"x"', ""),
+        "table": ("table", "{}", ""),
+        "inherited": ("int", "1", "from the base"),
+    }
+
+
+def test_what_can_be_shown_can_be_written() -> None:
+    """No plugin lists a setting that TOML can't hold, such as the problems to train on."""
+    for kind in plugins.KINDS:
+        for name in plugins.files(kind):
+            for row in describe.schema(plugins.load(kind, name)):
+                assert row["key"] not in ("train_on", "predictor", "importance"), (kind, name)
+                assert "Any" not in row["type"]
+
+
+def test_values_as_toml() -> None:
+    value = {"a": [1, 2.5, math.inf, True], "b": {"c": 'say "no" \\ é'}, "d": []}
+    assert tomllib.loads(f"value = {describe.toml(value)}")["value"] == value
 
 
 def test_new_never_overwrites(ponder) -> None:
-    assert ponder("new", "task", "mine").exit_code == 0
-    assert ponder("check", "./mine.py").exit_code == 0
-    assert "is there already" in ponder("new", "model", "mine").stderr
+    assert ponder("new", "task", "mine").stdout == "mine.py\n"
+    before = Path("mine.py").read_text()
+    assert "exists already" in ponder("new", "model", "mine").stderr
+    assert Path("mine.py").read_text() == before
+    assert ponder("check", "./mine.py").stdout == "task ./mine.py: passed\n"
 
 
 def test_a_study_with_a_task_of_its_own(ponder, write) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
+from ponder.core import Bill, Completion, Message, Model, Problem, Request
+from ponder.methods.vote import Vote
 from ponder.runner.store import Store
 from ponder.runner.study import Study
-from ponder.tasks.execution import EXAMPLE, Execution, _shot
+from ponder.tasks.execution import EXAMPLE, Execution, _shot, dictionary
 
 STUDY = """
 problems = {problems}
@@ -81,32 +85,56 @@ def test_policies_have_keys_of_their_own() -> None:
 
 
 def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
-    served = serve(seconds=0.03)
+    served = serve(hold_after=40)
     study = STUDY.format(problems=20, url=served.url, task="").replace("size = 12", "size = 60")
     write("s.toml", study.replace("concurrency = 8", "concurrency = 3"))
     command = [sys.executable, "-c", "from ponder.cli import main; main()", "run", "s.toml"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline, turns = time.monotonic() + 60, 0
-    while turns < 40 and time.monotonic() < deadline:
-        time.sleep(0.02)
-        try:
-            with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
-                (turns,) = db.execute("SELECT COUNT(*) FROM turn").fetchone()
-        except sqlite3.OperationalError:
-            continue
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    served.wait(held=3)
     with sqlite3.connect("file:ponder.db?mode=ro", uri=True) as db:
-        (stored,) = db.execute("SELECT COUNT(*) FROM turn").fetchone()
-        (opened,) = db.execute("SELECT COUNT(*) FROM attempt WHERE status = 'open'").fetchone()
-    assert opened
-    assert 40 <= stored < 600
-    before = served.state()["requests"]
+        while db.execute("SELECT COUNT(*) FROM turn").fetchone() < (40,):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert db.execute("SELECT COUNT(*) FROM attempt WHERE status = 'open'").fetchone() == (3,)
+    before = served.release()["requests"]
     assert ponder("run", "s.toml", "--set", "model.concurrency=20").exit_code == 0
-    assert served.state()["requests"] - before == 600 - stored  # no finished turn is asked again
-    found = attempts("s.toml")
-    assert len(found) == 20
-    assert all(a.correct and len(a.completions) == 30 for a in found)
+    assert served.state()["requests"] - before == 600 - 40  # no finished turn is asked again
+    finished = attempts("s.toml")
+    assert len(finished) == 20
+    assert all(a.correct and len(a.completions) == 30 for a in finished)
+    assert all(c.thinking == "adding up" for a in finished for c in a.completions)
+
+
+def test_every_turn_has_a_seed_of_its_own(serve, write, ponder) -> None:
+    served = serve()
+    write("s.toml", "samples = 2\n" + STUDY.format(problems=2, url=served.url, task=""))
+    assert ponder("run", "s.toml").exit_code == 0
+    assert len({body["seed"] for body in served.state()["bodies"]}) == 2 * 2 * 6
+
+
+def test_seeds_are_the_same_in_every_run(serve, write, ponder) -> None:
+    served = serve()
+    write("s.toml", STUDY.format(problems=2, url=served.url, task=""))
+    for store in ("a.db", "b.db"):
+        assert ponder("run", "s.toml", "--store", store).exit_code == 0
+    seeds = [body["seed"] for body in served.state()["bodies"]]
+    assert sorted(seeds[:12]) == sorted(seeds[12:])
+
+
+def test_a_truncated_turn_makes_the_conversation_wrong(write, ponder) -> None:
+    problem = next(Execution().problems(2, 0))
+    lines = [
+        {"problem": problem.id, "turn": t, "answer": f"<answer>{s}</answer>", "stop": stop}
+        for t, (s, stop) in enumerate(zip(problem.gold["sums"], ("length", "end"), strict=True))
+    ]
+    write("a.jsonl", "\n".join(json.dumps(line) for line in lines))
+    write(
+        "s.toml", 'problems = 1\n[[task]]\nname = "execution"\nsize = 2\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n'
+    )
+    assert ponder("run", "s.toml").exit_code == 0
+    (attempt,) = attempts("s.toml")
+    assert (attempt.status, attempt.correct) == ("truncated", False)
 
 
 def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) -> None:
@@ -114,18 +142,18 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
         "s.toml", 'problems = 1\n[[task]]\nname = "execution"\nsize = 4\n[[model]]\nname = "replay"\nfile = "a.jsonl"\n'
     )
     problem = next(Execution().problems(4, 0))
-    line = [
+    replies = [
         {"problem": problem.id, "turn": t, "answer": f"<answer>{s}</answer>", "thinking_tokens": 7}
         for t, s in enumerate(problem.gold["sums"])
     ]
-    write("a.jsonl", "\n".join(json.dumps(x) for x in line[:2]))
+    write("a.jsonl", "\n".join(json.dumps(x) for x in replies[:2]))
     key = Study.load("s.toml").cells[0].key
     result = ponder("run", "s.toml")
     assert result.exit_code == 1
     (failed,) = attempts("s.toml")
     assert (failed.status, len(failed.completions)) == ("failed", 2)
     # The same cell once the model has recovered: the two turns that it had are not asked again.
-    write("a.jsonl", "\n".join(json.dumps(x) for x in line[2:]))
+    write("a.jsonl", "\n".join(json.dumps(x) for x in replies[2:]))
     with sqlite3.connect("ponder.db") as db:
         db.execute("UPDATE cell SET key = ? WHERE key = ?", (Study.load("s.toml").cells[0].key, key))
     assert ponder("run", "s.toml").exit_code == 0
@@ -137,13 +165,15 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("per_turn = 5", "12 steps can't be asked 5 at a time"),
+        ("per_turn = 5", "12 steps can't be divided into turns of 5"),
         ("window = 0", "window is a number of turns, at least 1, not 0"),
         ("window = -1", "window is a number of turns"),
-        ("errors = 1.5", "errors is a share from 0 to 1, not 1.5"),
-        ("errors = -0.1", "errors is a share from 0 to 1, not -0.1"),
+        ("error_rate = 1.5", "error_rate is a fraction from 0 to 1, not 1.5"),
+        ("error_rate = -0.1", "error_rate is a fraction from 0 to 1, not -0.1"),
+        ("errors = 0.5", "has no key `errors`\nhint: it is now called `error_rate`"),
+        ("filled = 1", "has no key `filled`\nhint: it is now called `history_turns`"),
         ('remember = "thoughts"', "Invalid enum value 'thoughts'"),
-        ("history_turns = 6", "6 turns are filled in, so none is left to ask"),
+        ("history_turns = 6", "all turns are in the history (history_turns = 6)"),
         ("dictionary = 0", "dictionary must be from 1 to"),
         ("dictionary = 9999", "dictionary must be from 1 to"),
     ],
@@ -174,7 +204,7 @@ def test_mistakes(write, ponder, task, message) -> None:
 )
 def test_what_counts_as_a_number(reply, number) -> None:
     task = Execution()
-    assert task.said(task.problem(1, 1), reply) == number
+    assert task.parse(task.problem(1, 1), reply) == number
 
 
 def test_grades_turn_by_turn() -> None:
@@ -187,8 +217,8 @@ def test_grades_turn_by_turn() -> None:
     assert (slipped.correct, slipped.why) == (False, "wrong sum")
     assert slipped.details["parsed"] == [sums[0], 99999, sums[2]]
     silent = task.grade_turns(problem, [right[0], "hm", right[2]])
-    assert (silent.correct, silent.why, silent.said) == (False, "no number", [sums[0], None, sums[2]])
-    assert task.grade_turns(problem, ["", "", ""]).said is None
+    assert (silent.correct, silent.why, silent.parsed) == (False, "no number", [sums[0], None, sums[2]])
+    assert task.grade_turns(problem, ["", "", ""]).parsed is None
 
 
 def test_filled_histories() -> None:
@@ -203,17 +233,26 @@ def test_filled_histories() -> None:
     off = [a - b for a, b in zip(shown, truth, strict=True)]
     assert 430 < sum(o != 0 for o in off) < 570
     assert max(map(abs, off)) <= 10
+    always = Execution(history_turns=999, error_rate=1.0, dictionary=5).problem(1000, 2)
+    said = [int(m.content[8:-9]) for m in always.history if m.role == "assistant"]
+    assert not any(a == b for a, b in zip(said, _true_sums(always), strict=True))  # an injected error is never 0
     assert wrong.gold["start"] == shown[-1]  # the live turn is judged from what was shown
     assert wrong.gold["sums"][0] - shown[-1] == clean.gold["sums"][0] - truth[-1]
     assert table.problem(2, 1) != table.problem(2, 2)
 
 
+def _true_sums(problem: Problem) -> list[int]:
+    table = dictionary(problem)
+    asked = [m.content.split(", ") for m in problem.history if m.role == "user"]
+    return list(accumulate(sum(table[key] for key in turn) for turn in asked))
+
+
 def test_shared_dictionary() -> None:
-    def dictionary(shared: bool, seed: int) -> str:
+    def shown(shared: bool, seed: int) -> str:
         return Execution(shared=shared).problem(3, seed).system.partition("The dictionary is:")[2]
 
-    assert dictionary(True, 1) == dictionary(True, 2)
-    assert dictionary(False, 1) != dictionary(False, 2)
+    assert shown(True, 1) == shown(True, 2)
+    assert shown(False, 1) != shown(False, 2)
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 6])
@@ -235,12 +274,6 @@ def test_vote(serve, write, ponder) -> None:
 
 
 def test_vote_takes_the_majority() -> None:
-    import asyncio
-    from collections import Counter
-
-    from ponder.core import Bill, Completion, Message, Model, Request
-    from ponder.methods.vote import Vote
-
     said = ["hm", "<answer>2</answer>", "<answer>1</answer>", "2", "1,000", "<answer>2.0</answer>"]
 
     class Scripted(Model):
@@ -255,4 +288,3 @@ def test_vote_takes_the_majority() -> None:
     answer = asyncio.run(Vote(6).apply(model).complete(request))
     assert answer.answer == "<answer>2</answer>"
     assert answer.bill == Bill(6, 0, 6)
-    assert Counter(said)["hm"] == 1

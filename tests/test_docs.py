@@ -7,6 +7,11 @@ import runpy
 import tomllib
 from pathlib import Path
 
+import pytest
+from click import Context, Group
+
+from ponder.cli import main
+from ponder.core import plugins
 from ponder.runner.study import Study
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +47,40 @@ def test_the_reference_is_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["pages"]()
     for name, text in pages.items():
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_there_is_a_page_on_adding_a_plugin_and_its_commands_run(kind: str, ponder) -> None:
+    text = (ROOT / "docs" / f"add-a-{kind.removesuffix('s').replace('_', '-')}.md").read_text("utf-8")
+    commands = re.findall(r"^ponder (.+)$", text, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["new", "check"]
+    for command in commands:
+        result = ponder(*command.split())
+        assert result.exit_code == 0, result.output
+    source = Path(commands[1].split()[1]).read_text("utf-8").splitlines()
+    for excerpt in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        assert not [line for line in excerpt.splitlines() if line and line not in source]
+
+
+def test_the_docs_name_no_command_that_is_gone() -> None:
+    def paths(group: Group, above: Context) -> list[str]:
+        known = []
+        for name in group.list_commands(above):
+            command = group.get_command(above, name)
+            known += [name]
+            if isinstance(command, Group):
+                known += [f"{name} {inner}" for inner in paths(command, Context(command, parent=above, info_name=name))]
+        return known
+
+    known = paths(main, Context(main, info_name="ponder"))
+    texts = {page: page.read_text("utf-8") for page in [*PAGES, *plugins.HERE.rglob("*.py")]}
+    named = [
+        (page.name, words)
+        for page, text in texts.items()
+        for words in re.findall(r"(?:^|`)ponder ((?:make )?[a-z][\w-]*)", text, re.MULTILINE)
+    ]
+    assert len(named) > 50
+    assert [name for name in named if name[1] not in known] == []
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ponder.core import Bill, Completion, Message, Request, UserError
+from ponder.core import Bill, Completion, Message, ModelFailure, Request, UserError
 from ponder.methods.budget_force import BudgetForce
 from ponder.models import endpoint
-from ponder.models.endpoint import Details, Endpoint, Usage
+from ponder.models.endpoint import Endpoint, Usage, UsageDetails
 from ponder.models.oracle import Oracle
 from ponder.tasks.chain_sum import ChainSum
 
@@ -70,11 +70,16 @@ def test_a_method_can_only_lower_the_budget(serve) -> None:
 @pytest.mark.parametrize(
     ("usage", "thinking", "answer", "bill"),
     [
-        (Usage(40, 120, Details(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
-        (Usage(40, 20, Details(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
+        (Usage(40, 120, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
+        (
+            Usage(40, 20, UsageDetails(100)),
+            "text",
+            "text",
+            Bill(40, 100, 20, 0.0, "server"),
+        ),  # counted beside, not inside
         (Usage(40, 20), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
         (Usage(40, 100), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
-        (Usage(40, 100, Details(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
+        (Usage(40, 100, UsageDetails(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
         (None, "x" * 300, "x" * 100, Bill(0, 75, 25, 0.0, "estimate")),
         (None, "", "", Bill(0, 0, 0, 0.0, "estimate")),
     ],
@@ -104,48 +109,96 @@ def test_retry_after() -> None:
     assert endpoint._seconds("soon") == endpoint._seconds(None) == 0
 
 
-def test_retry_after_is_waited_for(serve) -> None:
-    served = serve(**{"429": 0.5})
-    started = time.monotonic()
-    ask(Endpoint(id="m", url=served.url, retries=20), *range(20))
-    assert served.state()["429"] > 0
-    assert time.monotonic() - started > 0.05
+class Clock:
+    """Time for the endpoint alone: it passes only where the endpoint sleeps, and then at once."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 6))
+        self.now += max(0.0, seconds)
 
 
-def test_requests_per_minute(serve) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("time", "asyncio"):
+        monkeypatch.setattr(endpoint, module, clock)
+    return clock
+
+
+def in_turn(model: Endpoint, requests: int) -> None:
+    async def one_by_one() -> None:
+        async with model:
+            for seed in range(requests):
+                await model.complete(request(seed))
+
+    asyncio.run(one_by_one())
+
+
+def test_retry_after_is_waited_for(serve, clock) -> None:
+    served = serve(busy_first=2, retry_after="17")
+    in_turn(Endpoint(id="m", url=served.url), 1)
+    assert clock.slept == [17, 17]
+    assert served.state()["requests"] == 3
+
+
+def test_without_retry_after_the_wait_doubles(serve, clock) -> None:
+    in_turn(Endpoint(id="m", url=serve(busy_first=3).url), 1)
+    assert len(clock.slept) == 3
+    for wait, least in zip(clock.slept, (0.25, 0.5, 1.0), strict=True):
+        assert least <= wait <= 3 * least
+
+
+def test_the_last_try_is_not_waited_for(serve, clock) -> None:
+    with pytest.raises(ModelFailure, match=r"HTTP 429: slow down \(3 tries\)"):
+        in_turn(Endpoint(id="m", url=serve(busy_first=9, retry_after="1").url, retries=2), 1)
+    assert clock.slept == [1, 1]
+
+
+def test_requests_per_minute(serve, clock) -> None:
     served = serve()
-    started = time.monotonic()
-    ask(Endpoint(id="m", url=served.url, requests_per_minute=600), *range(11))
-    assert time.monotonic() - started >= 0.99  # ten waits of a tenth of a second
+    in_turn(Endpoint(id="m", url=served.url, requests_per_minute=600), 11)
+    assert clock.slept == [0] + [0.1] * 10
     assert served.state()["requests"] == 11
 
 
-def test_tokens_per_minute(serve) -> None:
-    served = serve()  # 160 tokens an answer
-    model = Endpoint(id="m", url=served.url, tokens_per_minute=9600)  # one answer a second, after a full bucket
+def test_tokens_per_minute(serve, clock) -> None:
+    served = serve()  # 160 tokens per answer: two fill the first minute, and then each takes half of one
+    in_turn(Endpoint(id="m", url=served.url, tokens_per_minute=320), 5)
+    assert clock.slept == [0, 0, 30, 30, 30]
 
-    async def in_turn() -> float:
+
+def test_a_try_that_fails_is_not_charged(serve, clock) -> None:
+    model = Endpoint(id="m", url=serve(busy_first=2, retry_after="1").url, tokens_per_minute=320)
+
+    async def after_an_answer() -> None:
         async with model:
-            model._pace._level = 160.0
-            started = time.monotonic()
-            for seed in range(4):
-                await model.complete(request(seed))
-            return time.monotonic() - started
+            model._pace._mean = 160.0
+            await model.complete(request())
 
-    assert asyncio.run(in_turn()) > 1.5
+    asyncio.run(after_an_answer())
+    assert clock.slept == [0, 1, 0, 1, 0]
 
 
 def test_cancelling_closes_the_connection(serve) -> None:
-    served = serve(seconds=5)
+    served = serve(hold_after=0)
 
-    async def given_up() -> None:
+    async def given_up(wait: Callable[..., object]) -> None:
         async with Endpoint(id="m", url=served.url) as model:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(model.complete(request()), 0.2)
+            asked = asyncio.create_task(model.complete(request()))
+            await asyncio.to_thread(wait, held=1)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await asyncio.to_thread(wait, hung_up=1)
 
-    started = time.monotonic()
-    asyncio.run(given_up())
-    assert time.monotonic() - started < 3
+    asyncio.run(given_up(served.wait))
+    assert served.state()["in_flight"] == 0
 
 
 def test_budget_force_bills_both_calls() -> None:

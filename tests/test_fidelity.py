@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome, UserError
+from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.fidelity import Fidelity
 
 
 def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     details = {} if kl is None else {"kl": kl}
-    rest = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details, {"policy": policy, **settings})
-    return Outcome("tents", f"pocket + {policy} policy={policy}", 25, problem, 0, *rest)
+    uses = (MethodUse("compress", {"policy": policy, **settings}),)
+    label = " ".join([f"gpt + tools + {policy}", *(f"{k}={v}" for k, v in settings.items())])
+    graded = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
+    return Outcome("tents", label, 25, problem, 0, *graded, base="gpt + tools", methods=uses, variant=label)
 
 
 DRIFTS = {"random": [0.5, 0.3, 0.4, 0.6], "snapkv": [0.2, 0.1, 0.15, 0.2], "h2o": [0.7, 0.5, 0.5, 0.9]}
@@ -39,7 +41,8 @@ def test_policies_are_set_against_the_reference_text_by_text() -> None:
     assert points["random"]["less"] is None
     (said,) = Fidelity().findings(Fidelity().estimate(OUTCOMES))
     assert "snapkv drifts least" in said
-    assert "better than random text by text: snapkv; worse: h2o" in said
+    assert "less drift than random, paired by text: snapkv; more: h2o" in said
+    assert said.startswith("gpt + tools | tents 25: ")
 
 
 def test_only_what_is_swept_tells_points_apart() -> None:
@@ -47,7 +50,7 @@ def test_only_what_is_swept_tells_points_apart() -> None:
     tables = Fidelity().estimate(some)
     assert {p["settings"] for p in tables["points"]} == {"ratio 0.25", "ratio 0.5"}
     assert math.isfinite(tables["points"][0]["drift"])
-    Fidelity().draw(tables).to_dict()
+    assert Fidelity().draw(tables).to_dict()["title"]["text"].endswith("less is better")
 
 
 def test_attempts_without_drift_are_refused() -> None:

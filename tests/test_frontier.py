@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Estimate, Outcome, UserError
+from ponder.core import Estimate, MethodUse, Outcome, UserError
 from ponder.figures import published
 from ponder.figures._labels import LETTER, LINE, Frame, error_at
 from ponder.figures.budget import Budget
@@ -22,10 +22,10 @@ from ponder.stats.frontier import (
     accuracy_difference,
     aes,
     budget_area,
+    fraction,
     mean_tokens,
     on_frontier,
-    share,
-    standings,
+    summarize,
     under_budget,
     variants,
     verdict,
@@ -34,11 +34,14 @@ from ponder.stats.grid import paired_difference
 
 
 def outcome(model, problem, tokens, right, *, seed=None, made=0.0, status="graded", size=8, task="tents", sample=0):
-    label = model if seed is None else f"{model} seed={seed}"
-    details = {"made_rollout_tokens": made, "made_training_tokens": made / 2, "made_seconds": 3.0} if made else {}
-    settings = {} if seed is None else {"seed": seed}
-    asked = (task, label, size, problem, sample, status, right, "" if right else "wrong")
-    return Outcome(*asked, 50, tokens - 9, 9, 0.1, "tokenizer", details, settings)
+    base, *methods = model.split(" + ")
+    settings, seeds = ({}, ()) if seed is None else ({"seed": seed}, (seed,))
+    asked = (task, model if seed is None else f"{model} seed={seed}", size, problem, sample, status, right, "")
+    return Outcome(
+        *asked, 50, tokens - 9, 9, 0.1, "tokenizer", {},
+        base=base, methods=tuple(MethodUse(name.split()[0], settings) for name in methods), variant=model, seeds=seeds,
+        made={"rollout_tokens": made, "training_tokens": made / 2, "seconds": 3.0} if made else {},
+    )  # fmt: skip
 
 
 # Accuracy and log tokens against the long model, training seeds and their spread, tokens that making took.
@@ -80,7 +83,7 @@ def test_by_hand() -> None:
             for i in range(4)
         ]
     )
-    long, short, silly = standings(data, "long")
+    long, short, silly = summarize(data, "long")
     assert [s.tokens.value for s in (long, short, silly)] == [250, 65, 75]
     assert [s.accuracy.value for s in (long, short, silly)] == [0.75, 0.5, 0.25]
     assert [s.on_frontier for s in (long, short, silly)] == [True, True, False]
@@ -116,7 +119,7 @@ def test_untrained_models_have_the_intervals_of_every_other_figure() -> None:
     data = variants(attempts(tasks=("tents",)))
     long, short = data.variants[0], data.variants[1]
     assert mean_tokens(long) == mean(long.tokens, long.problem)
-    assert share(long, long.correct) == accuracy(long.correct, long.problem)
+    assert fraction(long, long.correct) == accuracy(long.correct, long.problem)
     assert accuracy_difference(short, long) == paired_difference(
         short.by_problem(short.correct), long.by_problem(long.correct)
     )
@@ -134,7 +137,7 @@ def test_seeds_alone_give_students_interval() -> None:
     found, sem = mean_tokens(seeded(means)), stats.sem(means)
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 2, np.mean(means), sem))
     reference = seeded([200.0], name="long")
-    ratio = standings(Variants((reference, seeded(means)), np.zeros(50, dtype=np.int64), 0), "long", replicates=40_000)[
+    ratio = summarize(Variants((reference, seeded(means)), np.zeros(50, dtype=np.int64), 0), "long", replicates=40_000)[
         1
     ]
     assert ratio.against is not None
@@ -166,7 +169,7 @@ def test_the_chance_of_the_frontier_is_that_of_a_plain_bootstrap() -> None:
     tokens = rng.gamma(4, [30.0, 20, 20.5], (n, 3))
     number, one = np.arange(n), np.zeros(n, dtype=np.int64)
     made = [Variant(f"v{k}", (), one, number, tokens[:, k], right[:, k], 0.0, 0.0) for k in range(3)]
-    found = [s.frontier_chance for s in standings(Variants(tuple(made), one, 0), "v0")]
+    found = [s.frontier_chance for s in summarize(Variants(tuple(made), one, 0), "v0")]
     picks = rng.integers(0, n, (4000, n))
     plain = on_frontier(tokens[picks].mean(axis=1), right[picks].mean(axis=1)).mean(axis=0)
     assert found == pytest.approx(plain, abs=0.04)
@@ -200,7 +203,7 @@ def test_three_seeds_cover(spread: float) -> None:
     hits, redrawn = np.zeros(3), 0
     for run in range(runs):
         data = drawn(rng, spread)
-        found = standings(data, "long", replicates=1000, seed=run)[1].against
+        found = summarize(data, "long", replicates=1000, seed=run)[1].against
         assert found is not None
         for i, (e, true) in enumerate(
             ((found.difference, right[1] - right[0]), (found.ratio, ratio), (found.aes, score))
@@ -225,7 +228,7 @@ def test_two_perfect_variants_may_differ() -> None:
     perfect = [
         outcome(name, f"p{i}", tokens, True) for name, tokens in (("long", 90), ("short", 40)) for i in range(30)
     ]
-    long, short = standings(variants(perfect), "long")
+    long, short = summarize(variants(perfect), "long")
     assert short.frontier_chance == 1.0
     assert 0.4 < long.frontier_chance < 0.6  # nothing tells who is right more often
     assert short.against is not None
@@ -254,7 +257,7 @@ def test_accuracy_under_every_budget() -> None:
     found = under_budget(variant, budgets[::300].tolist())
     assert [e.value for e in found] == pytest.approx(counted[::300])
     assert all(a.low <= b.low and a.high <= b.high for a, b in itertools.pairwise(found))
-    alone = share(variant, variant.correct & (variant.tokens <= budgets[600]))
+    alone = fraction(variant, variant.correct & (variant.tokens <= budgets[600]))
     assert found[2].low <= alone.low <= alone.high <= found[2].high
     assert budget_area(variant, 900.0).value == pytest.approx(np.mean(counted), abs=1e-4)
 
@@ -262,7 +265,7 @@ def test_accuracy_under_every_budget() -> None:
 def test_a_variant_that_is_never_right_may_still_be() -> None:
     data = variants([outcome("long", f"p{i}", 90, False) for i in range(20)])
     assert budget_area(data.variants[0], 100.0) == accuracy(data.variants[0].correct, data.variants[0].problem)
-    [found] = standings(data, "long")
+    [found] = summarize(data, "long")
     assert (found.tokens_per_right.value, found.tokens_per_right.high) == (math.inf, math.inf)
 
 
@@ -296,8 +299,13 @@ def test_the_frontier_is_drawn_and_said() -> None:
     chances = {r["variant"].removeprefix("pocket + "): r["frontier_chance"] for r in rows}
     perhaps = ", ".join(f"{name} ({c:.0%})" for name, c in chances.items() if 0.05 < c < 0.95)
     assert said[0] == f"tents: on the frontier: perhaps {perhaps}."
-    assert any("sft raises tokens by" in s and "tokens of making never; one training seed" in s for s in said)
-    assert any(s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens of making after" in s for s in said)
+    assert any(
+        "sft raises tokens by" in s and "it never repays the 1,500,000 tokens it cost to make; one training seed" in s
+        for s in said
+    )
+    assert any(
+        s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s for s in said
+    )
 
 
 def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
@@ -336,7 +344,7 @@ def test_published_points() -> None:
     assert not rows["AIME2024", "k1.5-short w/ merge"]["on_frontier"]
     assert len(found.spec["vconcat"]) == 2
     said = next(s for s in found.findings if s.startswith("AIME2024"))
-    assert "noise on 30 problems: k1.5-shortest (−37.4), gpt-4-0513 (−54.0)" in said
+    assert "chance on 30 problems: k1.5-shortest (−37.4), gpt-4-0513 (−54.0)" in said
     for (benchmark, _), row in rows.items():
         if row["difference"]:
             n, long = (500, 0.941) if benchmark == "MATH500" else (30, 0.633)
@@ -360,8 +368,12 @@ def test_budgets_are_drawn_and_said() -> None:
     assert area == pytest.approx(areas["pocket"]["auc"], abs=1e-9)  # 80 attempts: no step is passed over
     gain = areas["pocket + length_rl"]
     assert gain["auc_gain"] == pytest.approx(gain["auc"] - areas["pocket"]["auc"])
-    assert any(s.startswith("tents: as measured, most often right is pocket-short up to ") for s in found.findings)
-    assert any("surely above pocket: " in s and "length_rl by +" in s for s in found.findings)
+    assert any(
+        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ") for s in found.findings
+    )
+    assert any(
+        "above pocket on average over budgets, beyond chance: " in s and "length_rl by +" in s for s in found.findings
+    )
     capped = Budget(most=50, scale="linear")
     tables = capped.estimate(attempts())
     assert max(b["budget"] for b in tables["budgets"]) == 50

@@ -12,7 +12,7 @@ from scipy import stats
 from ponder.core import Outcome
 from ponder.figures import published
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.grid import chi_square_tail, from_shares, grid, matched, paired_difference, two_way
+from ponder.stats.grid import chi_square_tail, from_accuracies, grid, matched, paired_difference, two_way
 
 
 def mapped(right, **settings):
@@ -32,7 +32,7 @@ def simulated(rng, effect, problems, samples=1, suits=0.0):
 def map_of(benchmark):
     rows = [r for r in published("dynts_window_ratio") if r["benchmark"] == benchmark]
     shares = np.array([r["accuracy"] for r in rows]).reshape(4, 5)
-    return from_shares(shares, int(rows[0]["problems"] * rows[0]["samples"]))
+    return from_accuracies(shares, int(rows[0]["problems"] * rows[0]["samples"]))
 
 
 def test_a_map_by_hand() -> None:
@@ -77,8 +77,8 @@ def test_variance_falls_into_rows_columns_and_neither() -> None:
     assert (rows, columns, neither) == pytest.approx((0.0625, 0.0225, 0.0025))
     assert rows + columns + neither == pytest.approx(means.var())
     found = mapped(np.random.default_rng(0).random((500, 2, 2)) < means)
-    assert (found.row.share, found.column.share) == pytest.approx((0.71, 0.26), abs=0.06)
-    assert found.row.share + found.column.share + found.interaction.share + found.noise == pytest.approx(1)
+    assert (found.row.fraction, found.column.fraction) == pytest.approx((0.71, 0.26), abs=0.06)
+    assert found.row.fraction + found.column.fraction + found.interaction.fraction + found.noise == pytest.approx(1)
     assert max(found.row.p_value, found.column.p_value, found.p_value) < 0.001
 
 
@@ -121,10 +121,10 @@ def test_so_are_the_others(benchmark) -> None:
 def test_a_published_peak_is_found() -> None:
     shares = np.full((4, 5), 0.5)
     shares[1, 2] = 0.9
-    found = from_shares(shares, 150)
+    found = from_accuracies(shares, 150)
     assert (found.in_set, found.best) == (1, 7)
     assert found.p_value < 1e-9
-    assert from_shares(np.ones((2, 2)), 50).p_value == 1
+    assert from_accuracies(np.ones((2, 2)), 50).p_value == 1
 
 
 def test_the_set_holds_the_best_and_without_structure_nearly_all() -> None:
@@ -171,7 +171,7 @@ def test_what_is_missing_is_left_out_and_said() -> None:
     hole = (row == 1) & (column == 1)
     three = grid(row[~hole], column[~hole], problem[~hole], right.ravel()[~hole])
     assert [(c.row, c.column) for c in three.cells] == [(0, 0), (0, 1), (1, 0)]
-    assert math.isnan(three.row.share)
+    assert math.isnan(three.row.fraction)
     assert three.p_value <= 1
 
 

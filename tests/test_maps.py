@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from ponder.core import Outcome, UserError
+from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
 from ponder.report.page import draw
-from ponder.stats.grid import grid
+from ponder.stats.grid import grid, matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 
@@ -24,15 +24,23 @@ def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size
     found = []
     for window, ratio in [*places, (None, None)]:
         settings = {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
-        label = f"pocket + {policy} window={window} ratio={ratio}" if window else "pocket"
+        methods = (MethodUse("compress", settings),) if window else ()
+        label = f"pocket + {policy} window={window} ratio={ratio} budget={budget}" if window else "pocket"
         gain = better(window, ratio) if window else 0.0
         held = 1000 * (window + ratio * (budget - window)) if window else 200_000
         for i in range(problems):
             right = bool(rng.random() < 1 / (1 + math.exp(-hard[i] - gain)))
             name = (task, label, size, f"p{i}", 0, "graded", right, "" if right else "wrong")
             details = {"cache_bytes": held * rng.uniform(0.9, 1.1)}
-            found.append(Outcome(*name, 50, 400, 9, 0.1, "tokenizer", details, settings))
+            found.append(
+                Outcome(*name, 50, 400, 9, 0.1, "tokenizer", details, base="pocket", variant=label, methods=methods)
+            )
     return found
+
+
+def compressed(outcome):
+    """The settings of an outcome's compression; {} for the full cache."""
+    return outcome.method("compress") or {}
 
 
 def peak(window, ratio):
@@ -46,8 +54,8 @@ def test_a_planted_peak_is_found_and_said() -> None:
     assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
     assert panel["p_value"] < 0.001
     assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
-    assert "every other cell can be excluded as the best" in drawn.findings[0]
-    assert "shows more than sampling noise (p < 0.001)" in drawn.findings[0]
+    assert "no other cell could be the best" in drawn.findings[0]
+    assert "cells differ by more than sampling noise (p < 0.001)" in drawn.findings[0]
     assert drawn.png.startswith(b"\x89PNG")
 
 
@@ -55,15 +63,15 @@ def test_noise_is_called_noise() -> None:
     outcomes = attempts()
     tables = Heatmap().estimate(outcomes)
     found = Heatmap().findings(tables)
-    assert "9 of 9 cells may be the best" in found[0]
+    assert "9 of 9 cells could be the best" in found[0]
     assert "no structure beyond sampling noise" in found[0]
-    assert "attempts a cell would tell it from the runner-up" in found[0]
-    error_at = [o for o in outcomes if settings_of(o)]
+    assert "attempts per cell would tell it from the runner-up" in found[0]
+    on_map = [o for o in outcomes if compressed(o)]
     again = grid(
-        np.array([WINDOWS.index(settings_of(o)["window"]) for o in error_at]),
-        np.array([RATIOS.index(settings_of(o)["ratio"]) for o in error_at]),
-        np.unique([f"{o.size} {o.problem}" for o in error_at], return_inverse=True)[1],
-        np.array([o.correct for o in error_at]),
+        np.array([WINDOWS.index(compressed(o)["window"]) for o in on_map]),
+        np.array([RATIOS.index(compressed(o)["ratio"]) for o in on_map]),
+        np.unique([f"{o.size} {o.problem}" for o in on_map], return_inverse=True)[1],
+        np.array([o.correct for o in on_map]),
     )
     assert tables["panels"][0]["p_value"] == again.p_value
 
@@ -72,20 +80,44 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     outcomes = attempts(better=peak)
     tables = Heatmap().estimate(outcomes)
     [row] = tables["without"]
-    whole = [o.correct for o in outcomes if not settings_of(o)]
+    whole = [o.correct for o in outcomes if not compressed(o)]
     assert (row["without"], row["accuracy"]) == ("full", np.mean(whole))
-    best = [o.correct for o in outcomes if (settings_of(o).get("window"), settings_of(o).get("ratio")) == (16, 0.3)]
+    best = [o.correct for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)]
     assert row["gain"] == pytest.approx(np.mean(best) - np.mean(whole))
     assert row["gain_low"] < row["gain"] < row["gain_high"]
-    assert "against the full cache" in Heatmap().findings(tables)[1]
-    # A method that throws nothing away is a full cache too, whatever its other settings.
-    named = [
-        o._replace(model="pocket + full", settings={"policy": "full", "window": 8})
-        for o in outcomes
-        if not settings_of(o)
-    ]
-    again = Heatmap().estimate([*(o for o in outcomes if settings_of(o)), *named])
+    assert "the best cell less the full cache" in Heatmap().findings(tables)[1]
+    # A policy that evicts nothing is a full cache too, whatever its other settings.
+    whole_cache = (MethodUse("compress", {"policy": "full", "window": 8, "ratio": 0.1}),)
+    named = [o._replace(model="pocket + full", methods=whole_cache) for o in outcomes if not compressed(o)]
+    again = Heatmap().estimate([*(o for o in outcomes if compressed(o)), *named])
     assert again["without"] == tables["without"]
+
+
+def test_the_gain_of_the_best_cell_is_corrected_for_picking_it_from_many() -> None:
+    outcomes = attempts(better=peak)
+    [row] = Heatmap().estimate(outcomes)["without"]
+    best = [o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (16, 0.3)]
+    whole = [o for o in outcomes if not compressed(o)]
+    corrected = paired_difference(*matched(best, whole), level=1 - 0.05 / 9)
+    assert (row["gain_low"], row["gain_high"]) == (corrected.low, corrected.high)
+    single = paired_difference(*matched(best, whole))
+    assert corrected.low < single.low
+    assert "corrected for picking it from 9 cells" in Heatmap().findings(Heatmap().estimate(outcomes))[1]
+    # A map of one cell has nothing to correct for.
+    [row] = Heatmap().estimate(best + whole)["without"]
+    assert (row["gain_low"], row["gain_high"]) == (single.low, single.high)
+
+
+def test_axes_are_named_as_in_the_paper() -> None:
+    spec = Heatmap().draw(Heatmap().estimate(attempts())).to_dict()
+    cells = spec["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]
+    titles = [cells["y"]["title"], cells["x"]["title"], cells["color"]["legend"]["title"]]
+    assert titles == ["local window size", "ratio", "Pass@1"]
+    other = Heatmap(x="token_budget", y="budget")
+    outcomes = [o._replace(details={"token_budget": i % 2}) for i, o in enumerate(attempts()) if compressed(o)]
+    drawn = other.draw(other.estimate(outcomes)).to_dict()
+    encoding = drawn["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]
+    assert (encoding["y"]["title"], encoding["x"]["title"]) == ("budget", "token budget")
 
 
 def test_panels_by_policy_size_and_what_else_varies() -> None:
@@ -107,9 +139,9 @@ def test_published_maps_stand_below() -> None:
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
     assert len(drawn.spec["vconcat"]) == 2
     said = next(s for s in drawn.findings if "AIME24" in s)
-    assert "(window 2000, ratio 0.4) is right in 52% [44%, 60%], but 20 of 20 cells may be the best" in said
+    assert "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best" in said
     assert "no structure beyond binomial noise (p = 0.97)" in said
-    assert "About 3,500 attempts a cell" in said
+    assert "About 3,500 attempts per cell" in said
     assert any("4 cells tie for the best" in s for s in drawn.findings)
 
 
@@ -122,7 +154,7 @@ def test_failed_attempts_are_left_out_and_counted() -> None:
 
 
 def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
-    bare = [o._replace(settings={}, details={}) for o in attempts()]
+    bare = [o._replace(methods=(), model="pocket", details={}) for o in attempts()]
     with pytest.raises(UserError, match="both `ratio` and `window`"):
         Heatmap().estimate(bare)
     with pytest.raises(UserError, match="cache_bytes"):
@@ -137,16 +169,16 @@ def test_accuracy_by_bytes() -> None:
     assert [p["bytes"] for p in points[:9]] == sorted(p["bytes"] for p in points[:9])
     assert all(p["bytes_low"] < p["bytes"] < p["bytes_high"] for p in points)
     point = next(p for p in points if p["settings"] == "ratio 0.5, window 8, budget 64")
-    part = [o for o in outcomes if (settings_of(o).get("window"), settings_of(o).get("ratio")) == (8, 0.5)]
+    part = [o for o in outcomes if (compressed(o).get("window"), compressed(o).get("ratio")) == (8, 0.5)]
     assert point["accuracy"] == np.mean([o.correct for o in part])
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
-    assert "the smallest not shown to be worse is dynts" in drawn.findings[0]
+    assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.findings[0]
     assert drawn.png.startswith(b"\x89PNG")
 
 
 def test_fidelity_stands_beside_accuracy() -> None:
-    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if settings_of(o) else o for o in attempts()]
+    outcomes = [o._replace(details={**o.details, "kl": 0.2}) if compressed(o) else o for o in attempts()]
     points = Cache().estimate(outcomes)["points"]
     assert points[0]["kl"] == pytest.approx(0.2)
     assert "kl" not in points[-1]
@@ -154,4 +186,4 @@ def test_fidelity_stands_beside_accuracy() -> None:
 
 def test_caches_that_all_lose() -> None:
     tables = Cache().estimate(attempts(better=lambda window, ratio: -9.0))
-    assert Cache().findings(tables)[0].endswith("every pruned cache is right less often.")
+    assert Cache().findings(tables)[0].endswith("every pruned cache is less accurate.")

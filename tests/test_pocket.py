@@ -1,4 +1,4 @@
-"""The pocket model: the same numbers as in transformers, the same text whoever shares the batch, real answers."""
+"""The pocket model: logits equal those of transformers, replies don't depend on the batch, and answers are right."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from ponder.core import Message, Outcome, Request, Task, UserError
-from ponder.models.pocket import CODECS, SHIPPED, WEIGHTS, Pocket, language
-from ponder.models.pocket.engine import Engine, Row
+from ponder.models._batch import Generation, generate_all
+from ponder.models.pocket import CODECS, SHIPPED, WEIGHTS, Pocket, read_card
+from ponder.models.pocket.engine import NumpyEngine
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.tasks.chain_sum import ChainSum
@@ -26,28 +27,20 @@ TENTS = Tents()
 
 def prompts(size: int, n: int, seed: int = 5, task: Task = TENTS) -> list[list[int]]:
     problems = itertools.islice(task.problems(size, seed), n)
-    spoken = CODECS[task.plugin_name()]
-    return [spoken.encode(spoken.prompt(Request.first_turn(task, p))) for p in problems]
+    return [CODECS[task.plugin_name()].prompt_ids(Request.first_turn(task, p)) for p in problems]
 
 
 def written(
     asked: list[list[int]], rows: int = 16, temperature: float = 0.0, budget: int = 400, weights: Path = SHIPPED
 ) -> list[list[int]]:
-    engine, said = Engine(weights, rows), {}
-    waiting = list(enumerate(asked))
-    while waiting or engine.busy:
-        while waiting and engine.room:
-            number, prompt = waiting.pop(0)
-            engine.join(
-                Row(prompt, budget, temperature, number, lambda row, number=number: said.update({number: row.said}))
-            )
-        if engine.busy:
-            engine.step()
-    return [said[number] for number in range(len(asked))]
+    generations = [Generation(prompt, budget, temperature, seed) for seed, prompt in enumerate(asked)]
+    *_, complete = generate_all(NumpyEngine(weights, rows), generations)
+    assert complete == len(asked)
+    return [generation.tokens for generation in generations]
 
 
-class Recorded(Row):
-    """A row that keeps its logits."""
+class Recorded(Generation):
+    """A generation that keeps its logits."""
 
     def choose(self, logits):
         self.logits = [*getattr(self, "logits", []), logits.copy()]
@@ -66,32 +59,28 @@ def reference(weights):
 
 
 def some(weights: Path, n: int) -> list[list[int]]:
-    """Prompts in the language of some weights, small and larger."""
-    if language(weights).task == "tents":
+    """Prompts for the task of some weights, small and larger."""
+    if read_card(weights)["task"] == "tents":
         return prompts(16, n) + prompts(25, n)
     task = Execution(per_turn=3, dictionary=16, history_turns=2)
     return prompts(9, n, task=task) + prompts(6, n, task=Execution(per_turn=0, dictionary=16))
 
 
 def off_by(weights: Path, prompt: list[int], exact) -> float:
-    """How far our logits are from those of a model in double precision, along the text that we write."""
+    """The largest error of our logits against double precision, as a fraction of the largest logit."""
     import torch
 
-    engine = Engine(weights, 16)
-    row = Recorded(prompt, 120, 0.0, 1, lambda row: None)
-    engine.join(row)
-    while engine.busy:
-        engine.step()
+    row = Recorded(prompt, 120)
+    list(generate_all(NumpyEngine(weights, 16), [row]))
     with torch.no_grad():
-        theirs = exact(torch.tensor([prompt + row.said[:-1]])).logits[0, len(prompt) - 1 :].numpy()
-    return float(np.abs(np.array(row.logits) - theirs).max())
+        theirs = exact(torch.tensor([prompt + row.tokens[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+    return float(np.abs(np.array(row.logits) - theirs).max() / np.abs(theirs).max())
 
 
 def test_logits_are_those_of_transformers(weights, reference) -> None:
-    exact = reference.double()  # in 32 bits it is itself off by more than 1e-4 where logits reach 50
-    # The styles, trained on from the plain one, are sharper: they lose up to 4e-4 of logits up to 46 in 32 bits.
-    bound = 1e-3 if "-" in weights.name else 1e-4
-    assert max(off_by(weights, prompt, exact) for prompt in some(weights, 4)) < bound
+    exact = reference.double()  # in 32 bits it has errors of its own
+    # Measured on two machines: up to 1e-5, that is 4e-4 of logits up to 46.
+    assert max(off_by(weights, prompt, exact) for prompt in some(weights, 4)) < 2e-5
     reference.float()
 
 
@@ -107,7 +96,7 @@ def test_heads_may_share_keys_and_values(kv_heads, tmp_path) -> None:
         weights.data.normal_(0, 0.3)
     model.save(tmp_path)
     exact = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float64").eval()
-    assert max(off_by(tmp_path, prompt, exact) for prompt in prompts(16, 3)) < 1e-4
+    assert max(off_by(tmp_path, prompt, exact) for prompt in prompts(16, 3)) < 2e-5
 
 
 def test_greedy_text_is_that_of_transformers(weights, reference) -> None:
@@ -124,10 +113,10 @@ def test_greedy_text_is_that_of_transformers(weights, reference) -> None:
 def test_the_tokenizer_is_ours(weights) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(str(weights / "tokenizer.json"))
-    spoken = language(weights)
+    codec = CODECS[read_card(weights)["task"]]
     for prompt in some(weights, 2):
-        assert tokenizer.encode(" ".join(spoken.decode(prompt))).ids == prompt
-    assert tokenizer.get_vocab() == spoken.index
+        assert tokenizer.encode(" ".join(codec.decode(prompt))).ids == prompt
+    assert tokenizer.get_vocab() == codec.index
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.5])  # at 1 it is so sure that texts are those of 0
@@ -139,7 +128,7 @@ def test_a_text_depends_on_its_seed_alone(temperature) -> None:
     assert (together != written(asked, rows=16, temperature=0.5)) or not temperature
 
 
-def test_it_solves_puzzles_and_critical_size(write, ponder) -> None:
+def test_it_solves_small_puzzles_and_fails_at_large_ones(write, ponder) -> None:
     write(
         "s.toml", 'problems = 30\nseed = 11\n[[task]]\nname = "tents"\nsize = [16, 100]\n[[model]]\nname = "pocket"\n'
     )
@@ -167,21 +156,21 @@ def test_budget() -> None:
     assert said.bill.thinking_tokens + said.bill.answer_tokens == 20
 
 
-def test_it_refuses_what_it_has_no_words_for() -> None:
-    with pytest.raises(UserError, match="no words for tents of size 400"):
+def test_it_refuses_what_its_vocabulary_does_not_cover() -> None:
+    with pytest.raises(UserError, match="no vocabulary for tents of size 400"):
         Pocket().check(Tents(), 400)
-    with pytest.raises(UserError, match="no words for chain_sum") as caught:
+    with pytest.raises(UserError, match="no vocabulary for chain_sum") as caught:
         Pocket().check(ChainSum(), 2)
     assert "sides up to 12" in caught.value.hint
 
 
-def test_it_refuses_what_it_was_not_taught_of_execution() -> None:
+def test_it_refuses_execution_that_it_was_not_trained_on() -> None:
     Pocket().check(Execution(dictionary=16), 24)
     for task, size, what in (
-        (Execution(), 24, "no dictionary of 100 words"),
-        (Execution(dictionary=16), 97, "no words for 97 steps"),
-        (Execution(dictionary=16, values=999), 24, "no words for values up to 999"),
-        (Execution(dictionary=16, mode="answer"), 24, "the mode 'answer'"),
+        (Execution(), 24, "can't read a dictionary of 100 words"),
+        (Execution(dictionary=16), 97, "no vocabulary for 97 steps"),
+        (Execution(dictionary=16, values=999), 24, "no vocabulary for values up to 999"),
+        (Execution(dictionary=16, mode="answer"), 24, "mode = 'answer'"),
     ):
         with pytest.raises(UserError, match=what) as caught:
             Pocket().check(task, size)
@@ -207,7 +196,7 @@ def share(outcomes: list[Outcome], size: int) -> float:
     return sum(found) / len(found)
 
 
-def test_it_executes_plans_and_critical_size(write, ponder) -> None:
+def test_it_executes_short_plans_and_fails_at_long_ones(write, ponder) -> None:
     found = run(write, ponder, "size = [2, 4, 96]\nper_turn = 0")
     assert share(found, 2) >= 0.9
     assert share(found, 4) >= 0.9

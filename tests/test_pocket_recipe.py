@@ -12,17 +12,17 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from safetensors.numpy import load_file
 
 from ponder.core import Request, UserError
 from ponder.models.pocket import CODECS
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK
-from ponder.models.pocket.engine import safetensors
 from ponder.models.pocket.execution import added, number
 from ponder.models.pocket.tents import Curriculum
 from ponder.models.pocket.tents_traces import trace, unsound
 from ponder.recipes.network import Shape
-from ponder.recipes.pocket import Data, Recipe, Training, train
+from ponder.recipes.pocket import Data, Pretraining, Recipe, train
 from ponder.tasks.execution import Execution, dictionary
 from ponder.tasks.tents.generator import generate
 
@@ -105,7 +105,7 @@ def test_sums_in_tens_complement() -> None:
 def test_the_prompt_shows_what_the_history_shows() -> None:
     request = asked(2, 3, 5, errors=1.0)
     words = EXECUTION.prompt(request)
-    shown = [request.task.said(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
+    shown = [request.task.parse(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
     sums = [number(words[i : i + 4]) for i, word in enumerate(words) if word[0] == "u" and word[1:].isdigit()]
     assert sums == shown
     assert [word for word in words if word[0] == "#"] == [f"#{n}" for n in range(1, 9)]
@@ -146,23 +146,23 @@ def test_training_never_sees_a_test_puzzle() -> None:
 
 def test_training_learns_and_resumes_to_the_same_weights(tmp_path) -> None:
     recipe = Recipe("tents", Curriculum(smallest=9, largest=9, side=3), Shape(), steps=60, tokens=256)
-    data, straight = Data(recipe), Training(recipe)
+    data, straight = Data(recipe), Pretraining(recipe)
     losses = [straight.learn(data.batch(step)) for step in range(8)]
     assert losses[-1] < losses[0]
-    broken = Training(recipe)
+    broken = Pretraining(recipe)
     for step in range(4):
         broken.learn(data.batch(step))
     broken.save(tmp_path)
-    again = Training(recipe)
+    again = Pretraining(recipe)
     again.resume(tmp_path)
     for step in range(4, 8):
         again.learn(data.batch(step))
     for mine, theirs in zip(straight.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     # What was saved is the trained model, in half precision and by the names that transformers gives.
-    saved = safetensors(tmp_path / "model.safetensors")
+    saved = load_file(tmp_path / "model.safetensors")
     for name, tensor in broken.model.weights().items():
-        assert np.array_equal(saved[name], tensor.half().float().numpy())
+        assert np.array_equal(saved[name], tensor.half().numpy())
 
 
 def test_training_without_hope_begins_again_once(tmp_path) -> None:
@@ -172,12 +172,12 @@ def test_training_without_hope_begins_again_once(tmp_path) -> None:
     steps = [next(training) for _ in range(3)]
     training = train(recipe, tmp_path, save_every=1, test_every=100)  # stopped, it knows that it has begun again
     steps += [next(training) for _ in range(3)]
-    assert [(s["step"], s.get("begins")) for s in steps] == [
-        (1, None), (2, "again"), (1, None), (2, None), (3, None), (4, None)
+    assert [(s["step"], s.get("restarted")) for s in steps] == [
+        (1, None), (2, True), (1, None), (2, None), (3, None), (4, None)
     ]  # fmt: skip
     assert steps[-1]["tokens"] > 2 * steps[1]["tokens"]  # what the first try took is counted
-    with pytest.raises(UserError, match="another recipe or with another seed"):
+    with pytest.raises(UserError, match="another recipe or seed"):
         next(train(replace(recipe, seed=2), tmp_path))
-    first, second = Training(recipe), Training(recipe, soft=True)
+    first, second = Pretraining(recipe), Pretraining(recipe, soft=True)
     assert torch.allclose(second.model.blocks[0].q, 0.3 * first.model.blocks[0].q)
     assert torch.equal(second.model.embed.parts, first.model.embed.parts)

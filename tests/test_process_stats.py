@@ -143,7 +143,7 @@ def test_what_can_not_be_said() -> None:
     for scores, wrong in (([[0.9]], [1]), ([[math.nan]], [-1]), ([[]], [-1]), ([[0.1]], [])):
         with pytest.raises(ValueError, match=r"leave out|first wrong"):
             first_error(scores, wrong)
-    with pytest.raises(ValueError, match="a label for each score"):
+    with pytest.raises(ValueError, match="each score needs a label"):
         step_errors([[0.1, 0.2]], [[True]])
 
 

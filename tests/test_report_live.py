@@ -84,7 +84,18 @@ def test_everyday_charts_are_live(reports, browser) -> None:
     captions = dict(zip(CHARTS, charts.locator("figcaption").all_text_contents(), strict=True))
     zoomed = {kind for kind, caption in captions.items() if "zoom" in caption}
     highlighted = {kind for kind, caption in captions.items() if "legend" in caption}
-    assert zoomed == {"scatter", "logarithmic", "lines", "area", "facet", "repeat", "concat", "layered", "text", "regression"}
+    assert zoomed == {
+        "scatter",
+        "logarithmic",
+        "lines",
+        "area",
+        "facet",
+        "repeat",
+        "concat",
+        "layered",
+        "text",
+        "regression",
+    }
     assert highlighted == {"bar", "scatter", "lines", "area", "facet", "layered", "pie"}
     for kind, mark in (("bar", "rect"), ("heatmap", "rect"), ("scatter", "symbol"), ("layered", "symbol")):
         chart = charts.nth(list(CHARTS).index(kind))

@@ -21,12 +21,12 @@ from ponder.core import (
     UserError,
 )
 from ponder.methods.best_of import BestOf
-from ponder.methods.length_rl import LengthRl, _hacked
+from ponder.methods.length_rl import LengthRl, _reward_hacking
 from ponder.methods.sft import Sft
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
-from ponder.training.loop import Example
+from ponder.training.loop import TokenExample
 from ponder.training.rollouts import Sample
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -116,6 +116,36 @@ def test_a_reward_chooses_what_a_student_learns_from() -> None:
     assert everything["notes"]["steps"] == 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Flat(Reward):
+    """The same for every step, for seven tokens per trace."""
+
+    def rate(self, traces) -> list[Scores]:
+        bill = Bill(prompt_tokens=7, counted_by="tokenizer")
+        return [Scores((0.5,) * len(trace.part(self.of)), bill=bill) for trace in traces]
+
+
+def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> None:
+    plain = made(SFT)["cost"]
+    by_reward = made(replace(SFT, by="reward", reward=Flat()))["cost"]
+    assert by_reward["rollout_tokens"] == plain["rollout_tokens"] + 7 * 12  # two teachers, six problems each
+    alone = [made(replace(SFT, teachers=(teacher,)))["cost"]["rollout_tokens"] for teacher in SFT.teachers]
+    assert plain["rollout_tokens"] == sum(alone)
+    trained = replace(SFT, teachers=SFT.teachers[:1], seed=3).apply(Pocket())
+    taught = made(replace(SFT, teachers=(trained,)))["cost"]
+    cost = trained.made(TASK)
+    assert taught["training_tokens"] > cost["training_tokens"] > 0
+    assert taught["rollout_tokens"] > cost["rollout_tokens"] > 0
+    assert taught["seconds"] > cost["seconds"]
+
+
+def test_a_reward_that_is_not_used_makes_no_other_model() -> None:
+    student = Pocket(style="short")
+    assert replace(SFT, reward=Flat(), cut="task").folder(student) == SFT.folder(student)
+    chosen = replace(SFT, by="reward", reward=Flat())
+    assert len({chosen.folder(student), replace(chosen, cut="task").folder(student), SFT.folder(student)}) == 3
+
+
 def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     one, two = (made(replace(SFT, by="random", number=4, seed=seed)) for seed in (1, 2))
     assert one["cost"]["rollout_tokens"] == two["cost"]["rollout_tokens"]
@@ -126,7 +156,7 @@ def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     ("settings", "what"),
     [
         ({"teachers": ()}, "needs traces"),
-        ({"by": "reward"}, "needs one"),
+        ({"by": "reward"}, "needs a reward"),
         ({"steps": 0}, "at least 1"),
     ],
 )
@@ -142,10 +172,16 @@ class Nothing(LengthReward):
 
 def test_a_process_reward_is_blended_with_the_outcome() -> None:
     method = LengthRl(train_on=ON, reward=Nothing(), process=Read(), blend=0.25)
-    samples = [Sample(Example([1], [2]), right) for right in (True, False)]
+    samples = [Sample(TokenExample([1], [2]), right) for right in (True, False)]
     mean = (0.75 * 1 + 0.25 * 0.2 + 0.25 * 0.8) / 2
     assert method.advantages(samples, 0, [0.2, 0.8]) == pytest.approx([0.8 - mean, 0.2 - mean])
     assert method.advantages(samples, 0) == [0.5, -0.5]
+
+
+def test_what_a_process_reward_reads_is_billed() -> None:
+    plain = LengthRl(train_on=ON, iterations=2, problems=2, n=3, pool=4, inner=1, blend=0.0, seed=4)
+    costs = [made(method)["cost"] for method in (plain, replace(plain, process=Flat()))]
+    assert costs[1]["rollout_tokens"] == costs[0]["rollout_tokens"] + 2 * 2 * 3 * 7
 
 
 def test_training_with_a_process_reward_says_how_it_went() -> None:
@@ -157,6 +193,6 @@ def test_training_with_a_process_reward_says_how_it_went() -> None:
 
 def test_a_reward_that_rises_while_accuracy_falls_is_named() -> None:
     rows = [{"accuracy": 1 - n / 10, "process": n / 10} for n in range(6)]
-    assert _hacked(rows) == "the process reward rose by 0.40 while accuracy fell by 0.40"
-    assert _hacked(rows[::-1]) is None
-    assert _hacked([{"accuracy": 1.0}] * 6) is None
+    assert _reward_hacking(rows) == "the process reward rose by 0.40 while accuracy fell by 0.40"
+    assert _reward_hacking(rows[::-1]) is None
+    assert _reward_hacking([{"accuracy": 1.0}] * 6) is None

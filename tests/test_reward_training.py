@@ -1,4 +1,4 @@
-"""Training a reward: targets by hand, the published defect, the loss as computed directly, and what the pocket one finds."""
+"""Trainer a reward: targets by hand, the published defect, the loss as computed directly, and what the pocket one finds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from safetensors.torch import load_file
 from tiny import tiny
 from transformers import AutoModel, AutoTokenizer
 
-from ponder.core import Reward, Scores, Steps, UserError
+from ponder.core import Reward, Scores, Source, Steps, UserError
+from ponder.models._torch_engine import load_anew
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.execution import Curriculum
-from ponder.models.transformers import load_anew
 from ponder.recipes import faults
-from ponder.recipes.pocket_reward import lesson
-from ponder.rewards._weights import Words
+from ponder.recipes.pocket_reward import example_of
+from ponder.rewards._weights import SafeTokenizer
 from ponder.rewards.oracle import Oracle, given
 from ponder.rewards.pocket import WEIGHTS, Pocket
 from ponder.rewards.trained import Trained
-from ponder.training.reward import Recipe, joint, settings, train, units
+from ponder.training.reward import RewardSettings, joint_loss, settings, train, units
 from ponder.training.targets import Target, Targets, aligned_steps, coherence, mixed, trajectory
 
 # Texts as points: so every cosine is known.
@@ -111,7 +111,7 @@ def test_trajectory_targets() -> None:
     assert trajectory(of("a", correct=False)) == 0
     assert trajectory(of("a"), Scores((0.1,), 0.9)) == 0.9
     assert math.isnan(trajectory(of("a")))
-    with pytest.raises(UserError, match="share from 0 to 1"):
+    with pytest.raises(UserError, match="fraction from 0 to 1"):
         trajectory(of("a", template_accuracy=3))
 
 
@@ -145,11 +145,11 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
     targets = [Target(np.linspace(0.1, 0.9, len(t.part("all"))), 0.1 * n) for n, t in enumerate(traces)]
     targets[1].steps[0] = math.nan  # isn't known, and isn't counted
     targets[2] = Target(targets[2].steps)
-    loaded = load_anew(model, "", "float32", "cpu", 1)
-    found = units(Trained(id=str(model)), Words(loaded.tokenizer), traces, targets, 128)
+    loaded = load_anew(Source(model))
+    found = units(Trained(id=str(model)), SafeTokenizer(loaded.tokenizer), traces, targets, 128)
     torch.manual_seed(0)
     logits = [torch.randn(len(unit.data.steps), 2, dtype=torch.float64) for unit in found]
-    recipe = Recipe(step_weight=0.7, trajectory_weight=0.2, loss=loss)
+    recipe = RewardSettings(step_weight=0.7, trajectory_weight=0.2, loss=loss)
 
     def error(logit: float, wanted: float) -> float:
         said = 1 / (1 + math.exp(-logit))
@@ -163,11 +163,11 @@ def test_the_loss_is_the_published_one(model: Path, loss: str) -> None:
         total += 0.7 * sum(error(*pair) for pair in known) / len(known)
         if not math.isnan(target.trajectory):
             total += 0.2 * error(float(rows[-1, 1]), target.trajectory)
-    assert joint(recipe)(torch.cat(logits), found).item() == pytest.approx(total, rel=1e-6)
+    assert joint_loss(recipe)(torch.cat(logits), found).item() == pytest.approx(total, rel=1e-6)
 
 
 def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path: Path) -> None:
-    recipe = Recipe(targets="labels", rate=3e-3, head_rate=0.03, epochs=12, batch=8, loss="squared")
+    recipe = RewardSettings(targets="labels", rate=3e-3, head_rate=0.03, epochs=12, batch=8, loss="squared")
     reader = Trained(id=str(model))
     losses = [report["loss"] for report in train(reader, pile(), tmp_path / "whole", recipe)]
     assert len(losses) == 36
@@ -175,7 +175,7 @@ def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path
     stopped = train(reader, pile(), tmp_path / "stopped", recipe)
     for report in stopped:
         if report["step"] == 10:
-            stopped.gi_frame.f_locals["fitting"].save()  # what a training does every twenty seconds
+            stopped.gi_frame.f_locals["trainer"].save()  # what a training does every twenty seconds
         if report["step"] == 13:
             break
     stopped.close()
@@ -192,7 +192,7 @@ def test_training_lowers_the_loss_and_goes_on_after_a_stop(model: Path, tmp_path
 
 
 def test_the_trained_reward_is_a_plain_forward_pass(model: Path, tmp_path: Path) -> None:
-    list(train(Trained(id=str(model)), pile(), tmp_path, Recipe(targets="labels", head_rate=0.1, epochs=2)))
+    list(train(Trained(id=str(model)), pile(), tmp_path, RewardSettings(targets="labels", head_rate=0.1, epochs=2)))
     states, spoken = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
     heads = load_file(tmp_path / "heads.safetensors")
     for trace, scores in zip(pile(6), Trained(id=str(tmp_path)).score(pile(6)), strict=True):
@@ -207,8 +207,8 @@ def test_the_trained_reward_is_a_plain_forward_pass(model: Path, tmp_path: Path)
 
 def test_what_cannot_be_learnt_is_refused(model: Path, tmp_path: Path) -> None:
     nothing = [replace(trace, facts={}) for trace in pile(3)]
-    with pytest.raises(UserError, match="nothing is known"):
-        list(train(Trained(id=str(model)), nothing, tmp_path, Recipe(targets="labels")))
+    with pytest.raises(UserError, match="no trace has a known target"):
+        list(train(Trained(id=str(model)), nothing, tmp_path, RewardSettings(targets="labels")))
     with pytest.raises(UserError, match="no reward that was trained"):
         Trained(id=str(model)).score(pile(1))
     with pytest.raises(UserError, match="did you mean `epochs`"):
@@ -226,15 +226,15 @@ def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: 
         record |= {"answer": "\n\n".join(trace.answer), **trace.facts}
         lines.append(json.dumps(record))
     write("traces.jsonl", "\n".join(lines))
-    done = ponder("train-reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
+    done = ponder("make", "reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
     assert done.exit_code == 0, done.output
     scored = ponder("score", "traces.jsonl", "--reward", "trained", "--set", "id=made", "-o", "scored.jsonl")
     assert scored.exit_code == 0, scored.output
     first = json.loads(Path("scored.jsonl").read_text().splitlines()[0])
     assert len(first["step_scores"]) == len(pile(1)[0].part("all"))
-    done = ponder("train-reward", "traces.jsonl", "-o", "made")
+    done = ponder("make", "reward", "traces.jsonl", "-o", "made")
     assert done.exit_code == 2
-    assert "hint: --from" in done.output
+    assert "Missing option '--from'" in done.output
 
 
 def some(number: int) -> list[Steps]:
@@ -254,7 +254,7 @@ def test_words_that_do_not_follow_are_marked() -> None:
     clean = faulty = 0
     while clean < 10 or faulty < 40:
         request = spoken.draw(rng, 0, Curriculum(grown=0))
-        made = lesson(faults.trace(request, "plain", rng))
+        made = example_of(faults.trace(request, "plain", rng))
         taught = spoken.lesson(request)
         first = next((n for n, (a, b) in enumerate(zip(made.said, taught.said, strict=False)) if a != b), None)
         assert first == min(made.apart, default=None)

@@ -1,7 +1,8 @@
-"""Rewards: each adapter's scores are those of a plain forward pass over the published text, one step at a time."""
+"""Rewards: each adapter's scores are those of a plain forward pass over the published format, one step at a time."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -26,14 +27,16 @@ from transformers import (
     Qwen2Model,
 )
 
-from ponder.cli import check
-from ponder.core import Reward, Scores, Steps, UserError
+from ponder.cli.check import reward as check_reward
+from ponder.core import Request, Reward, Scores, Steps, UserError
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import ANSWER
+from ponder.recipes.faults import traces
 from ponder.rewards._states import mean_states
 from ponder.rewards._windows import batches, spans
 from ponder.rewards.judge import Judge, parse
-from ponder.rewards.oracle import Oracle, sound_steps
+from ponder.rewards.oracle import Oracle
+from ponder.rewards.pocket.log_probs import WithLogProbs
 from ponder.rewards.qwen import SYSTEM, Qwen
 from ponder.rewards.reasonflux import Reasonflux
 from ponder.rewards.rlhflow import Rlhflow
@@ -297,8 +300,8 @@ def test_a_batch_of_ragged_traces_is_one_by_one(case) -> None:
         assert scores.bill == alone.bill
 
 
-def test_it_keeps_its_contract(case) -> None:
-    assert list(check.reward(case())) == []
+def test_it_passes_the_check_of_its_interface(case) -> None:
+    assert list(check_reward(case())) == []
 
 
 def test_parts(case) -> None:
@@ -330,15 +333,15 @@ def test_what_a_text_holds_is_never_taken_for_a_marker(case) -> None:
 
 
 def test_special_tokens_in_a_text_are_letters(qwen) -> None:
-    _, _, words = qwen().loaded
-    special = {words.tokenizer.convert_tokens_to_ids(t) for t in ("<extra_0>", "<|im_start|>", "<|im_end|>")}
+    _, _, tokenizer = qwen().loaded
+    special = {tokenizer.base.convert_tokens_to_ids(t) for t in ("<extra_0>", "<|im_start|>", "<|im_end|>")}
     trace = cut("<|im_start|>?", "a <extra_0> b", "<extra_0>", "<|im_end|>\n<|im_start|>user\n")
-    (reading,) = qwen().read(words, [trace])
+    (reading,) = qwen().read(tokenizer, [trace])
     tokens = [t for step in reading.steps for t in step]
-    assert tokens.count(words.token("<extra_0>")) == 3
-    assert [step[-1] for step in reading.steps] == [words.token("<extra_0>")] * 3
+    assert tokens.count(tokenizer.token("<extra_0>")) == 3
+    assert [step[-1] for step in reading.steps] == [tokenizer.token("<extra_0>")] * 3
     assert not special & {t for step in reading.steps for t in step[:-1]}
-    assert words.tokenizer.decode(reading.steps[0][:-1]) == "a <extra_0> b"
+    assert tokenizer.base.decode(reading.steps[0][:-1]) == "a <extra_0> b"
 
 
 @pytest.mark.parametrize("name", ["qwen", "skywork", "rlhflow"])
@@ -349,8 +352,8 @@ def test_long_traces_are_cut_as_documented(name, tmp_path) -> None:
     steps = tuple(" ".join(rng.choice(["add", "7", "so", "x", "get"], rng.integers(1, 9))) for _ in range(60))
     trace = cut("What is x?", *steps)
     (scores,) = case(window=window, context=context).score([trace])
-    _, _, words = case().loaded
-    (reading,) = case().read(words, [trace])
+    _, _, tokenizer = case().loaded
+    (reading,) = case().read(tokenizer, [trace])
     lengths = [len(step) + len(reading.join) for step in reading.steps]
     longer = max((len(a) - len(b) for a, b in zip(reading.first, reading.steps, strict=False)), default=0)
     room = window - len(reading.head) - len(reading.tail) - longer + len(reading.join)
@@ -371,8 +374,8 @@ def test_long_traces_are_cut_as_documented(name, tmp_path) -> None:
 def test_a_step_too_long_for_the_window_loses_its_beginning(qwen) -> None:
     text = " ".join(f"so {n} + 7" for n in range(200))
     (scores,) = qwen(window=192).score([cut("What is x?", text)])
-    _, _, words = qwen().loaded
-    (reading,) = qwen().read(words, [cut("What is x?", text)])
+    _, _, tokenizer = qwen().loaded
+    (reading,) = qwen().read(tokenizer, [cut("What is x?", text)])
     kept = reading.steps[0][-(192 - len(reading.head) - len(reading.tail)) :]
     tokens = torch.tensor([reading.head + kept])
     hidden = qwen.states(tokens).last_hidden_state[0, -1]
@@ -396,7 +399,7 @@ def test_nan_is_no_score(tmp_path) -> None:
         weights | {"score.2.bias": torch.tensor([math.nan, 0.0])}, tmp_path / "model.safetensors", {"format": "pt"}
     )
     (scores,) = case().score(TRACES[:1])
-    assert (scores.steps, scores.total, scores.why) == ((), None, "the reward answered NaN")
+    assert (scores.steps, scores.total, scores.why) == ((), None, "the reward returned NaN")
 
 
 def test_weights_of_another_kind_are_refused(tmp_path) -> None:
@@ -430,10 +433,10 @@ def test_what_is_no_score_fails_and_says_why() -> None:
     given = [says(0.9, 0.2), says(0.9, math.nan, 0.1), says(0.9, 1.2, 0.1), says(0, 0, 0, whole=-1), says(0, 1, 0.5)]
     found = Fixed().score(given)
     assert [scores.why for scores in found] == [
-        "the reward gave 2 scores for 3 steps",
-        "the reward answered NaN",
-        "the reward answered 1.2, which is not from 0 to 1",
-        "the reward answered -1, which is not from 0 to 1",
+        "the reward returned 2 scores for 3 steps",
+        "the reward returned NaN",
+        "the reward returned 1.2, which is not from 0 to 1",
+        "the reward returned -1, which is not from 0 to 1",
         "",
     ]
     assert [scores.total for scores in found] == [None, None, None, None, 0.5]
@@ -442,7 +445,7 @@ def test_what_is_no_score_fails_and_says_why() -> None:
 def test_any_number_of_traces_is_scored_a_few_at_a_time() -> None:
     taken = itertools.count()
     endless = (says(0.9, 0.2, 0.4) for _ in taken)
-    found = list(itertools.islice(Fixed().scored(endless, at_once=4), 6))
+    found = list(itertools.islice(Fixed().scored(endless, batch=4), 6))
     assert len(found) == 6
     assert next(taken) == 8
 
@@ -465,7 +468,7 @@ def test_windows_hold_every_step_once() -> None:
 
 def test_batches_hold_every_row_once() -> None:
     lengths = np.random.default_rng(2).integers(1, 90, 200).tolist()
-    found = list(batches(lengths, 256))
+    found = batches(lengths, 256)
     assert sorted(n for some in found for n in some) == list(range(200))
     assert all(len(some) * max(lengths[n] for n in some) <= 256 for some in found)
     padding = sum(len(some) * max(lengths[n] for n in some) for some in found) / sum(lengths)
@@ -522,8 +525,8 @@ def test_a_judge_that_says_nothing_useful_fails(tmp_path) -> None:
     assert [scores.why for scores in found] == [
         "the judge: no scores in the reply",
         "the judge: 1 scores for 3 steps",
-        "the judge: 2 is no score from 0 to 1",
-        "the judge: None is no score from 0 to 1",
+        "the judge: 2 is not a score from 0 to 1",
+        "the judge: None is not a score from 0 to 1",
         "the judge: endpoint down",
     ]
     assert found[0].bill.tokens == 15
@@ -541,6 +544,7 @@ def test_a_judge_reads_long_traces_in_windows(tmp_path) -> None:
     (scores,) = reward.score([trace])
     assert scores.steps == (0.1, 0.2, 0.4, 0.6)
     assert scores.trajectory == 0.7
+    assert scores.bill.tokens == 3 * 15
     assert "Those before step 3 are shown" in asked[1]
     assert "step 1: " in asked[1]
     assert "step 0: " not in asked[1]
@@ -549,57 +553,103 @@ def test_a_judge_reads_long_traces_in_windows(tmp_path) -> None:
 def test_a_judges_reply_is_read_in_bounded_time() -> None:
     with pytest.raises(ValueError, match="no scores"):
         parse("{" * 20_000, 3)
-    with pytest.raises(ValueError, match="no score from 0 to 1"):
+    with pytest.raises(ValueError, match="not a score from 0 to 1"):
         parse('{"steps": [NaN], "whole": 1}', 1)
     with pytest.raises(UserError, match="has no key `adress`"):
         Judge(model={"name": "endpoint", "id": "x", "adress": "y"})
 
 
-def test_the_oracle_takes_labels_where_there_are_some() -> None:
+def test_the_oracle_takes_the_labels_of_a_trace() -> None:
     def known(**facts) -> Scores:
         return Oracle().score([Steps("t", "q", ("a", "b"), ("c",), facts)])[0]
 
     assert known(labels=[True, 0.5, 0]).steps == (1.0, 0.5, 0.0)
     assert known(label=1).steps == (1.0, 0.0, 0.0)
     assert known(label=-1, correct=True) == Scores((1.0, 1.0, 1.0), 1.0, 2.0)
-    assert known().why == "nothing is known of its steps"
+    assert known().why == "it has no labels"
     assert known(labels=["good"] * 3).total is None
-    assert known(labels=[1, 1]).why == "the reward gave 2 scores for 3 steps"
+    assert known(labels=[1, 1]).why == "the reward returned 2 scores for 3 steps"
     assert Oracle(tells=lambda trace: [0.25] * 3).score([TRACES[0]])[0].total == 0.25
 
 
-def test_the_oracle_finds_the_first_wrong_step_of_pocket_thinking() -> None:
-    task, spoken = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+def right_steps(codec, request: Request) -> list[str]:
+    """The pocket model's thinking without an error."""
+    said = codec.lesson(request).said
+    return codec.split(" ".join(said[: said.index(ANSWER)]))
+
+
+def test_a_codec_finds_the_first_wrong_step() -> None:
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
     request = Request.first_turn(task, task.problem(6, seed=4))
-    said = spoken.lesson(request).said
-    right = [" ".join(step) for step in spoken.steps(said[: said.index(ANSWER)])]
+    right = right_steps(codec, request)
     assert len(right) == 7
-    assert sound_steps(request, right) == [True] * 7
-    assert sound_steps(request, right[:4]) == [True] * 4
-    assert sound_steps(request, [*right, right[-1]]) == [True] * 7 + [False]
+    assert codec.sound(request, right) == [True] * 7
+    assert codec.sound(request, right[:4]) == [True] * 4
+    assert codec.sound(request, [*right, right[-1]]) == [True] * 7 + [False]
     wrong = [*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:]]
-    assert sound_steps(request, wrong) == [True] * 3 + [False] * 4
+    assert codec.sound(request, wrong) == [True] * 3 + [False] * 4
     again = [*wrong, f"<again> {right[0]}", *right[1:]]
-    assert sound_steps(request, again) == [True] * 3 + [False] * 4 + [True] * 7
-    facts = {"task": "execution", "problem": to_builtins(request.problem)}
-    trace = Steps("t", "q", tuple(wrong), (task.solve(request.problem),), facts)
+    assert codec.sound(request, again) == [True] * 3 + [False] * 4 + [True] * 7
+
+
+def test_the_oracle_asks_the_codec_that_a_trace_names() -> None:
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(6, seed=4))
+    right = right_steps(codec, request)
+    wrong = (*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:])
+    facts = {"codec": "pocket", "task": "execution", "problem": to_builtins(request.problem)}
+    trace = Steps("t", "q", wrong, (task.solve(request.problem),), facts)
     assert Oracle().score([trace])[0].steps == (1.0,) * 3 + (0.0,) * 4 + (1.0,)
     assert Oracle(of="thinking").score([trace])[0].steps == (1.0,) * 3 + (0.0,) * 4
+    assert Oracle(of="answer").score([trace])[0].steps == (1.0,)
+    missaid = dataclasses.replace(trace, answer=("<answer>123456</answer>",))
+    assert Oracle(of="answer").score([missaid])[0].steps == (0.0,)
+    # Traces from before they named their codec: not scored, and the key is named.
+    del facts["codec"]
+    assert Oracle().score([dataclasses.replace(trace, facts=facts)])[0] == Scores(
+        why="no labels, and no key `codec` to check it with"
+    )
+    unknown = dataclasses.replace(trace, facts={**facts, "codec": "endpoint"})  # a model without a codec
+    assert Oracle().score([unknown])[0].why == "it has no labels"
 
 
-def test_the_oracle_follows_tents() -> None:
-    task, spoken = Tents(), CODECS["tents"]
+def test_injected_errors_are_those_that_the_codec_finds() -> None:
+    for trace in itertools.islice(traces(3), 40):
+        found = dataclasses.replace(trace, facts={k: v for k, v in trace.facts.items() if k != "labels"})
+        assert Oracle().score([found])[0].steps == tuple(map(float, trace.facts["labels"]))
+
+
+def test_a_codec_checks_tents() -> None:
+    task, codec = Tents(), CODECS["tents"]
     request = Request.first_turn(task, task.problem(16, seed=1))
-    said = spoken.lesson(request).said
-    right = [" ".join(step) for step in spoken.steps(said[: said.index(ANSWER)])]
+    right = right_steps(codec, request)
     assert len(right) > 10
-    assert sound_steps(request, right) == [True] * len(right)
+    assert codec.sound(request, right) == [True] * len(right)
     at = next(n for n, step in enumerate(right) if step.endswith("A"))
-    assert sound_steps(request, [*right[:at], right[at][:-1] + ".", *right[at + 1 :]])[at - 1 : at + 2] == [
-        True,
-        False,
-        False,
-    ]
+    wrong = [*right[:at], right[at][:-1] + ".", *right[at + 1 :]]
+    assert codec.sound(request, wrong)[at - 1 : at + 2] == [True, False, False]
+
+
+def test_log_probabilities_are_added_to_the_states() -> None:
+    """Against a plain loop over tokens: the lowest since the pass began, and ten times its exponential."""
+    torch.manual_seed(3)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=20, initializer_range=0.5, **SHAPE)).eval()
+    begins, ids = (7, 9), torch.tensor([[3, 4, 7, 5, 6, 11, 9, 2, 2], [3, 7, 5, 9, 1, 1, 1, 1, 1]])
+    with torch.no_grad():
+        extended = WithLogProbs(model, list(begins))(ids).last_hidden_state
+        logs = model(ids).logits.log_softmax(-1)
+        states = model.base_model(ids).last_hidden_state
+    assert torch.allclose(extended[..., :-2], states)
+    for row in range(2):
+        lowest = 0.0
+        for n, token in enumerate(ids[row].tolist()):
+            inside = any(t in begins for t in ids[row, :n].tolist())
+            if token in begins:
+                lowest = 0.0
+            elif inside:
+                lowest = min(lowest, max(logs[row, n - 1, token].item(), -10.0))
+            assert extended[row, n, -2].item() == pytest.approx(lowest, abs=1e-4)
+            assert extended[row, n, -1].item() == pytest.approx(10 * math.exp(lowest), abs=1e-4)
 
 
 def test_mean_states_are_means_of_states(tmp_path) -> None:

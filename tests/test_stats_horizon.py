@@ -151,7 +151,7 @@ def test_horizon_by_hand() -> None:
     errors[-1] = 10
     found = horizon(rollouts(clean_until(errors)))
     assert found.horizon.value == 10
-    assert horizon(rollouts(clean_until(errors)), share=0.8).horizon.value == 5  # 16 of 20 after turn 4
+    assert horizon(rollouts(clean_until(errors)), target=0.8).horizon.value == 5  # 16 of 20 after turn 4
     lows = [row.first for row in found.rows if row.task.low < 0.5]
     assert (found.horizon.low, found.horizon.high) == (lows[0], math.inf)
 

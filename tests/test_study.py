@@ -1,10 +1,14 @@
-"""A study file says what it means, or says what is wrong with it, where, and what to do."""
+"""A study file becomes the cells that it describes; a mistake in it says where, what, and what to do."""
 
 from __future__ import annotations
+
+from itertools import islice
+from typing import Any
 
 import pytest
 
 from ponder.core import UserError
+from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
 GOOD = """
@@ -27,18 +31,24 @@ name = "oracle"
         (("size = [2, 4]", 'size = ["a"]'), "s.toml: task[0].size: Expected `int`, got `str`"),
         (("size = [2, 4]", "digit = 3"), "s.toml: task[0].digit: task `chain_sum` has no key `digit`\nhint: did you mean `digits`?"),
         (("size = [2, 4]", "digits = 0"), "s.toml: task[0]: digits must be from 1 to 100, not 0"),
-        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a share from 0 to 1, not 2"),
+        (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a fraction from 0 to 1, not 2"),
         (('"oracle"', '"endpoint"'), "s.toml: model[0]: model `endpoint` needs the key `id`\nhint: ponder show endpoint"),
         (('"oracle"', '"endpoint"\nid = "m"\nbudget = "x"'), "s.toml: model[0].budget: Expected `int | null`, got `str`"),
-        (('"oracle"', '"endpoint"\nid = "m"\nkey = "sk-abc123"'), "s.toml: model[0].key: a key is never written into a study"),
-        (('"oracle"', '"endpoint"\nid = "m"\nurl = "ftp://x"'), "s.toml: model[0]: `ftp://x` is no address"),
+        (('"oracle"', '"endpoint"\nid = "m"\nkey = "sk-abc123"'), "s.toml: model[0].key: a study must not contain an API key"),
+        (('"oracle"', '"endpoint"\nid = "m"\nurl = "ftp://x"'), "s.toml: model[0]: `ftp://x` is not an http or https URL"),
         (('"oracle"', '"oracle"\nmethod = [{name = "budget_forc", think = 3}]'), "hint: did you mean `budget_force`?"),
         (('"oracle"', '"oracle"\nmethod = ["x"]'), "s.toml: model[0].method[0]: expected a table, got 'x'"),
         (('"oracle"', '"oracle"\n[[figure]]\nname = "effert"'), "s.toml: figure[0].name: figure `effert` is unknown"),
         (('name = "oracle"', ""), "s.toml: model[0]: a model needs a name\nhint: ponder list models"),
-        (("problems = 3", "problems = 0"), "s.toml: problems: problems must be at least 1, not 0"),
+        (("problems = 3", "problems = 0"), "s.toml: problems: problems must be greater than 0, not 0"),
         (('[[model]]\nname = "oracle"', ""), "s.toml: a study needs at least one [[model]]\nhint: ponder list models"),
         (("problems = 3", "problems ="), "s.toml: this is not TOML"),
+        (("problems = 3", "max_cost = 0.0"), "s.toml: max_cost: max_cost must be greater than 0, not 0.0"),
+        (("problems = 3", 'problems = "x"'), "s.toml: problems: Expected `int | null`, got `str`"),
+        (('"oracle"', '"endpoint"\nid = "m"\nin_flight = 3'), "s.toml: model[0].in_flight: model `endpoint` has no key `in_flight`\nhint: it is now called `concurrency`"),
+        (('"oracle"', '"oracle"\ngives_out = 3'), "hint: it is now called `critical_size`"),
+        (('"oracle"', '"oracle"\n[[figure]]\nname = "longest"'), "figure `longest` is unknown\nhint: it is now called `max_turn`"),
+        (("size = [2, 4]", "sizes = [2, 4]"), "hint: did you mean `size`?"),
     ],
 )  # fmt: skip
 def test_mistakes(write, ponder, change, message) -> None:
@@ -68,9 +78,143 @@ def test_lists_are_sweeps() -> None:
     assert study.cells[0].task_label == "chain_sum digits=1"
 
 
+def test_a_list_of_one_is_no_sweep() -> None:
+    def cell(error: Any, digits: Any, think: Any) -> Cell:
+        (cell,) = Study(
+            task=[{"name": "chain_sum", "size": [2], "digits": digits}],
+            model=[{"name": "oracle", "error": error, "method": [{"name": "budget_force", "think": think}]}],
+        ).cells
+        return cell
+
+    listed = cell([0.5], [3], [10])
+    assert (listed.model_label, listed.task_label) == ("oracle + budget_force", "chain_sum")
+    assert listed.key == cell(0.5, 3, 10).key
+
+
+def test_training_seeds_are_columns() -> None:
+    other = [{"name": "pocket", "style": style} for style in ("short", "plain")]
+    shortest = {"name": "shortest", "problems": 4, "seed": [1, 2, 3]}
+    study = Study(
+        task=[{"name": "execution", "size": 4, "dictionary": 8, "per_turn": 0}],
+        model=[
+            {
+                "name": "pocket",
+                "label": "gpt + tools",
+                "style": "long",
+                "method": [
+                    [],
+                    [shortest, {"name": "dpo", "problems": 4, "seed": 7, "rate": [1e-4, 2e-4]}],
+                    [{"name": "merge", "other": other}],
+                ],
+            }
+        ],
+    )
+    bare, *trained, short, plain = study.cells
+    assert {cell.base_label for cell in study.cells} == {"gpt + tools"}
+    assert (bare.model_label, bare.variant_label, bare.training_seeds) == ("gpt + tools", "gpt + tools", ())
+    assert [cell.training_seeds for cell in trained] == [(1, 7), (1, 7), (2, 7), (2, 7), (3, 7), (3, 7)]
+    assert trained[0].model_label == "gpt + tools + shortest seed=1 + dpo rate=0.0001"
+    assert [cell.variant_label for cell in trained] == [
+        "gpt + tools + shortest + dpo rate=0.0001",
+        "gpt + tools + shortest + dpo rate=0.0002",
+    ] * 3
+    assert [use.name for use in trained[0].methods_used] == ["shortest", "dpo"]
+    assert trained[0].methods_used[0].settings["seed"] == 1
+    assert trained[1].methods_used[1].settings["rate"] == 2e-4
+    assert (short.model_label, short.training_seeds) == ("gpt + tools + merge other=pocket short", ())
+    assert plain.variant_label == "gpt + tools + merge other=pocket plain"
+    assert len({cell.key for cell in study.cells}) == 9
+
+
+def test_a_seed_that_trains_nothing_stays_in_the_label() -> None:
+    study = Study(
+        task=[{"name": "chain_sum", "size": 2}],
+        model=[{"name": "oracle", "method": [{"name": "budget_force", "think": [1, 2]}]}],
+    )
+    assert [c.variant_label for c in study.cells] == ["oracle + budget_force think=1", "oracle + budget_force think=2"]
+    assert {c.training_seeds for c in study.cells} == {()}
+
+
+def test_chains_of_methods() -> None:
+    force = {"name": "budget_force", "think": 10}
+    for given, labels in (
+        ([], ["oracle"]),
+        (force, ["oracle + budget_force"]),
+        ([force, {"name": "vote", "n": 2}], ["oracle + budget_force + vote"]),
+        ([[], [force]], ["oracle", "oracle + budget_force"]),
+    ):
+        model = [{"name": "oracle", "method": given}]
+        assert [c.model_label for c in Study(task=[{"name": "chain_sum", "size": 2}], model=model).cells] == labels
+
+
+def test_sizes() -> None:
+    def sizes(**task: Any) -> list[int]:
+        return [c.size for c in Study(task=[{"name": "chain_sum", **task}], model=[{"name": "oracle"}]).cells]
+
+    assert sizes() == [2, 4, 8, 16, 32]
+    assert sizes(size=[4, 2, 4]) == [4, 2]
+    assert sizes(size=3) == [3]
+
+
+def test_how_many_problems(folder, write) -> None:
+    write("a.jsonl", '{"prompt": "1+1?", "answer": 2}\n{"prompt": "1+2?", "answer": 3}')
+    tasks = [{"name": "chain_sum", "size": 2}, {"name": "jsonl", "file": "a.jsonl"}]
+    study = Study(task=tasks, model=[{"name": "oracle"}], folder=folder)
+    assert [(c.problems, len(list(c.asked()))) for c in study.cells] == [(20, 20), (None, 2)]
+    assert [c.problems for c in Study(task=tasks, model=[{"name": "oracle"}], folder=folder, problems=1).cells] == [
+        1,
+        1,
+    ]
+
+
+def test_problems_depend_on_the_seed_and_nothing_else() -> None:
+    def ids(seed: int, problems: int = 5, **model: Any) -> list[str]:
+        study = Study(
+            task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle", **model}], seed=seed, problems=problems
+        )
+        return [p.id for p in study.cells[0].asked()]
+
+    assert ids(1) == ids(1, error=0.5) == ids(1, problems=9)[:5]
+    assert not set(ids(1)) & set(ids(2))
+
+
+def test_what_methods_train_on(folder, write) -> None:
+    write("a.jsonl", '{"prompt": "1+1?", "answer": 2}\n{"prompt": "1+2?", "answer": 3}')
+    fixed = {"name": "jsonl", "file": "a.jsonl"}
+    model = [{"name": "oracle"}]
+    study = Study(task=[{"name": "chain_sum", "size": [2, 4]}, fixed], model=model, seed=3, problems=6, folder=folder)
+    assert [(p.size, p.seed, p.asked) for p in study.training_problems] == [(2, 3, 6), (4, 3, 6), (0, 3, None)]
+    asked = {problem.id for problem in study.cells[0].asked()}
+    assert not asked & {p.id for p in islice(study.training_problems[0].problems(1), 50)}
+    assert list(study.training_problems[2].problems(1)) == []
+    other = Study(
+        task=[{"name": "chain_sum", "size": 2}],
+        train=[{"name": "chain_sum", "size": [2, 8]}, fixed],
+        model=model,
+        folder=folder,
+    )
+    assert [(p.size, p.asked) for p in other.training_problems] == [(2, 20), (8, 0), (0, 0)]
+    assert len(list(other.training_problems[2].problems(1))) == 2
+
+
+def test_the_resolved_study_is_what_was_run(write) -> None:
+    write("s.toml", GOOD)
+    resolved = Study.load("s.toml", ["problems=7"]).resolved()
+    assert (resolved["problems"], resolved["name"], resolved["samples"]) == (7, "s", 1)
+    assert resolved["model"] == [{"name": "oracle"}]
+    assert not {"where", "folder"} & set(resolved)
+
+
+def test_figures_are_swept_too() -> None:
+    study = Study(
+        task=[{"name": "chain_sum"}], model=[{"name": "oracle"}], figure=[{"name": "max_turn", "target": [0.5, 0.8]}]
+    )
+    assert [figure.target for figure in study.figures] == [0.5, 0.8]  # type: ignore[attr-defined]
+
+
 def test_two_models_of_one_name_are_refused() -> None:
     study = Study(task=[{"name": "chain_sum"}], model=[{"name": "oracle"}, {"name": "oracle", "error": 0.5}])
-    with pytest.raises(UserError, match="two models would share the name"):
+    with pytest.raises(UserError, match="two models are both called `oracle`"):
         _ = study.cells
 
 
@@ -79,6 +223,7 @@ def test_set(write) -> None:
     study = Study.load("s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"])
     assert study.problems == 7
     (cell,) = study.cells
+    assert study.cells[0].variant_label == "two words"
     assert (cell.size, cell.model.error, cell.model_label) == (8, 0.25, "two words")  # type: ignore[attr-defined]
 
 
@@ -90,7 +235,14 @@ def test_set_mistakes(write, ponder, setting) -> None:
     assert "--set" in result.stderr or "no key" in result.stderr
 
 
-def test_plumbing_and_defaults_are_no_part_of_the_key() -> None:
+def test_set_one_table_of_several(write) -> None:
+    write("s.toml", GOOD + '[[model]]\nname = "oracle"\nlabel = "second"\n')
+    study = Study.load("s.toml", ["model[1].error=0.5", "task.digits=3"])
+    assert [c.model.error for c in study.cells[::2]] == [0.0, 0.5]  # type: ignore[attr-defined]
+    assert {c.task.digits for c in study.cells} == {3}  # type: ignore[attr-defined]
+
+
+def test_settings_that_change_no_answer_are_not_in_the_key() -> None:
     def key(**model: object) -> bytes:
         return (
             Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "endpoint", "id": "m", **model}])
@@ -101,6 +253,7 @@ def test_plumbing_and_defaults_are_no_part_of_the_key() -> None:
     assert key() == key(concurrency=7, timeout=3.0, key="$K", send_seed=True)
     assert key() != key(temperature=0.5)
     assert key() != key(url="http://127.0.0.1:9/v1")
+    assert key() != key(method=[{"name": "vote", "n": 2}])
 
 
 def test_a_file_is_known_by_what_it_says(write, folder) -> None:
@@ -120,7 +273,7 @@ def test_a_file_is_known_by_what_it_says(write, folder) -> None:
         ("", "is empty"),
         ('{"prompt": "x"}', "a.jsonl:1: Object missing required field `answer`"),
         ('{"prompt": "x", "answer": 1}\n\n{"prompt": 1}', "a.jsonl:3"),
-        ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "stands here again"),
+        ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "occurs twice"),
         ('{"prompt": "x", "answer": 1, "sise": 3}', "unknown field `sise`"),
     ],
 )
@@ -136,8 +289,21 @@ def test_ids_file(write, ponder) -> None:
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1,1\n8x8:ae__ijcecgbcd,3,1,2,1,1,1,2,1,2,1,2,1,1,1,1,3\n")
     write("s.toml", '[[task]]\nname = "tents"\nids = "ids.txt"\n[[model]]\nname = "oracle"\n')
     assert ponder("run", "s.toml", "--json").exit_code == 0
-    assert "2 were in" in ponder("run", "s.toml").stdout
+    assert "2 were already in" in ponder("run", "s.toml").stdout
     write("ids.txt", "4x4:_cia,1,1,0,1,1,0,1\n")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "ids.txt:1: no game id: 8 sums expected, 7 found" in result.stderr
+    assert "ids.txt:1: not a game id: expected 8 sums, got 7" in result.stderr
+
+
+def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_python() -> None:
+    sft = {
+        "name": "sft",
+        "teachers": [{"name": "pocket", "concurrency": 3, "label": "x"}, {"name": "pocket", "style": "long"}],
+    }
+    train = [{"name": "execution", "dictionary": 6, "per_turn": 0, "size": 2}]
+    study = Study(task=train, model=[{"name": "pocket", "style": "short", "method": [sft]}])
+    teachers = study.cells[0].methods[0].identity()["teachers"]
+    assert [t["name"] for t in teachers] == ["pocket", "pocket"]
+    assert [t.get("style") for t in teachers] == [None, "long"]
+    assert not {"concurrency", "label"} & teachers[0].keys()

@@ -78,9 +78,9 @@ def test_any_puzzle_survives_the_round_trip(width: int, height: int, data: st.Da
         ("4x4:_cia,1,1,0,-1,1,0,1,1", "not of the form"),
         ("99999x4:_", "not of the form"),
         ("0x0:_", "no cells"),
-        ("4x4:_cia,1,1,0,1,1,0,1", "8 sums expected, 7 found"),
-        ("4x4:_cia,1,1,0,1,1,0,1,1,1", "8 sums expected, 9 found"),
-        ("4x4:_cia", "8 sums expected, 0 found"),
+        ("4x4:_cia,1,1,0,1,1,0,1", "expected 8 sums, got 7"),
+        ("4x4:_cia,1,1,0,1,1,0,1,1,1", "expected 8 sums, got 9"),
+        ("4x4:_cia", "expected 8 sums, got 0"),
         ("4x4:_ci,1,1,0,1,1,0,1,1", "stop before the end"),
         ("4x4:,1,1,0,1,1,0,1,1", "stop before the end"),
         ("9999x9999:a,1", "stop before the end"),
@@ -143,6 +143,13 @@ def test_sums_alone_are_not_enough() -> None:
     p = puzzle("ATA.. ..... ....T")
     assert p.check(drawn("ATA.. ..... ....T")) == "tents and trees unmatched"
     assert p.solutions() == []
+
+
+@pytest.mark.parametrize("camp", ["TA. ..A ..T", ".AT A.. T..", "TA .A .T"])
+def test_tents_touch_at_an_edge_or_a_corner(camp) -> None:
+    """Sums and pairs are right, so nothing else is wrong with these."""
+    assert puzzle(camp).check(drawn(camp)) == "tents touch"
+    assert drawn(camp) not in puzzle(camp).solutions()
 
 
 def test_a_tent_may_touch_two_trees() -> None:

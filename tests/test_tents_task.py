@@ -70,7 +70,7 @@ def test_sizes_are_square_or_nearly(size) -> None:
 def test_sizes_that_cant_be_made(size) -> None:
     with pytest.raises(UserError, match="can't be made") as caught:
         Tents().check_size(size)
-    assert "near it are" in caught.value.hint
+    assert "the nearest sizes are" in caught.value.hint
 
 
 def test_a_thousand_are_distinct_with_one_solution_each() -> None:

@@ -1,4 +1,4 @@
-"""Traces: read whatever the fields are called, cut into steps, steps aligned."""
+"""Traces: read with any of the common field names, split into steps, steps aligned."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ponder.core import UserError
+from ponder.core import Request, UserError
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import ANSWER
 from ponder.tasks.execution import Execution
-from ponder.traces import Trace, align, hashed, parse, read, similarity, steps
+from ponder.traces import Trace, align, hashed, parse, read, similarity, steps, trace_of
 from ponder.traces.segments import paragraphs, sentences
 
 
-def pile(folder: Path, *lines: str | bytes | dict) -> Path:
+def trace_file(folder: Path, *lines: str | bytes | dict) -> Path:
     path = folder / "traces.jsonl"
     coded = [
         line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
@@ -81,7 +81,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_malformed_lines_are_refused_by_number_or_skipped(name, tmp_path) -> None:
-    path = pile(tmp_path, FINE, "", BAD[name], {**FINE, "answer": "3"})
+    path = trace_file(tmp_path, FINE, "", BAD[name], {**FINE, "answer": "3"})
     with pytest.raises(UserError) as error:
         list(read(path))
     assert error.value.where == f"{path}:3"
@@ -101,8 +101,8 @@ def test_only_a_line_feed_ends_a_line(tmp_path) -> None:
     assert [trace.answer for trace in read(path)] == [text]
 
 
-def test_a_pile_is_read_as_it_is_asked_for(tmp_path) -> None:
-    path = pile(tmp_path, *[FINE] * 3, "broken")
+def test_a_file_is_read_one_trace_at_a_time(tmp_path) -> None:
+    path = trace_file(tmp_path, *[FINE] * 3, "broken")
     assert len(list(itertools.islice(read(path), 3))) == 3
     with pytest.raises(UserError, match="can't read"):
         list(read(tmp_path / "none.jsonl"))
@@ -160,20 +160,35 @@ def test_every_cut_keeps_every_letter() -> None:
         assert "".join("".join(found).split()) == "".join(text.split())
 
 
-def test_steps_as_the_task_marks_them() -> None:
-    task, spoken = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+def test_steps_as_the_model_marks_them() -> None:
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
     request = Request.first_turn(task, task.problem(4, seed=2))
-    said = spoken.lesson(request).said
+    said = codec.lesson(request).said
     thinking = " ".join(said[: said.index(ANSWER)])
-    cut = steps(Trace("q", thinking, "a", extra={"task": "execution"}), by="task").thinking
+    named = trace_of(request, thinking, "a", "pocket")
+    cut = steps(named, by="task").thinking
     assert " ".join(cut) == thinking
     assert [step.split()[0] for step in cut[1:]] == ["#1", "#2", "#3", "#4"]
     given = parse({"problem": "q", "steps": ["one\n\nstill one", "two"], "label": -1})
     assert steps(given, by="task").answer == ("one\n\nstill one", "two")
     assert len(steps(given).answer) == 3
-    assert steps(Trace("q", "a|b", "c"), by="task", marks=lambda text: text.split("|")).thinking == ("a", "b")
-    with pytest.raises(UserError, match="nothing says how its task marks steps"):
-        steps(Trace("q", "a|b", "c"), by="task")
+    assert steps(Trace("q", "a|b", "c"), by="task", split=lambda text: text.split("|")).thinking == ("a", "b")
+
+
+def test_a_trace_without_its_codec_is_refused_by_the_name_of_the_key() -> None:
+    """Files written before traces named their codec have a task and a problem."""
+    old = Trace("q", "a|b", "c", id="t7", extra={"task": "execution", "problem": {}})
+    with pytest.raises(UserError, match="trace t7 has no key `codec`") as error:
+        steps(old, by="task")
+    assert "blank" in error.value.hint
+    for extra, message in (
+        ({"task": "execution", "codec": "pokket"}, "model `pokket` has no codec for the task `execution`"),
+        ({"task": "gpqa", "codec": "pocket"}, "model `pocket` has no codec for the task `gpqa`"),
+        ({"codec": "pocket"}, "no codec for the task ``"),
+    ):
+        with pytest.raises(UserError, match=message):
+            steps(Trace("q", "a|b", "c", extra=extra), by="task")
+    assert steps(old).thinking == ("a|b",)  # other ways to split need no codec
 
 
 def test_like_texts_are_similar() -> None:

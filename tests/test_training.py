@@ -18,21 +18,22 @@ from tiny import END, flat, gradients, plain_score, texts, tiny
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ponder.core import UserError
-from ponder.models.transformers import Loaded
+from ponder.models._torch_engine import Loaded
+from ponder.rewards._windows import batches
 from ponder.training import loop
-from ponder.training.loop import Example, Settings, Training, Unit, batches, likelihood, log_probabilities
+from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, likelihood, log_probabilities
 
 
 def units(number: int, **how) -> list[Unit]:
     return [Unit((text,)) for text in texts(number, **how)]
 
 
-def weights(training: Training) -> torch.Tensor:
-    return flat({name: p.detach().clone() for name, p in training.learnt().items()})
+def weights(training: Trainer) -> torch.Tensor:
+    return flat({name: p.detach().clone() for name, p in training.trainable().items()})
 
 
 def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
-    model, some = tiny().model, [*texts(9), Example([5], [END]), Example([7] * 20, [3] * 20)]
+    model, some = tiny().model, [*texts(9), TokenExample([5], [END]), TokenExample([7] * 20, [3] * 20)]
     with torch.no_grad():
         together = log_probabilities(model, some)
         alone = torch.stack([plain_score(model, text) for text in some])
@@ -40,25 +41,32 @@ def test_ragged_texts_in_one_batch_score_as_each_does_alone() -> None:
     assert len({round(score, 3) for score in alone.tolist()}) == len(some)
 
 
+def test_a_score_is_that_of_sampling_at_a_temperature() -> None:
+    model, (text,) = tiny().model, texts(1)
+    logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0] / 2.5
+    alone = [logits[len(text.prompt) + n - 1].log_softmax(-1)[token] for n, token in enumerate(text.said)]
+    torch.testing.assert_close(log_probabilities(model, [text], 2.5)[0], torch.stack(alone).sum())
+
+
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_batches_hold_every_unit_once_and_no_more_than_the_limit(limit) -> None:
     some = [Unit(tuple(texts(2, seed=n))) for n in range(30)]
-    found = batches(some, limit)
+    found = list(batches([len(unit) for unit in some], limit))
     assert sorted(place for batch in found for place in batch) == list(range(30))
     for batch in found:
         filled = 2 * len(batch) * max(len(text) for place in batch for text in some[place].texts)
         assert filled <= limit or len(batch) == 1
     longest = [max(len(some[place]) for place in batch) for batch in found]
     assert longest == sorted(longest, reverse=True)
-    assert len(batches(some, 10**6)) == 1
+    assert len(list(batches([len(unit) for unit in some], 10**6))) == 1
 
 
 def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
     some = units(13)
     steps = []
     for micro_tokens in (10**6, 60):
-        training = Training(tiny(), Settings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path)
-        assert len(batches(some, micro_tokens)) == (1 if micro_tokens > 60 else 6)
+        training = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=micro_tokens, clip=0.5), tmp_path)
+        assert len(training._micro_batches(some)) == (1 if micro_tokens > 60 else 6)
         seen, loss = gradients(training), training.learn(some, likelihood, 13.0)
         steps.append((flat(seen[0]), loss, weights(training), training.tokens))
     (one, loss, after, tokens), (many, loss_of_many, after_many, tokens_of_many) = steps
@@ -70,8 +78,8 @@ def test_small_passes_make_the_same_step_as_one(tmp_path) -> None:
 
 
 def test_a_step_is_what_plain_torch_makes_of_it(tmp_path) -> None:
-    settings = Settings(rate=0.02, weight_decay=0.1, clip=0.0)
-    training, other, some = Training(tiny(), settings, tmp_path), tiny().model, texts(5)
+    settings = TrainingSettings(rate=0.02, weight_decay=0.1, clip=0.0)
+    training, other, some = Trainer(tiny(), settings, tmp_path), tiny().model, texts(5)
     rule = torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
     for _ in range(3):
         training.learn([Unit((text,)) for text in some], likelihood, 5.0, factor=0.5)
@@ -83,12 +91,12 @@ def test_a_step_is_what_plain_torch_makes_of_it(tmp_path) -> None:
 
 
 def test_the_rate_warms_up_and_falls() -> None:
-    settings = Settings(warm_up=0.2)
+    settings = TrainingSettings(warm_up=0.2)
     factors = [settings.factor(step, 20) for step in range(20)]
     assert factors[:4] == pytest.approx([(n + 1) / 4 * (0.5 + 0.5 * math.cos(math.pi * n / 20)) for n in range(4)])
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert 0 < factors[-1] < 0.01
-    steady = Settings(warm_up=0.0, decay=False)
+    steady = TrainingSettings(warm_up=0.0, decay=False)
     assert {steady.factor(step, 9) for step in range(9)} == {1.0}
 
 
@@ -96,7 +104,7 @@ def test_what_a_model_forgets_at_random_in_training_it_does_not_forget_here(tmp_
     torch.manual_seed(1)
     forgetful = GPT2LMHeadModel(GPT2Config(vocab_size=24, n_positions=64, n_embd=16, n_layer=1, n_head=2))
     assert forgetful.config.resid_pdrop > 0
-    training = Training(Loaded(tmp_path, forgetful, None), Settings(), tmp_path)
+    training = Trainer(Loaded(tmp_path, forgetful, None), TrainingSettings(), tmp_path)
     some = units(4)
     assert training.score_all(some) == training.score_all(some)
 
@@ -104,26 +112,26 @@ def test_what_a_model_forgets_at_random_in_training_it_does_not_forget_here(tmp_
 def test_both_precisions_in_one_process(tmp_path) -> None:
     some, losses = units(6), {}
     for precision in ("float32", "bfloat16", "float32"):
-        training = Training(tiny(), Settings(precision=precision), tmp_path)
+        training = Trainer(tiny(), TrainingSettings(precision=precision), tmp_path)
         losses[precision] = training.learn(some, likelihood, 6.0)
-        assert {p.dtype for p in training.learnt().values()} == {torch.float32}
+        assert {p.dtype for p in training.trainable().values()} == {torch.float32}
     assert losses["bfloat16"] != losses["float32"]
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
 def test_forgetting_leaves_nothing_behind(tmp_path) -> None:
-    training, some = Training(tiny(), Settings(rate=0.01), tmp_path), units(3)
+    training, some = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path), units(3)
     for _ in range(4):
-        training.forget()
-        assert not training.optimiser.state
+        training.reset_optimizer()
+        assert not training.optimizer.state
         training.learn(some, likelihood, 3.0)
     assert len(training.accelerator._optimizers) == 1
 
 
 def test_a_training_goes_on_where_it_was_saved(tmp_path, monkeypatch) -> None:
-    def trained(steps: int, folder: Path, resume: bool = False) -> Training:
+    def trained(steps: int, folder: Path, resume: bool = False) -> Trainer:
         folder.mkdir(exist_ok=True)
-        training = Training(tiny(), Settings(rate=0.01), folder)
+        training = Trainer(tiny(), TrainingSettings(rate=0.01), folder)
         assert bool(training.resume()) == resume
         for _ in training.run(steps, lambda step: units(4, seed=step), likelihood, len):
             pass
@@ -131,7 +139,7 @@ def test_a_training_goes_on_where_it_was_saved(tmp_path, monkeypatch) -> None:
 
     whole = trained(6, tmp_path / "whole")
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)  # at every step
-    short = Training(tiny(), Settings(rate=0.01), tmp_path)
+    short = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
     reports = short.run(6, lambda step: units(4, seed=step), likelihood, len)
     assert [next(reports)["step"] for _ in range(4)] == [1, 2, 3, 4]
     again = trained(6, tmp_path, resume=True)
@@ -143,16 +151,14 @@ def test_a_training_goes_on_where_it_was_saved(tmp_path, monkeypatch) -> None:
 def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeypatch, clip) -> None:
     """Steps so large that the second one finds nothing but infinities."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
-    training = Training(tiny(), Settings(rate=0.01, clip=clip), tmp_path)
+    training = Trainer(tiny(), TrainingSettings(rate=0.01, clip=clip), tmp_path)
     assert len(list(training.run(2, lambda step: units(4, seed=step), likelihood, len))) == 2
-    for group in training.optimiser.param_groups:
+    for group in training.optimizer.param_groups:
         group["rate"] = 1e36
-    with pytest.raises(
-        UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are kept in "
-    ) as error:
+    with pytest.raises(UserError, match=r"the loss is (nan|inf) at step 4; the last good weights are in ") as error:
         list(training.run(9, lambda step: units(4, seed=step), likelihood, len))
     assert "rate" in error.value.hint
-    kept = Training(tiny(), Settings(rate=0.01), tmp_path)
+    kept = Trainer(tiny(), TrainingSettings(rate=0.01), tmp_path)
     kept.resume()
     assert kept.step == 2
     assert all(math.isfinite(row[0]) for row in kept.score_all(units(4)))
@@ -160,27 +166,27 @@ def test_a_loss_that_is_no_number_stops_and_keeps_good_weights(tmp_path, monkeyp
 
 def test_a_gradient_that_is_no_number_stops_too(tmp_path) -> None:
     """Its loss is one: that of a root at 0."""
-    training = Training(tiny(), Settings(), tmp_path)
+    training = Trainer(tiny(), TrainingSettings(), tmp_path)
     before = weights(training)
-    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been kept yet"):
+    with pytest.raises(UserError, match=r"the gradient is (nan|inf) at step 1; no weights have been saved yet"):
         training.learn(units(2), lambda scores, _: ((scores - scores.detach()) ** 2).sum().sqrt(), 1.0)
     assert torch.equal(weights(training), before)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_low_rank_change_is_all_that_changes(tmp_path, tied) -> None:
-    training = Training(tiny(tie_word_embeddings=tied), Settings(rate=0.05, lora=2), tmp_path)
+    training = Trainer(tiny(tie_word_embeddings=tied), TrainingSettings(rate=0.05, lora=2), tmp_path)
     base = {n: p.detach().clone() for n, p in training.plain.named_parameters() if "lora_" not in n}
-    assert all("lora_" in name for name in training.learnt())
+    assert all("lora_" in name for name in training.trainable())
     for step in range(3):
         training.learn(units(4, seed=step), likelihood, 4.0)
         training.write(tmp_path / "made")
     for name, p in training.plain.named_parameters():
         if "lora_" not in name:
             assert torch.equal(p, base[name]), name
-    assert all(p.abs().max() > 0 for p in training.learnt().values())
+    assert all(p.abs().max() > 0 for p in training.trainable().values())
     original, made = tiny(tie_word_embeddings=tied).model, AutoModelForCausalLM.from_pretrained(tmp_path / "made")
-    learnt = {name.removeprefix("base_model.model."): p for name, p in training.learnt().items()}
+    learnt = {name.removeprefix("base_model.model."): p for name, p in training.trainable().items()}
     changed = 0
     for name, p in original.named_parameters():
         stem = name.removesuffix(".weight")
@@ -200,8 +206,8 @@ TWO = """
 import sys, torch
 from pathlib import Path
 from tiny import texts, tiny
-from ponder.training.loop import Settings, Training, Unit, likelihood
-training = Training(tiny(), Settings(rate=0.01, micro_tokens=70), Path(sys.argv[1]))
+from ponder.training.loop import TrainingSettings, Trainer, Unit, likelihood
+training = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), Path(sys.argv[1]))
 losses = [training.learn([Unit((t,)) for t in texts(12, seed=n)], likelihood, 12.0) for n in range(2)]
 training.save(losses=losses, processes=training.accelerator.num_processes)
 training.write(Path(sys.argv[1]))
@@ -213,7 +219,7 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
-    paths = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, str(tmp_path)],
@@ -227,10 +233,10 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
         _, talk = process.communicate(timeout=120)
         assert process.returncode == 0, talk
     assert torch.load(tmp_path / "training.pt")["processes"] == 2
-    alone = Training(tiny(), Settings(rate=0.01, micro_tokens=70), tmp_path)
+    alone = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), tmp_path)
     for step in range(2):
         some = units(12, seed=step)
-        assert len(batches(some, 70)) % 2  # so that one of the two has to idle
+        assert len(alone._micro_batches(some)) % 2  # so that one of the two has to idle
         alone.learn(some, likelihood, 12.0)
     for name, made in load_file(tmp_path / "model.safetensors").items():
         torch.testing.assert_close(made, alone.plain.get_parameter(name).detach(), rtol=0, atol=1e-5)

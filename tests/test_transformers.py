@@ -1,4 +1,4 @@
-"""Local weights: the same text as the NumPy engine writes, whoever shares the batch; and what a cut cache costs."""
+"""Local weights: replies equal those of the NumPy engine and don't depend on the batch; pruned caches are measured."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.caches import CacheBudget, SelectCache, drift
+from ponder.caches import SelectCache, drift
 from ponder.caches.dynts import Dynts
 from ponder.caches.dynts.labels import importance
-from ponder.caches.dynts.predictor import Predictor, Recipe, Trace, fit
+from ponder.caches.dynts.predictor import Predictor, Recipe, fit
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
-from ponder.core import Message, Request, UserError
+from ponder.core import CacheBudget, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
 from ponder.methods.compress import Compress
+from ponder.models._torch_engine import SampledGeneration, load
 from ponder.models.oracle import Oracle as OracleModel
 from ponder.models.pocket import SHIPPED, Pocket
-from ponder.models.transformers import Text, Transformers, load
+from ponder.models.transformers import Transformers
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 
 
 def requests(size: int, n: int) -> list[Request]:
     problems = itertools.islice(Tents().problems(size, seed=4), n)
-    return [Request(Tents(), p, (Message("user", p.turns[0]),), seed) for seed, p in enumerate(problems)]
+    return [Request.first_turn(Tents(), problem, seed) for seed, problem in enumerate(problems)]
 
 
 def answered(model, asked) -> list:
@@ -47,7 +49,7 @@ def answered(model, asked) -> list:
     return asyncio.run(all_at_once())
 
 
-def test_it_writes_what_the_pocket_engine_writes() -> None:
+def test_it_generates_what_the_numpy_engine_generates() -> None:
     asked = requests(16, 6) + requests(25, 6)
     ours, theirs = answered(Transformers(id="pocket"), asked), answered(Pocket(), asked)
     for a, b in zip(ours, theirs, strict=True):
@@ -72,14 +74,14 @@ def test_a_text_depends_on_its_seed_alone(method) -> None:
 def test_top_p_and_top_k() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
 
-    def drawn(**draw) -> set[int]:
-        text = Text([1], 9, 1.0, 3, bool, **draw)
-        return {text.choose(logits) for _ in range(400)}
+    def drawn(**sampling) -> set[int]:
+        generation = SampledGeneration([1], 9, 1.0, 3, **sampling)
+        return {generation.choose(logits) for _ in range(400)}
 
     assert drawn() == {0, 1, 2, 3}
-    assert drawn(draw=(0.79, 0)) == {0, 1}
-    assert drawn(draw=(1.0, 3)) == {0, 1, 2}
-    assert drawn(draw=(0.01, 0)) == {0}
+    assert drawn(top_p=0.79) == {0, 1}
+    assert drawn(top_k=3) == {0, 1, 2}
+    assert drawn(top_p=0.01) == {0}
 
 
 def test_the_cache_is_measured() -> None:
@@ -100,17 +102,17 @@ def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:
         'method = [{ name = "compress", policy = ["full", "random"], budget = 48, window = 8, ratio = 0.5, fidelity = "also" }]\n',
     )
     assert ponder("run", "s.toml").exit_code == 0
-    assert ponder("grade", "s.toml").exit_code == 0
+    assert ponder("regrade", "s.toml").exit_code == 0
     with Store(Path("ponder.db")) as store:
         found = list(store.outcomes(Study.load("s.toml").cells))
     assert len(found) == 6
     assert all(o.details["cache_bytes"] > 0 for o in found)
-    assert [settings_of(o)["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
-    assert all(o.details["kl"] > 0 for o in found if settings_of(o)["policy"] == "random")
+    assert [o.method("compress")["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
+    assert all(o.details["kl"] > 0 for o in found if o.method("compress")["policy"] == "random")
 
 
 def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:
-    loaded = load(SHIPPED, "", "float32", "cpu", 1)
+    loaded = load(Source(SHIPPED, codec="pocket"))
     (request,) = requests(25, 1)
     prompt = loaded.prompt(request)
     (said,) = answered(Transformers(id="pocket"), [request])
@@ -154,7 +156,7 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
     folder = tmp_path / "pocket"
     shutil.copytree(SHIPPED, folder)
     (folder / "dynts.json").unlink()
-    loaded = load(folder, "", "float32", "cpu", 1)
+    loaded = load(Source(folder, codec="pocket"))
     with pytest.raises(UserError, match="no predictor"):
         Dynts().fitted(folder, loaded.tokenizer)
     end = loaded.end_of_thinking
@@ -164,7 +166,7 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
         prompt, thinking = loaded.prompt(request), said.thinking.split()
         words = [loaded.tokenizer.convert_tokens_to_ids(w) for w in thinking]
         tail = [end, *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]), loaded.tokenizer.eos_token_id]
-        traces.append(Trace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
+        traces.append(TokenTrace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
     *_, quality = fit(loaded.model, traces, Recipe(steps=60, tokens=512), folder, {"task": "tents"})
     assert quality["rank_correlation"] > 0.3
     assert isinstance(Dynts().fitted(folder, loaded.tokenizer).predictor, Predictor)
@@ -177,14 +179,14 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(UserError, match="did you mean `snapkv`"):
         Compress(policy="snapk", budget=64, window=8)
-    with pytest.raises(UserError, match="beforehand"):
+    with pytest.raises(UserError, match="in advance"):
         Compress(policy="oracle", budget=64, window=8)
-    with pytest.raises(UserError, match="where the weights are"):
+    with pytest.raises(UserError, match="only in local weights"):
         Compress(policy="random", budget=64, window=8).apply(OracleModel())
     with pytest.raises(UserError, match="smaller than the budget"):
         Compress(policy="random", budget=64, window=64)
     with pytest.raises(UserError, match="can't load"):
-        load(Path("/nowhere/at/all"), "", "float32", "cpu", 1)
+        load(Source(Path("/nowhere/at/all")))
     cut = Compress(policy="random", budget=20, window=8, ratio=0.5).apply(Transformers(id="pocket"))
     with pytest.raises(UserError, match="tokens of the prompt are protected"):
         answered(cut, requests(25, 1))
@@ -197,3 +199,121 @@ def test_the_oracle_drifts_least() -> None:
         method = Compress(policy=policy, budget=72, window=8, ratio=0.3, fidelity="only")
         kl[policy] = np.array([c.measures["kl"] for c in answered(method.apply(Transformers(id="pocket")), asked)])
     assert kl["oracle"].mean() < kl["random"].mean()
+
+
+class Recording(Policy):
+    """An eviction policy that records what it is fitted on."""
+
+    traces: list[TokenTrace]
+
+    def needs_fit(self, folder: Path) -> bool:
+        return not (folder / "recording").exists()
+
+    def fit(self, network, traces, folder, facts):
+        self.traces, self.facts = list(traces), facts
+        (folder / "recording").touch()
+        yield {"fitted": len(self.traces)}
+
+    def score(self, view):
+        raise AssertionError("nothing is evicted here")
+
+
+@pytest.fixture
+def weights(tmp_path) -> Path:
+    """A copy of the shipped weights without a fitted predictor."""
+    shutil.copytree(SHIPPED, tmp_path / "weights", ignore=shutil.ignore_patterns("dynts*"))
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def practice(tmp_path) -> TrainingProblems:
+    """Forty puzzles, of which a study asks the first ten."""
+    puzzles = itertools.islice(Tents().problems(16, seed=8), 40)
+    (tmp_path / "ids.txt").write_text("\n".join(puzzle.gold for puzzle in puzzles))
+    return TrainingProblems(Tents(ids=tmp_path / "ids.txt"), 16, seed=1, asked=10)
+
+
+def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice) -> None:
+    policy, model = Recording(), Transformers(id=str(weights))
+    asked, *rest = [{p.gold for p in itertools.islice(practice.task.problems(16, 1), n)} for n in (10, 40)]
+    progress = list(model.fit_policy(policy, [practice]))
+    assert [report["answered"] for report in progress[:-1]] == [*range(16, 31, 16), 30]
+    assert progress[0] == {"task": "tents", "size": 16, "answered": 16, "of": 30}
+    assert progress[-2]["correct"] == progress[-1]["fitted"] == len(policy.traces)
+    assert policy.facts == {"task": "tents"}
+    prompts = {}
+    for problem in practice.task.fixed():
+        prompts[tuple(Pocket.codec("tents").prompt_ids(Request.first_turn(practice.task, problem)))] = problem
+    end = load(Source(weights, codec="pocket")).end_of_thinking
+    right = {}
+    for trace in policy.traces:
+        problem = prompts[tuple(trace.ids[: trace.question])]
+        _, answer, thought = Pocket.codec("tents").reply(
+            Request.first_turn(practice.task, problem), trace.ids[trace.question :]
+        )
+        right[problem.gold] = practice.task.grade(problem, answer).correct
+        assert trace.answer == trace.question + thought + 1
+        assert trace.ids[trace.answer - 1] == end
+    assert all(right.values())
+    assert 10 < len(right) <= 30
+    assert right.keys() <= rest[0] - asked
+    assert list(model.fit_policy(policy, [practice])) == []  # it is there
+
+
+def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
+    model = Transformers(id=str(weights))
+    with pytest.raises(UserError, match="no predictor"):
+        answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
+    *_, last = model.fit_policy(Dynts(), [practice])
+    assert last == {"made": str(weights / "dynts.safetensors")}
+    assert json.loads((weights / "dynts.json").read_text())["task"] == "tents"
+    assert not Dynts().needs_fit(weights)
+    (reply,) = answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
+    assert reply.thinking
+
+
+def test_what_a_policy_cannot_be_fitted_to(practice, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="only to weights in a folder, not to org/name") as caught:
+        list(Transformers(id="org/name").fit_policy(Dynts(), [practice]))
+    assert "hf download org/name" in caught.value.hint
+    turns = TrainingProblems(Execution(dictionary=8), 4, seed=1)
+    with pytest.raises(UserError, match="problems of one turn"):
+        list(Transformers(id="pocket").fit_policy(Recording(), [turns]))
+
+
+def test_a_derived_model_has_its_own_weights(weights) -> None:
+    model = Transformers(id="pocket", temperature=0.5)
+    assert model.source(Tents()).folder == SHIPPED
+    derived = model.with_weights(weights)
+    assert derived.source(Tents()) == model.source(Tents())._replace(folder=weights)
+    assert derived.at_temperature(0.7).source(Tents()).folder == weights
+    assert derived.temperature == 0.5
+    policy, budget = Random(), CacheBudget(budget=64, window=8)
+    pruned = model.with_policy(policy, budget, "also").at_temperature(1.0)
+    assert (pruned.policy, pruned.cache_budget, pruned.fidelity) == (policy, budget, "also")
+    assert model.policy is None
+
+
+def test_the_card_says_which_codec_reads_the_weights(weights) -> None:
+    card = json.loads((weights / "card.json").read_text())
+    assert Transformers(id=str(weights)).source(Tents()).codec == "pocket"
+    # Ponder once wrote cards without a name. The model that the weights came from still reads them.
+    (weights / "card.json").write_text(json.dumps({key: card[key] for key in ("task", "digest")}))
+    with pytest.raises(UserError, match="doesn't say which model") as caught:
+        Transformers(id=str(weights)).source(Tents())
+    assert 'name = "pocket"' in caught.value.hint
+    asked = requests(16, 2)
+    replies = [answered(m, asked) for m in (Transformers(id="pocket").with_weights(weights), Pocket(weights=weights))]
+    assert [reply.answer for reply in replies[0]] == [reply.answer for reply in replies[1]]
+    (weights / "card.json").write_text('{"license": "mit"}')  # another program's
+    assert Transformers(id=str(weights)).source(Tents()).codec == ""
+
+
+def test_damaged_weights_are_refused(weights) -> None:
+    content = bytearray((weights / "model.safetensors").read_bytes())
+    content[-1000] ^= 255
+    (weights / "model.safetensors").write_bytes(content)
+    for source in (Source(weights), Source(weights, codec="pocket")):
+        with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
+            load(source)

@@ -172,7 +172,7 @@ def test_kinds_of_numbers_may_differ(tmp_path: Path) -> None:
     average([tmp_path / "1", tmp_path / "4"], [0.5, 0.5], tmp_path / "5")
     assert held(tmp_path / "5")["a"].isnan().all()
     bare(tmp_path / "6", **two | {"n": torch.arange(1, 4)})
-    with pytest.raises(UserError, match="n differs and can't be averaged: its numbers are I64"):
+    with pytest.raises(UserError, match="n differs and can't be averaged: its dtype is I64"):
         average([tmp_path / "1", tmp_path / "6"], [1, 1], tmp_path / "7")
 
 
@@ -250,11 +250,11 @@ def test_words_must_be_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shares", "said"),
     [
-        ([0.5, 1.5], "a share is from 0 to 1, not 1.5"),
-        ([-0.1, 1], "a share is from 0 to 1, not -0.1"),
-        ([float("nan"), 1], "a share is from 0 to 1, not nan"),
-        ([0, 0], "all shares are 0"),
-        ([1, 1, 1], "2 models and 3 shares"),
+        ([0.5, 1.5], "a weight is from 0 to 1, not 1.5"),
+        ([-0.1, 1], "a weight is from 0 to 1, not -0.1"),
+        ([float("nan"), 1], "a weight is from 0 to 1, not nan"),
+        ([0, 0], "all weights are 0"),
+        ([1, 1, 1], "2 models and 3 weights"),
     ],
 )
 def test_wrong_shares(tmp_path: Path, shares: list[float], said: str) -> None:
@@ -269,9 +269,9 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     one, two = bare(tmp_path / "a", w=torch.ones(9)), bare(tmp_path / "b", w=torch.ones(9))
     path = two / "model.safetensors"
     content = path.read_bytes()
-    for left, said in ((-4, "is cut off or damaged"), (30, "is no safetensors file"), (0, "is no safetensors file")):
+    for left in (-4, 30, 0):
         path.write_bytes(content[:left])
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match="is truncated or not a safetensors file"):
             average([one, two], [1, 1], tmp_path / "c")
     path.unlink()
     with pytest.raises(UserError, match=r"can't read .*model.safetensors: No such file"):
@@ -364,7 +364,7 @@ def test_combining_needs_mergekit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("ties", 2, {}, "ties needs the base"),
         ("slerp", 2, {"base": folders[2]}, "slerp takes no base"),
         ("slerp", 3, {}, "slerp takes two models, not 3"),
-        ("dare", 2, {"base": folders[2], "density": 0.0}, "density is a share above 0 and at most 1, not 0.0"),
+        ("dare", 2, {"base": folders[2], "density": 0.0}, "density is a fraction above 0 and at most 1, not 0.0"),
     ):
         with pytest.raises(UserError, match=said):
             combine(method, folders[:models], [1] * models, tmp_path / "d", **settings)

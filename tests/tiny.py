@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from ponder.models.transformers import Loaded
-from ponder.training.loop import Example
+from ponder.models._torch_engine import Loaded
+from ponder.training.loop import TokenExample
 
 WORDS, PAD, END = 24, 0, 1
 
@@ -32,17 +32,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=spoken, pad_token="<pad>", eos_token="<end>")
 
 
-def texts(number: int, seed: int = 0, longest: int = 20) -> list[Example]:
+def texts(number: int, seed: int = 0, longest: int = 20) -> list[TokenExample]:
     """Prompts and what is said to them, of all lengths."""
     rng = random.Random(seed)
 
     def some() -> list[int]:
         return [rng.randrange(2, WORDS) for _ in range(rng.randint(1, longest))]
 
-    return [Example(some(), [*some(), END]) for _ in range(number)]
+    return [TokenExample(some(), [*some(), END]) for _ in range(number)]
 
 
-def plain_score(model: Any, text: Example) -> torch.Tensor:
+def plain_score(model: Any, text: TokenExample) -> torch.Tensor:
     """The log-probability of what a text says, token by token, on its own."""
     logits = model(torch.tensor([[*text.prompt, *text.said]])).logits[0].log_softmax(-1)
     return sum((logits[len(text.prompt) + n - 1, token] for n, token in enumerate(text.said)), torch.zeros(()))
@@ -53,9 +53,9 @@ def gradients(training: Any) -> list[dict[str, torch.Tensor]]:
     found: list[dict[str, torch.Tensor]] = []
 
     def note(*_: Any) -> None:
-        found.append({name: p.grad.clone() for name, p in training.learnt().items() if p.grad is not None})
+        found.append({name: p.grad.clone() for name, p in training.trainable().items() if p.grad is not None})
 
-    training.optimiser.optimizer.register_step_pre_hook(note)
+    training.optimizer.optimizer.register_step_pre_hook(note)
     return found
 
 

@@ -1,4 +1,4 @@
-"""KV caches that forget: hold the cache of a transformers model at a budget by evicting what matters least.
+"""A KV cache for transformers models that evicts the tokens with the lowest scores whenever it reaches a budget.
 
     from ponder.caches import CacheBudget, SelectCache
     from ponder.caches.snapkv import Snapkv
@@ -6,19 +6,22 @@
     cache = SelectCache(model, Snapkv(), CacheBudget(budget=1024, window=256, ratio=0.3))
     model.generate(**inputs, past_key_values=cache)
 
-It works inside `generate()` today, in batches, under left padding. Three ideas:
+It works inside `generate()`, in batches, with left padding. Three ideas:
 
-- A token's logical place (how many came before it) and its physical one (its column in the buffer) are two numbers.
-  Keys keep the rotation of their logical place; what leaves only moves columns.
-- Every row of a batch loses equally many columns, its padding first. Then the padding that is left of a row is what
-  the model's own mask says it is, shifted by the number that left, and no mask need be changed.
-- What may not leave (sinks, question, answer, the local window) is the engine's affair; a policy only gives scores.
+- A token's position (how many tokens came before it) and its column in the buffer are separate. Keys keep the rotary
+  embedding of their position; eviction only moves columns.
+- All rows of a batch lose equally many columns, padding first. The padding that remains in a row is then what the
+  model's own attention mask says, shifted by the number of evicted columns, so the mask needs no change.
+- The engine decides which tokens are never evicted (sinks, question, answer, the recent window); a policy only scores.
 """
 
 from __future__ import annotations
 
-from ponder.caches._cache import CacheView, Layer, SelectCache, SlotCache
+from ponder.caches._cache import SelectCache
 from ponder.caches._fidelity import Drift, drift
+from ponder.caches._layer import Layer
+from ponder.caches._slots import SlotCache
+from ponder.caches._view import CacheView
 from ponder.core import CacheBudget
 
-__all__ = ["Drift", "CacheBudget", "Layer", "CacheView", "SelectCache", "SlotCache", "drift"]
+__all__ = ["CacheBudget", "CacheView", "Drift", "Layer", "SelectCache", "SlotCache", "drift"]

@@ -1,4 +1,4 @@
-"""Everything stays: the cache as the model made it."""
+"""Keeps every token: the model's full cache, the reference that eviction is measured against."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 class Full(Policy):
     per_layer = False
 
-    def score(self, seen: CacheView) -> Tensor:
-        return seen.places * 0
+    def score(self, view: CacheView) -> Tensor:
+        return view.positions * 0

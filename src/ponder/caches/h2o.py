@@ -1,8 +1,8 @@
-"""Those that have received the most attention so far stay.
+"""Evicts the tokens that have received the least attention so far (H2O).
 
-H2O (Zhang et al. 2023): attention summed over all queries, the question's too, averaged over the queries that share a
-head. Half of their budget is recent tokens; here the window is. Two published reimplementations overwrite the sum with
-the current query's attention, which is `last_query`.
+Zhang et al. 2023: attention summed over all queries, including those of the prompt, and averaged over the query heads
+of a key-value head. The paper spends half of its budget on recent tokens; here that is `window`. Two published
+reimplementations overwrite the sum with the current query's attention, which is the policy `last_query`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ if TYPE_CHECKING:
 class H2o(Policy):
     accumulates = True
 
-    def score(self, seen: CacheView) -> Tensor:
-        assert seen.received is not None
-        return seen.received
+    def score(self, view: CacheView) -> Tensor:
+        assert view.accumulated is not None
+        return view.accumulated

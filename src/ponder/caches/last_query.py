@@ -1,7 +1,7 @@
-"""Those that the last query looks at stay.
+"""Evicts the tokens that the most recent query attends to least (TOVA).
 
-TOVA (Oren et al. 2024), which cuts at every step (`ratio` left out) and lets a layer's heads choose together
-(`share = "layer"`); both are settings here.
+Oren et al. 2024. The paper prunes at every step and lets the heads of a layer share one decision; here both are
+settings of `compress`: leave out `ratio`, and set `granularity = "layer"`.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ if TYPE_CHECKING:
 class LastQuery(Policy):
     queries = 1
 
-    def score(self, seen: CacheView) -> Tensor:
-        return seen.attention().mean((2, 3))
+    def score(self, view: CacheView) -> Tensor:
+        return view.attention().mean((2, 3))

@@ -1,6 +1,7 @@
-"""Those stay that the answer really looks at: the upper bound of `dynts`.
+"""Evicts the tokens that the answer will attend to least: the upper bound for `dynts`.
 
-It must know the whole trace beforehand, so it serves where a text is given (`fidelity`), not where one is written.
+It must know the whole text in advance, so it can only be measured on a given text (`fidelity = "only"`), not used to
+generate one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Oracle(Policy):
     per_layer = False
-    importance: Any = field(default=None, compare=False)  # of each token, by its place
+    importance: Any = field(default=None, compare=False)  # attention from the answer, one number per position
 
-    def score(self, seen: CacheView) -> Tensor:
+    def score(self, view: CacheView) -> Tensor:
         if self.importance is None:
-            what = "the oracle must know the text beforehand, and this one is being written"
-            raise UserError(what, hint="fidelity = true measures it on the full cache's text; accuracy it can't")
-        found: Tensor = self.importance[seen.places.long()]
-        return found
+            what = "the eviction policy `oracle` must know the whole text in advance, so it can't generate one"
+            raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
+        scores: Tensor = self.importance[view.positions.long()]
+        return scores

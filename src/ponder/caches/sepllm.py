@@ -1,7 +1,8 @@
-"""Separators stay, the newest first, then the most recent of the others.
+"""Evicts the oldest tokens that aren't separators, then the oldest separators (SepLLM).
 
-SepLLM (Chen et al. 2025): what a segment says gathers in the punctuation that ends it. Which tokens separate is found
-from the model's own vocabulary: those that are nothing but `. , ? ! ; :` and white space.
+Chen et al. 2025: a segment's information collects in the punctuation that ends it. Separators are the tokens of the
+model's vocabulary that consist only of `. , ? ! ; :` and white space. The paper keeps separators and recent tokens in
+caches of fixed sizes; here both share the budget.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Sepllm(Policy):
     per_layer = False
-    separators: tuple[int, ...] = ()  # token ids; found in the model's vocabulary if not given
+    separators: tuple[int, ...] = ()  # token ids; if not given, taken from the vocabulary
 
     def fitted(self, folder: Path, tokenizer: Any) -> Sepllm:  # noqa: ARG002 the vocabulary is enough
         texts = tokenizer.batch_decode([[n] for n in range(len(tokenizer))])
         return Sepllm(tuple(n for n, text in enumerate(texts) if text and not text.strip(".,?!;: \t\n")))
 
-    def score(self, seen: CacheView) -> Tensor:
+    def score(self, view: CacheView) -> Tensor:
         import torch
 
-        separates = torch.isin(seen.ids, torch.tensor(self.separators, dtype=torch.long, device=seen.ids.device))
-        return seen.places + separates * seen.seen
+        is_separator = torch.isin(view.ids, torch.tensor(self.separators, dtype=torch.long, device=view.ids.device))
+        return view.positions + is_separator * view.seen_tokens

@@ -1,7 +1,7 @@
-"""Those that the last queries look at stay, with their neighbours.
+"""Evicts the tokens that recent queries attend to least (SnapKV).
 
-SnapKV (Li et al. 2024): attention of the last 32 queries, pooled over 7 columns. The paper cuts the prompt once; here,
-as in later work on reasoning, thinking is cut each time that the budget is reached.
+Li et al. 2024: attention of the last 32 queries, averaged over neighbouring columns. The paper prunes the prompt once;
+here, as in later work on reasoning, the cache is pruned each time that it reaches its budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapkv(Policy):
-    queries: int = 32
-    pool: int = 7  # columns, an odd number; 1: none
+    queries: int = 32  # recent queries whose attention counts
+    pool: int = 7  # columns of the average-pooling, an odd number; 1: none
 
-    def score(self, seen: CacheView) -> Tensor:
+    def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import avg_pool1d
 
-        received = seen.attention().mean((2, 3))
+        received = view.attention().mean((2, 3))
         return avg_pool1d(received, self.pool, stride=1, padding=self.pool // 2, count_include_pad=False)

@@ -1,7 +1,7 @@
-"""Sinks and the most recent tokens stay.
+"""Evicts the oldest tokens, except for the first few, the attention sinks (StreamingLLM).
 
-StreamingLLM (Xiao et al. 2024). The sinks are protected by the engine, so recency is all that is said here. Unlike the
-paper, keys keep the rotation of their true place: a reasoning trace is shorter than the context that a model knows.
+Xiao et al. 2024. The cache itself protects the sinks (`sinks`), so the score is only the position. Unlike in the paper,
+keys keep the rotary embedding of their true position: a reasoning trace is shorter than the model's context.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ if TYPE_CHECKING:
 class Streaming(Policy):
     per_layer = False
 
-    def score(self, seen: CacheView) -> Tensor:
-        return seen.places
+    def score(self, view: CacheView) -> Tensor:
+        return view.positions

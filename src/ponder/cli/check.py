@@ -1,4 +1,8 @@
-"""Holds any plugin to its contract: what `ponder check` does for a user's file, and the tests for all built-in ones."""
+"""Checks a plugin against its interface by running it: `ponder check` on a user's file, and the tests on every plugin.
+
+Each function here takes one plugin and yields what is wrong with it. A `UserError` or `ModelFailure` on the way means
+that the plugin could not be run here (no weights, no server), which is never reported as a pass.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,24 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from ponder.cli import describe
 from ponder.core import (
+    Completion,
     Figure,
     Grade,
     LengthReward,
-    Message,
     Method,
+    MethodUse,
     Model,
+    ModelFailure,
     Outcome,
     Plugin,
     Policy,
@@ -33,39 +41,61 @@ from ponder.core import (
     Task,
     TrainingProblems,
     UserError,
+    plugins,
 )
-from ponder.core.settings import build
+from ponder.core.settings import assign, build
 from ponder.models.oracle import Oracle
-from ponder.models.pocket import SHIPPED
 
 JUNK = (
     "", " ", "\x00", "I don't know.", "<answer></answer>", "[[", "[[]]", "[" * 5000, "[[1,2],[3]]", '{"a": 1}', "NaN",
     "\\boxed{", "1e999", "-" * 1000, "9" * 5000, "</think><think>", "<script>alert(1)</script>", "\ud800", "[[true]]",
 )  # fmt: skip
+POLICY_SETTINGS = {"budget": 64, "window": 16, "ratio": 0.5, "fidelity": "only"}  # under which a policy is tried
 
 
-def check(name: str) -> tuple[str, list[str]]:
-    """The kind of a plugin, and each way in which it breaks its contract."""
+class Result(NamedTuple):
+    """How a check ended."""
+
+    plugin: str  # its kind and name
+    failures: list[str]
+    not_run: str = ""  # why it could not be run, or not to the end
+
+    @property
+    def outcome(self) -> Literal["passed", "failed", "not run"]:
+        return "failed" if self.failures else "not run" if self.not_run else "passed"
+
+    def text(self) -> str:
+        stopped = [f"could not be run: {self.not_run}"] if self.not_run else []
+        return "\n".join(f"{self.plugin}: {line}" for line in [*self.failures, *stopped] or ["passed"])
+
+
+def check(name: str, settings: Sequence[str] = ()) -> Result:
+    """Run a plugin with its example settings and those given, and say what is wrong with it."""
     kind, plugin = describe.find(name)
-    checks: dict[str, Callable[[Any], Iterator[str]]] = {
-        "tasks": task, "models": model, "caches": cache, "rewards": reward, "length_rewards": length, "methods": method,
-        "figures": figure,
-    }  # fmt: skip
-    plain = name if name.endswith(".py") else name.rpartition("/")[2]
-    settings = {"name": plain, **plugin.example}
-    return kind[:-1], [*any_plugin(plugin), *checks[kind](build(kind, settings, f"{name} example", Path()))]
+    table = {"name": name if name.endswith(".py") else name.rpartition("/")[2], **plugin.example}
+    for setting in settings:
+        assign({"plugin": [table]}, f"plugin.{setting}")
+    failures, not_run = list(_docstring(plugin)), ""
+    try:
+        failures.extend(CHECKS[kind](build(kind, table, name, Path())))
+    except (UserError, ModelFailure) as error:
+        not_run = str(error)
+    except Exception as error:  # whatever a plugin raises is a finding
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        failures.append(f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})")
+    return Result(f"{plugins.KINDS[kind].noun} {name}", failures, not_run)
 
 
-def any_plugin(plugin: type[Plugin]) -> Iterator[str]:
+def _docstring(plugin: type[Plugin]) -> Iterator[str]:
     first = (inspect.getdoc(inspect.getmodule(plugin)) or "").partition("\n")[0]
     if not first.endswith((".", "?")):
-        yield "the file's docstring must begin with one whole sentence: `ponder list` shows it"
+        yield "the file's docstring must begin with one whole sentence, which `ponder list` shows"
 
 
 def task(task: Task) -> Iterator[str]:
     sizes = task.sizes()
     if not sizes:
-        yield "it must name the sizes to ask when a study names none: `default_sizes`"
+        yield "it must say which sizes to use when a study names none: `default_sizes`"
     for size in sizes[:8]:
         task.check_size(size)
         problem = task.problem(size, seed=1)
@@ -74,17 +104,25 @@ def task(task: Task) -> Iterator[str]:
         if problem.size != size:
             yield f"size {size}: the problem says its size is {problem.size}"
         if msgspec.json.decode(msgspec.json.encode(problem), type=Problem) != problem:
-            yield f"size {size}: the problem changes when it is stored: keep to JSON, with lists and not tuples"
-        solution = task.grade_turns(problem, [task.solve_turn(problem, t) for t in range(len(problem.turns))])
+            yield f"size {size}: the problem changes when it is stored: use JSON values, with lists and not tuples"
+        solution = task.grade_turns(problem, _solution(task, problem))
         if not solution.correct or solution.parsed is None:
             yield f"size {size}: its own solution is graded wrong: {solution.why}"
         yield from _junk(task, problem)
-        some = [p.id for p in itertools.islice(task.problems(size, seed=1), 10)]
-        if len(set(some)) < len(some):
+        problems = list(itertools.islice(task.problems(size, seed=1), 10))
+        ids = {p.id for p in problems}
+        if len(ids) < len(problems):
             yield f"size {size}: problems repeat"
-        others = [p.id for p in itertools.islice(task.problems(size, seed=2), 10)]
-        if task.fixed() is None and len(some) == 10 and len({*some} & {*others}) > 5:
+        others = {p.id for p in itertools.islice(task.problems(size, seed=2), 10)}
+        if task.fixed() is None and len(ids) == 10 and len(ids & others) > 5:
             yield f"size {size}: neighbouring seeds share problems"
+        wrong = [p for p in problems if p.gold != problem.gold and len(p.turns) == len(problem.turns)]
+        if wrong and all(task.grade_turns(problem, _solution(task, p)).correct for p in wrong):
+            yield f"size {size}: the solution of any other problem is graded right"
+
+
+def _solution(task: Task, problem: Problem) -> list[str]:
+    return [task.solve_turn(problem, turn) for turn in range(len(problem.turns))]
 
 
 def _junk(task: Task, problem: Problem) -> Iterator[str]:
@@ -95,50 +133,87 @@ def _junk(task: Task, problem: Problem) -> Iterator[str]:
             yield f"size {problem.size}: grading {text[:20]!r} raised {error!r}"
             continue
         if grade != Grade(False, grade.parsed, grade.why, grade.details) or not grade.why:
-            yield f"size {problem.size}: junk {text[:20]!r} must be wrong, and the grade must say why"
+            yield f"size {problem.size}: junk {text[:20]!r} must be graded wrong, with a reason"
 
 
 def model(model: Model) -> Iterator[str]:
     if not inspect.iscoroutinefunction(model.complete):
         yield "`complete` must be `async def`"
+        return
     if model.concurrency < 1:
         yield "`concurrency` must be at least 1"
     if not model.title():
         yield "`title` must name it for legends"
     msgspec.json.encode(model.identity(), enc_hook=str)
+    completion = _first_answer(model)
+    if not isinstance(completion, Completion):
+        yield f"`complete` must return a Completion, not {type(completion).__name__}"
+    elif completion.bill.tokens <= 0:
+        yield "the completion must have a bill: tokens of the prompt, the thinking and the answer"
+
+
+def _first_answer(model: Model) -> Any:
+    """Its reply to the first problem that it can answer, whatever the task."""
+    last: Exception = UserError("there is no task that it can answer")
+    for name in plugins.names("tasks"):
+        try:
+            task: Task = build("tasks", {"name": name, **plugins.load("tasks", name).example}, name, Path())
+            size = task.sizes()[0]
+            model.check(task, size)
+            return _ask(model, Request.first_turn(task, next(task.problems(size, seed=0))))
+        except (UserError, ModelFailure) as error:
+            last = error
+    raise last
+
+
+def _ask(model: Model, request: Request) -> Any:
+    async def ask() -> Any:
+        async with model:
+            return await model.complete(request)
+
+    return asyncio.run(ask())
 
 
 def cache(policy: Policy) -> Iterator[str]:
+    """Its scores on random tensors, then its work in a real cache, through the method that every policy is used by."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    on_model, on_task, _ = plugins.load("methods", "compress").tried_on
+    folder = build("models", on_model, "tried_on", Path()).source(build("tasks", on_task, "tried_on", Path())).folder
+    fitted = policy.fitted(folder, AutoTokenizer.from_pretrained(folder))
+    with suppress(UserError):  # a policy that must know the whole text beforehand can't score one being written
+        yield from _scores(fitted, AutoConfig.from_pretrained(folder).hidden_size)
+    own = policy.plugin_name()
+    name = own if own in plugins.names("caches") else inspect.getfile(type(policy))
+    yield from method(build("methods", {"name": "compress", "policy": name, **POLICY_SETTINGS}, name, Path()))
+
+
+def _scores(policy: Policy, hidden: int) -> Iterator[str]:
     import torch
-    from transformers import AutoTokenizer
 
     from ponder.caches import CacheView
 
     rows, heads, n, width = 2, 5, 24, 32
-    policy = policy.fitted(SHIPPED, AutoTokenizer.from_pretrained(SHIPPED))
     torch.manual_seed(1)
     ids = torch.randint(9, 99, (rows, n))
-    born = policy.token_features(torch.randn(rows, n, heads * width), ids)
+    features = policy.token_features(torch.randn(rows, n, hidden), ids)
     whole = CacheView(
         layer=0,
         keys=torch.randn(rows, heads, n, width),
         values=torch.randn(rows, heads, n, width),
         queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
-        received=torch.rand(rows, heads, n) if policy.accumulates else None,
+        accumulated=torch.rand(rows, heads, n) if policy.accumulates else None,
         scaling=width**-0.5,
-        places=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
+        positions=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
         padding=torch.zeros(rows, 1, n, dtype=torch.bool),
         ids=ids[:, None],
-        born=None if born is None else born[:, None],
-        seen=n,
+        features=None if features is None else features[:, None],
+        seen_tokens=n,
         seeds=torch.arange(rows),
     )
-    try:
-        scores = policy.score(whole)
-    except UserError:  # it says that it can't, and why
-        return
+    scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
-        yield f"`score` must give finite numbers, rows × heads (or 1) × columns, not {tuple(scores.shape)}"
+        yield f"`score` must return finite numbers, rows × heads (or 1) × tokens, not {tuple(scores.shape)}"
         return
     parts = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
     alone: dict[str, Any] = {k: v[1:] if isinstance(v, torch.Tensor) else v for k, v in parts.items()}
@@ -146,13 +221,13 @@ def cache(policy: Policy) -> Iterator[str]:
         yield "a row's scores must not depend on the other rows of its batch"
 
 
-def length(reward: LengthReward) -> Iterator[str]:
+def length_reward(reward: LengthReward) -> Iterator[str]:
     for right, tokens in (([True], [9]), ([True, False, True], [10, 10, 10]), ([False, False], [3, 8])):
         for progress in (0.0, 0.99):
-            found = reward.rewards(right, tokens, progress)
-            if len(found) != len(tokens) or not all(math.isfinite(number) for number in found):
-                yield f"`rewards` must give a finite number for each sample, not {found}"
-            if any(more > 0 and not ok for more, ok in zip(found, right, strict=True)):
+            given = reward.rewards(right, tokens, progress)
+            if len(given) != len(tokens) or not all(math.isfinite(number) for number in given):
+                yield f"`rewards` must return one finite number per sample, not {given}"
+            elif any(more > 0 and not correct for more, correct in zip(given, right, strict=True)):
                 yield "a wrong answer must not be rewarded for its length"
 
 
@@ -164,20 +239,17 @@ def reward(reward: Reward) -> Iterator[str]:
         Steps("plain", **{**plain, **reward.tried_on}),
         Steps("no thinking", "What is 3 + 4?", (), ("7", "as said", "7"), facts),
         Steps("another language", "3 加 4 是多少？", ("三加四。", "等于七。"), ("所以是 7。",), facts),
-        Steps("nothing", "What is 3 + 4?", (), ()),
+        Steps("empty", "What is 3 + 4?", (), ()),
         Steps("long", "What is 3 + 4?", tuple(f"Again: 3 + 4 = {n}." for n in range(1000)), ("7",)),
     ]
-    try:
-        found = reward.score(traces)
-    except UserError:  # it says that it can't, and why
-        return
-    for trace, scores in zip(traces, found, strict=True):
+    together = reward.score(traces)
+    for trace, scores in zip(traces, together, strict=True):
         if scores.total is None and not scores.why:
-            yield f"{trace.id}: a trace without a total must say why"
-    if found[0].total is None:
-        yield f"an ordinary trace is not scored: {found[0].why}"
+            yield f"trace `{trace.id}`: without a total there must be a reason"
+    if together[0].total is None:
+        yield f"an ordinary trace is not scored: {together[0].why}"
     alone = [reward.score([trace])[0] for trace in traces]
-    if not all(_alike(a, b) for a, b in zip(found, alone, strict=True)):
+    if not all(_alike(a, b) for a, b in zip(together, alone, strict=True)):
         yield "a trace's scores must not depend on the traces beside it"
     msgspec.json.encode(reward.identity(), enc_hook=str)
 
@@ -196,29 +268,20 @@ def method(method: Method) -> Iterator[str]:
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"
         return
-    problem = task.problem(size, seed=1)
-    request = Request(task, problem, tuple(Message("user", t) for t in problem.turns), seed=1)
-    completion = asyncio.run(_ask(cheaper, request))
+    completion = _ask(cheaper, Request.first_turn(task, task.problem(size, seed=1), seed=1))
     if completion.bill.tokens <= 0:
         yield "what its model spends must be billed"
     if cheaper.prices != inner.prices or cheaper.concurrency < 1:
-        yield "its model must keep the prices and be askable"
-
-
-async def _ask(model: Model, request: Request) -> Any:
-    async with model:
-        return await model.complete(request)
+        yield "its model must keep the prices, and a concurrency of at least 1"
 
 
 def figure(figure: Figure) -> Iterator[str]:
     outcomes = _outcomes()
-    for name, some in {
-        "many attempts": outcomes,
-        "one size": outcomes[:12],
-        "one attempt": outcomes[:1],
-    }.items():
-        tables = figure.estimate(some)
-        if figure.estimate(random.Random(1).sample(some, len(some))) != tables and name != "one attempt":
+    cases = {"many attempts": outcomes, "one size": outcomes[:12], "one attempt": outcomes[:1]}
+    cases["two variants"] = [*outcomes, *map(_shortened, outcomes)]
+    for name, case in cases.items():
+        tables = figure.estimate(case)
+        if figure.estimate(random.Random(1).sample(case, len(case))) != tables:
             yield f"{name}: its numbers depend on the order of the attempts"
         if msgspec.json.decode(msgspec.json.encode(tables)) != tables:
             yield f"{name}: its tables must hold plain values, and None for what is unknown"
@@ -227,22 +290,36 @@ def figure(figure: Figure) -> Iterator[str]:
 
 
 def _outcomes() -> list[Outcome]:
-    """What an oracle does on eight sizes, with every way to end."""
+    """What an oracle does at eight sizes, with every way to end."""
     oracle, rng = Oracle(critical_size=20), random.Random(1)
-    found = []
+    outcomes: list[Outcome] = []
     for size, problem, sample in itertools.product((4, 8, 12, 16, 24, 32, 48, 64), range(6), range(2)):
         right = rng.random() < oracle.chance(size)
         status: Any = "graded" if right else rng.choice(["graded", "unparsed", "truncated", "failed"])
         tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
-        why = "" if right else "made up"
-        details = {
-            "parsed": [size if right else None],
-            "true": [size],
-            "start": 0,
-            "per_turn": size,
-            "history_turns": problem % 2,
-        }
-        details |= {"error_rate": 0.5 * sample}
-        graded = (f"{size}/{problem}", sample, status, right, why)
-        found.append(Outcome("task", "model", size, *graded, 50, tokens, 9, 0.1, "server", details))
-    return found
+        details = {"parsed": [size if right else None], "true": [size], "start": 0, "per_turn": size}
+        details |= {"history_turns": problem % 2, "error_rate": 0.5 * sample}
+        graded = (f"{size}/{problem}", sample, status, right, "" if right else "made up")
+        bill = (50, tokens, 9, 0.1, "server")
+        names = {"base": "model", "variant": "model", "attempt": len(outcomes) + 1}
+        outcomes.append(Outcome("task", "model", size, *graded, *bill, details, **names))  # type: ignore[arg-type]
+    return outcomes
+
+
+def _shortened(outcome: Outcome) -> Outcome:
+    """The same attempt by a model that a trained method made shorter."""
+    use, made = MethodUse("shortest", {"seed": 1, "problems": 4}), {"training_tokens": 1000.0, "seconds": 9.0}
+    tokens = round(0.6 * outcome.thinking_tokens)
+    named = outcome._replace(model="model + shortest seed=1", variant="model + shortest", methods=(use,), seeds=(1,))
+    return named._replace(attempt=outcome.attempt + 10_000, thinking_tokens=tokens, made=made)
+
+
+CHECKS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "tasks": task,
+    "models": model,
+    "caches": cache,
+    "rewards": reward,
+    "length_rewards": length_reward,
+    "methods": method,
+    "figures": figure,
+}

@@ -1,46 +1,61 @@
-"""What `ponder show` says of a plugin or a study."""
+"""What `ponder show` prints about a plugin or a study.
+
+A plugin's settings are its dataclass fields; the comment beside a field is its documentation. Fields that Ponder sets
+itself, whose type no TOML value has, are not listed.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
-import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ponder.core import Plugin, Task, UserError, plugins
+from ponder.cli.comments import comments
+from ponder.cli.options import columns
+from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build
 from ponder.runner.study import Study, built_in
 
+NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
+
 
 def anything(name: str, size: int | None = None, seed: int = 0, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """Describe a plugin of any kind, a plugin's file, or a study."""
+    """Describe a plugin by its name or file, or a study."""
     if name in built_in() or name.endswith(".toml"):
         return Study.load(name, settings).resolved()
     kind, plugin = find(name)
     data = {
-        "kind": kind[:-1],
-        "name": name,
+        "kind": plugins.KINDS[kind].noun,
+        "name": plugin.plugin_name(),
         "about": inspect.getdoc(inspect.getmodule(plugin)),
         "settings": schema(plugin),
     }
     if issubclass(plugin, Task):
-        data |= _problem(name, plugin, size, seed, settings)
+        return data | _problem(name, plugin, size, seed, settings)
+    if size is not None or settings:
+        raise UserError(f"{data['kind']} `{name}` has no problems to show", hint="--size and --set are for tasks")
     return data
 
 
 def find(name: str) -> tuple[str, type[Any]]:
-    """The kind and class of a plugin by its name alone, or by its file."""
+    """The kind and class of a plugin, by its name, by kind/name, or by its file."""
     if name.endswith(".py"):
         return _kind_of_file(name)
-    wanted, _, rest = name.rpartition("/")  # `figures/effort` where the name alone could mean two things
-    for kind in plugins.KINDS:
-        if rest in plugins.names(kind) and wanted in ("", kind):
-            return kind, plugins.load(kind, rest)
-    known = [n for kind in plugins.KINDS for n in plugins.names(kind)]
-    raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(name, [*known, *built_in()]))
+    wanted, _, rest = name.rpartition("/")
+    kinds = [kind for kind in plugins.KINDS if rest in plugins.names(kind) and wanted in ("", kind)]
+    if len(kinds) == 1:
+        return kinds[0], plugins.load(kinds[0], rest)
+    if kinds:
+        hint = " or ".join(f"{kind}/{rest}" for kind in kinds)
+        raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
+    known = {*built_in(), *(n for kind in plugins.KINDS for n in plugins.names(kind))}
+    raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(rest, known))
 
 
 def _kind_of_file(name: str) -> tuple[str, type[Any]]:
@@ -52,44 +67,77 @@ def _kind_of_file(name: str) -> tuple[str, type[Any]]:
                 raise
     kinds = ", ".join(c.contract.__name__ for c in plugins.KINDS.values())
     raise UserError(
-        f"{name} must define one subclass of {kinds}", hint="ponder new task NAME writes a file to start from"
+        f"{name} must define exactly one subclass of one of {kinds}",
+        hint="ponder new task NAME writes a file to start from",
     )
 
 
-def schema(plugin: type[Plugin]) -> list[dict[str, str]]:
-    """A plugin's keys in a study: name, type, default, and what it is for."""
-    hints, comments = get_type_hints(plugin), _comments(plugin)
-    rows = []
-    for f in dataclasses.fields(plugin):  # type: ignore[arg-type]
-        if f.default_factory is not dataclasses.MISSING:
-            default = repr(f.default_factory())
-        else:
-            default = "required" if f.default is dataclasses.MISSING else repr(f.default)
-        if isinstance(f.default, Path):  # where it lies on this machine says nothing elsewhere
-            default = repr(f.default.name)
-        row = {"key": f.name, "type": _type_name(hints[f.name]), "default": default}
-        rows.append(row | {"about": comments.get(f.name, "")})
-    return rows
+def schema(cls: type[Any]) -> list[dict[str, str]]:
+    """A dataclass's keys in a study: name, type, default, and what each is for."""
+    hints, about = get_type_hints(cls), _comments(cls)
+    own = sorted(dataclasses.fields(cls), key=lambda f: f.name not in vars(cls).get("__annotations__", {}))
+    return [
+        {"key": f.name, "type": _type_name(hints[f.name]), "default": _default(f), "about": about.get(f.name, "")}
+        for f in own  # before those that it inherits
+        if f.init and _in_toml(hints[f.name])
+    ]
 
 
-def _comments(plugin: type[Plugin]) -> dict[str, str]:
-    """What the comment beside each setting says of it: written once, in the code, and shown everywhere."""
+def _comments(cls: type[Any]) -> dict[str, str]:
+    """The comment beside each field, in the class or in the nearest base class that declares the field."""
     found: dict[str, str] = {}
-    for cls in reversed(plugin.__mro__[:-1]):
-        if dataclasses.is_dataclass(cls):
-            found |= re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(cls), re.MULTILINE)
+    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        source = textwrap.dedent(inspect.getsource(base))
+        beside, definition = comments(source), ast.parse(source).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        for node in definition.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in beside:
+                found[node.target.id] = beside[node.end_lineno]
     return found
 
 
+def _default(field: dataclasses.Field[Any]) -> str:
+    factory = field.default_factory
+    value = field.default if factory is dataclasses.MISSING else factory()
+    if value is dataclasses.MISSING:
+        return "required"
+    if isinstance(value, Path) and value.is_relative_to(plugins.HERE):  # where it is on this machine helps nobody
+        return "in the package"
+    return "not set" if value is None or value == "" else textwrap.shorten(toml(value), 40, placeholder=" …")
+
+
+def _in_toml(hint: Any, inside: bool = False) -> bool:
+    """Whether a TOML value can have this type; `inside` a dataclass, no plugin is built."""
+    if get_origin(hint) is Literal or hint in (Ellipsis, NoneType):
+        return True
+    if arguments := get_args(hint):
+        return all(_in_toml(a, inside) for a in arguments) or get_origin(hint) in (dict, Mapping, Sequence)
+    if isinstance(hint, type) and issubclass(hint, Plugin):
+        return not inside
+    if dataclasses.is_dataclass(hint):
+        return all(_in_toml(field, inside=True) for field in get_type_hints(hint).values())
+    return isinstance(hint, type) and issubclass(hint, str | int | float | Path)
+
+
 def _type_name(hint: Any) -> str:
-    name = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-    for prefix in ("typing.", "ponder.core.", "pathlib."):
-        name = name.replace(prefix, "")
-    return name
+    """A type as one would say what to write in a study."""
+    origin, arguments = get_origin(hint), [a for a in get_args(hint) if a not in (NoneType, Ellipsis)]
+    if origin is Literal:
+        return " | ".join(map(toml, arguments))
+    if origin in (list, tuple, Sequence) and arguments:
+        return f"list of {_type_name(arguments[0])}s"
+    if origin in (dict, Mapping):
+        return "table"
+    if arguments:  # a union; what is left out of a study is None, so None is no type there
+        return " | ".join(map(_type_name, arguments))
+    for kind in plugins.KINDS.values():
+        if hint is kind.contract:
+            return kind.noun
+    return NAMES.get(hint) or str(hint.__name__)
 
 
 def _problem(name: str, plugin: type[Task], size: int | None, seed: int, settings: Sequence[str]) -> dict[str, Any]:
-    table: dict[str, Any] = {"name": name, **plugin.example}
+    table: dict[str, Any] = {"name": name.removeprefix("tasks/"), **plugin.example}
     content = {"task": [table]}
     for setting in settings:
         assign(content, f"task.{setting}")
@@ -108,27 +156,48 @@ def _problem(name: str, plugin: type[Task], size: int | None, seed: int, setting
     }
 
 
-def text(data: dict[str, Any]) -> str:
-    """The same for a reader."""
+def text(data: Mapping[str, Any]) -> str:
+    """A description as text; a study as TOML."""
     if "kind" not in data:
-        return json.dumps(data, indent=1, default=str)
-    lines = [f"{data['kind']} {data['name']}", "", data["about"] or "", ""]
+        return study_text(data)
+    parts = [f"{data['kind']} {data['name']}", data["about"] or ""]
     if data["settings"]:
-        width = max(len(row["key"]) for row in data["settings"])
-        lines.append("settings")
-        for row in data["settings"]:
-            about = f"  # {row['about']}" if row["about"] else ""
-            lines.append(f"  {row['key']:{width}}  {row['type']}, {row['default']}{about}")
-        lines.append("")
+        rows = [(f"  {row['key']}", row["type"], row["default"], row["about"]) for row in data["settings"]]
+        parts.append(columns([("settings", "type", "default", ""), *rows]))
     if "turns" in data:
-        system = [data["system"], ""] if data["system"] else []
-        prompt = ["prompt", "------", *system, *data["turns"], ""]
-        lines += [
-            f"problem {data['problem']} (size {data['size']})",
-            "",
-            *prompt,
-            "a right answer",
-            "--------------",
-            data["answer"],
-        ]
-    return "\n".join(lines).rstrip()
+        sizes = ", ".join(map(str, data["sizes"]))
+        parts += [f"sizes, if a study names none: {sizes}", f"problem {data['problem']} (size {data['size']})"]
+        prompt = "\n\n".join(part for part in (data["system"], *data["turns"]) if part)
+        parts += [f"prompt\n------\n{prompt}", f"a right answer\n--------------\n{data['answer']}"]
+    return "\n\n".join(part.strip("\n") for part in parts if part)
+
+
+def study_text(study: Mapping[str, Any]) -> str:
+    """A resolved study as TOML: its own keys first, then its tables."""
+    own = {key: value for key, value in study.items() if key != "name" and not isinstance(value, list | tuple)}
+    lines = [f"# {study['name']}", *(_line(key, value) for key, value in own.items() if value not in (None, ""))]
+    for key, rows in study.items():
+        for row in rows if isinstance(rows, list | tuple) else ():
+            lines += ["", f"[[{key}]]", *(_line(*setting) for setting in row.items())]
+    return "\n".join(lines)
+
+
+def _line(key: str, value: Any) -> str:
+    """A key and its value; a long array has one element per line."""
+    line = f"{key} = {toml(value)}"
+    if len(line) <= 100 or not isinstance(value, list | tuple):
+        return line
+    return "\n".join([f"{key} = [", *(f"  {toml(element)}," for element in value), "]"])
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, Plugin):
+        return toml(value.plugin_name())
+    if isinstance(value, Mapping):
+        return "{}" if not value else "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, float):
+        return repr(value)  # JSON would say Infinity
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -53,6 +53,6 @@ __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
     "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "Outcome", "Part",
     "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Reward", "Role", "Scores",
-    "Source", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "UserError", "Wrapped", "digest", "error_at",
-    "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
+    "Source", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "UserError", "Wrapped",
+    "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
 ]  # fmt: skip

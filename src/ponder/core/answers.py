@@ -1,6 +1,7 @@
-"""Reading answers out of a model's text: the only place that extracts or compares one.
+"""Extracts answers from a model's text and compares them with the right ones. No other file does either.
 
-A prompt and the way to read its reply belong together, so a task chooses from these few and adds none of its own.
+A task chooses from these functions instead of parsing text itself, so that the same reply is read in the same way
+everywhere.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """Thinking and answer of a reply that carries its thinking in `<think>` tags.
+    """Split a reply with `<think>` tags into thinking and answer.
 
-    The answer is what follows the last closing tag: prompts that open the tag themselves leave a reply with none to
-    open it, and thinking may quote the tags. An opening tag that is never closed means that thinking never ended.
+    The answer is what follows the last closing tag. The opening tag may be missing, because some prompts contain it
+    already, and thinking may quote the tags. After an opening tag that is never closed, everything is thinking.
     """
     tags = list(_TAG.finditer(text))
     last = next((t for t in reversed(tags) if t[1]), None)
@@ -38,8 +39,8 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def last_json_grid(text: str) -> list[Any] | None:
-    """The last JSON array of arrays in the text, whatever stands around it."""
-    # Twenty tries bound the cost of a 10 MB reply that is nothing but brackets.
+    """The last JSON array of arrays in a text, whatever surrounds it; None if there is none."""
+    # At most twenty tries, which bounds the time for 10 MB of nothing but brackets.
     for start in [m.start() for m in re.finditer(r"\[\s{0,99}\[", text)][:-21:-1]:
         try:
             grid, _ = json.JSONDecoder().raw_decode(text, start)
@@ -50,7 +51,7 @@ def last_json_grid(text: str) -> list[Any] | None:
 
 
 def final(text: str) -> str | None:
-    """The final answer: the last `<answer>` tag or `\\boxed{}`, else the last line that says something."""
+    """The final answer: in the last `<answer>` tag, else in the last `\\boxed{}`, else the last line with content."""
     if (inside := tagged(text)) is not None:
         return inside
     if (boxed := _last_boxed(text)) is not None:
@@ -66,9 +67,9 @@ def final(text: str) -> str | None:
 
 
 def tagged(text: str) -> str | None:
-    """What the last `<answer>` tag holds: a model that corrects itself means its last word."""
-    found = _ANSWER.findall(text)
-    return str(found[-1]).strip() if found else None
+    """The content of the last `<answer>` tag, because a model may correct itself; None if there is none."""
+    contents = _ANSWER.findall(text)
+    return str(contents[-1]).strip() if contents else None
 
 
 def _last_boxed(text: str) -> str | None:
@@ -84,20 +85,20 @@ def _last_boxed(text: str) -> str | None:
 
 
 def choice(text: str, letters: str) -> str | None:
-    """The letter of a multiple choice: in the last `\\boxed{}`, else after the last "Answer:" or "answer is"."""
+    """The chosen letter of a multiple choice: in the last `\\boxed{}`, else after the last "Answer:" or "answer is"."""
     if boxed := re.match(rf"(?:\\(?:text|math)\w*\{{|\W)*([{letters}])(?![A-Za-z])", _last_boxed(text) or ""):
         return boxed[1]
-    found = re.findall(rf"(?i:answer)(?i:\s{{1,9}}is)?[\W_]{{0,9}}([{letters}])(?![A-Za-z])", text)
-    return str(found[-1]) if found else None
+    chosen = re.findall(rf"(?i:answer)(?i:\s{{1,9}}is)?[\W_]{{0,9}}([{letters}])(?![A-Za-z])", text)
+    return str(chosen[-1]) if chosen else None
 
 
 def number(text: str) -> Fraction | None:
-    """A whole text as one exact number: `1,234`, `-0.5`, `3/4`, `\\frac{3}{4}`; None for anything else."""
+    """A text that is nothing but a number, as an exact fraction: `1,234`, `-0.5`, `3/4`, `\\frac{3}{4}`; else None."""
     plain = re.sub(r"\\[,!]|[\u202f_]", "", text.strip().strip("$").replace("−", "-").replace("{,}", ","))
     plain = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", plain)
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", plain):
         plain = plain.replace(",", "")
-    # The bound on length keeps a megabyte of digits from costing a quadratic conversion.
+    # Bounded, because converting a megabyte of digits takes quadratic time.
     if len(plain) > 1000 or not re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)(/\d+)?", plain):
         return None
     try:
@@ -107,7 +108,7 @@ def number(text: str) -> Fraction | None:
 
 
 def same(said: str, gold: str) -> bool:
-    """Whether two final answers mean the same: as numbers if both are, else as text without case and spacing."""
+    """Whether two final answers are equal: as numbers if both are, else as text, ignoring case and spacing."""
     left, right = number(said), number(gold)
     if left is not None and right is not None:
         return left == right
@@ -118,33 +119,33 @@ TOO_LONG = 1000  # characters; the longest answer in MATH-500 has 53
 
 
 def differs(said: str, gold: str) -> str:
-    """Why two final answers don't mean the same in mathematics; nothing if they do."""
+    """Why two final answers are not mathematically equal; "" if they are."""
     left, right = number(said), number(gold)
-    if left is not None and right is not None:  # at once, and exactly: math-verify rounds to six decimals
+    if left is not None and right is not None:  # fast, and exact: math-verify rounds to six decimals
         return "" if left == right else "wrong answer"
     if " ".join(said.split()) == " ".join(gold.split()):
         return ""
     return "wrong answer" if len(said) > TOO_LONG else _differs(said, gold)
 
 
-@lru_cache(4096)  # a hundred attempts at a problem give a handful of answers
+@lru_cache(4096)  # a hundred attempts at a problem give only a few different answers
 def _differs(said: str, gold: str) -> str:
     need_maths()
     return _mathematician.differs(said, gold)
 
 
 def need_maths() -> None:
-    """Raise `UserError` where mathematical answers can't be compared."""
+    """Raise `UserError` if math-verify isn't installed."""
     if importlib.util.find_spec("math_verify") is None:
         what = "comparing mathematical answers needs a package that isn't installed: math-verify"
         raise UserError(what, hint="pip install 'ponder[maths]'")
 
 
 class Mathematician:
-    """Math-verify in a process of its own, which ends when a comparison has taken so many CPU seconds.
+    """Runs math-verify in a subprocess, which the kernel ends if a comparison takes too many CPU seconds.
 
-    Math-verify's own limits are alarms: they fail outside the main thread, and can't interrupt one long multiplication.
-    CPU seconds, because a busy machine must not change a grade.
+    Math-verify's own timeouts use alarms, which fail outside the main thread and can't interrupt one long
+    multiplication. The limit is in CPU seconds, because a grade must not depend on how busy the machine is.
     """
 
     def __init__(self, cpu_seconds: float = 3.0) -> None:
@@ -178,12 +179,12 @@ class Mathematician:
             return ""
 
     def close(self) -> int:
-        """End the process, and say how it ended."""
+        """End the subprocess and return its exit code."""
         atexit.unregister(self.close)
         process, self._process = self._process, None
         if process is None:
             return 0
-        with process:  # closes its input, upon which it ends
+        with process:  # closes its input, which ends it
             pass
         return process.returncode
 
@@ -192,14 +193,14 @@ _mathematician = Mathematician()
 
 
 def _compare_what_comes(cpu_seconds: float) -> None:
-    """What the mathematician's process does: a pair a line in, a verdict a line out."""
+    """The subprocess: reads a pair of answers per line, and writes whether they are equal, one line each."""
     import logging
     import resource
 
     from math_verify import parse, verify
 
-    logging.disable()  # it warns that its own limits are off
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which still has answers to grade
+    logging.disable()  # it warns that its own timeouts are off
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run, which still has answers to grade
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.RLIM_INFINITY))
 
     def same(said: str, gold: str) -> bool:
@@ -207,13 +208,13 @@ def _compare_what_comes(cpu_seconds: float) -> None:
         return bool(verify(left, right, timeout_seconds=None))
 
     out, sys.stdout = sys.stdout, sys.stderr
-    print(same("\\frac12", "0.5"), file=out, flush=True)  # ready: the slow first parse is behind it
+    print(same("\\frac12", "0.5"), file=out, flush=True)  # ready: the first parse is slow
     for line in sys.stdin:
-        # Its default effect is the end of the process, at once, whatever it is in the middle of.
+        # SIGPROF ends the process at once, whatever it is doing.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
             verdict = same(*json.loads(line))
-        except Exception:  # whatever text it can't bear is no answer
+        except Exception:  # text that math-verify can't handle is not a right answer
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), file=out, flush=True)

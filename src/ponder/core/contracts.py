@@ -68,14 +68,19 @@ class Plugin:
             default = f.default if f.default_factory is MISSING else f.default_factory()
             value = getattr(self, f.name)
             if not f.metadata.get("not_in_key") and value != default:
-                # A file is identified by its content, not by its path.
-                known = fingerprint(value) if isinstance(value, Path) else value
-                changed[f.metadata.get("was") or f.name] = value.identity() if isinstance(value, Plugin) else known
+                changed[f.metadata.get("was") or f.name] = _identified(value)
         return {"name": self.plugin_name(), **changed}
 
     def title(self) -> str:
         """Its name in legends."""
         return self.plugin_name()
+
+
+def _identified(value: Any) -> Any:
+    """A setting's value as it enters a key: a file by its content, not by its path; a plugin by its identity."""
+    if isinstance(value, tuple | list):
+        return [_identified(one) for one in value]
+    return value.identity() if isinstance(value, Plugin) else fingerprint(value) if isinstance(value, Path) else value
 
 
 class Task(Plugin, ABC):
@@ -256,7 +261,7 @@ class Model(Plugin, ABC):
 
 
 class Wrapped(Model):
-    """A model around another: what a method that changes the asking returns. It opens, closes and asks the inner one."""
+    """A model around another, which it opens, closes and asks: what a method that changes the asking returns."""
 
     def __init__(self, inner: Model) -> None:
         super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)

@@ -1,7 +1,7 @@
-"""Errors that a user can put right, and secrets that never enter a study.
+"""Errors that a user can correct, and the names of variables that hold secrets.
 
-A mistake in a study file, a flag or a data file raises `UserError`; the command line prints it without a traceback and
-exits with code 2. A model that gave no answer raises `ModelFailure`.
+A mistake in a study file, an option or a data file raises `UserError`; the command line prints it without a traceback
+and exits with code 2. A model that gives no answer raises `ModelFailure`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 
 class UserError(Exception):
-    """A mistake that the user can put right: what is wrong, where, and what to do about it."""
+    """A mistake that the user can correct: what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(what)
@@ -37,12 +37,13 @@ class EnvVar(str):
         if not (isinstance(text, str) and text[:1] == "$" and text[1:].isidentifier()):
             # The text isn't repeated: it may be a secret, and error messages end up in logs.
             raise UserError(
-                "a study never contains a key, only the name of a variable that holds it",
+                "a study must not contain an API key, only the name of an environment variable that holds it",
                 hint='key = "$NAME", and export NAME=… in the shell',
             )
         return super().__new__(cls, text)
 
     def read(self) -> str:
+        """The value of the variable."""
         if not (value := os.environ.get(self[1:])):
             raise UserError(f"the environment variable {self[1:]} is not set", hint=f"export {self[1:]}=…")
         return value
@@ -50,7 +51,7 @@ class EnvVar(str):
 
 @contextmanager
 def error_at(where: str) -> Iterator[None]:
-    """Add a place, such as `study.toml: task[0].size`, to errors raised inside that don't name one."""
+    """Add a place, such as `study.toml: task[0].size`, to a `UserError` raised inside that has none."""
     try:
         yield
     except UserError as error:

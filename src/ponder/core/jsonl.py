@@ -1,20 +1,40 @@
-"""Lines of a user's text file, each with its place for an error message."""
+"""Reads a user's text and JSONL files line by line. Every error names its place: `path:line`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from ponder.core.errors import UserError
 
+T = TypeVar("T")
+RELATIVE = "the path is relative to the study's folder"
+
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that isn't blank, as (place, line); the place is `path:number`."""
+    """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
     try:
         content = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"can't read {path}: {error}", hint="the path is relative to the study's folder") from None
+        raise UserError(f"can't read {path}: {error}", hint=RELATIVE) from None
     filled = [(f"{path}:{n}", line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
     if not filled:
         raise UserError(f"{path} is empty")
     yield from filled
+
+
+def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
+    """One line of JSON as a type. `example` is a right line, for the hint."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UserError(str(error), where=where, hint=example) from None
+
+
+def records(path: Path, kind: type[T], example: str) -> Iterator[tuple[str, T]]:
+    """Each line of a JSONL file as a type, with its place."""
+    for where, line in lines(path):
+        yield where, decode(line, kind, where, example)

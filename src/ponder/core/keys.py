@@ -1,4 +1,4 @@
-"""Hashes: keys of attempts, seeds of random numbers, and fingerprints of files. The same on every machine."""
+"""Hashes for keys, seeds and files. They are the same on every machine and in every process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ponder.core.errors import UserError
 
 
 def digest(*parts: Any) -> bytes:
-    """16 bytes that depend on every part."""
+    """A 16-byte hash of JSON values."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def seed_from(*parts: Any) -> int:
-    """A 63-bit seed hashed from its parts, so that neighbouring indices share nothing."""
+    """A 63-bit seed hashed from its parts, so that neighbouring indices give unrelated seeds."""
     return int.from_bytes(digest(*parts)[:8], "big") >> 1
 
 
 def fingerprint(path: Path) -> str:
-    """A file's content as 32 hexadecimal digits."""
+    """A hash of a file's content, as 32 hexadecimal digits."""
     try:
         state = path.stat()
         return _fingerprint(path, state.st_mtime_ns, state.st_size)
@@ -33,6 +33,6 @@ def fingerprint(path: Path) -> str:
 
 
 @lru_cache
-def _fingerprint(path: Path, *state: int) -> str:  # noqa: ARG001 a changed file is read again
+def _fingerprint(path: Path, *state: int) -> str:  # noqa: ARG001 so that a changed file is read again
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -46,7 +46,7 @@ class Problem:
     turns: tuple[str, ...]  # one user message per turn
     gold: Any = None  # JSON: what the grader needs to know
     system: str = ""
-    history: tuple[Message, ...] = ()  # shown before the first turn as if it had been said
+    history: tuple[Message, ...] = ()  # messages given before the first turn, as if they had been exchanged
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON: what an analyst may want to know
 
     def opening(self) -> tuple[Message, ...]:

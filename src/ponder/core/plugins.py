@@ -1,7 +1,7 @@
-"""Finds plugins: a file in a plugin folder is a plugin, and the file's name is the plugin's name.
+"""Finds plugins: a file in a plugin folder is a plugin, named like the file.
 
-Listing reads the first line of each docstring without importing the file, so that `ponder list` never loads torch.
-Other packages add plugins with an entry point in the group `ponder.tasks` (or `ponder.models`, `ponder.methods`, …). A
+`ponder list` reads the first line of each file's docstring without importing the file, so it never loads torch. Other
+packages add plugins through entry points in the groups `ponder.tasks`, `ponder.models`, `ponder.methods` and so on. A
 study may also name a file: `name = "./mine.py"`.
 """
 
@@ -27,7 +27,7 @@ TORCH = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transforme
 
 
 class Kind(NamedTuple):
-    """A kind of plugin: its interface, what one is called, and the folder that holds them."""
+    """A kind of plugin: its interface, what one of them is called, and their folder."""
 
     contract: type[Plugin]
     noun: str
@@ -43,7 +43,11 @@ KINDS: dict[str, Kind] = {
     "methods": Kind(Method, "method", "methods"),
     "figures": Kind(Figure, "figure", "figures"),
 }
-RENAMED = {("figures", "longest"): "max_turn"}
+RENAMED = {  # former names, for the hint
+    ("figures", "longest"): "max_turn",
+    ("figures", "scaling"): "selection",
+    ("figures", "reward_size"): "selection",
+}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -54,7 +58,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """The built-in plugins of a kind: one file each, or a folder if the idea needs several. `_name.py` is none."""
+    """The built-in plugins of a kind: a file each, or a folder if one file isn't enough. `_name.py` is not a plugin."""
     folder = HERE / KINDS[kind].folder
     others = {HERE / k.folder for k in KINDS.values()}
     listed = {p.stem: p for p in folder.glob("*.py") if not p.stem.startswith("_")}
@@ -77,15 +81,14 @@ def names(kind: str) -> dict[str, str]:
 
 
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
-    """The class that a plugin file defines. `name` is a plugin's name or the path of a file, relative to `folder`."""
+    """The class of a plugin. `name` is its name, or the path of a file relative to `folder`."""
     contract, noun, _ = KINDS[kind]
     try:
         module = _module(kind, name, folder or Path())
     except ModuleNotFoundError as missing:
         package = "'ponder[torch]'" if missing.name in TORCH else missing.name
-        raise UserError(
-            f"{noun} `{name}` needs a package that isn't installed: {missing.name}", hint=f"pip install {package}"
-        ) from missing
+        what = f"{noun} `{name}` needs a package that isn't installed: {missing.name}"
+        raise UserError(what, hint=f"pip install {package}") from missing
     own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
     classes = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
     if len(classes) != 1:
@@ -97,11 +100,11 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
 
 
 def codec(model: str, task: str) -> Codec | None:
-    """The codec that a model plugin has for a task; None if there is none."""
+    """The codec of a model plugin for a task; None if it has none."""
     if model not in names("models"):
         return None
-    found: Codec | None = load("models", model).codec(task)
-    return found
+    codec: Codec | None = load("models", model).codec(task)
+    return codec
 
 
 def _module(kind: str, name: str, folder: Path) -> ModuleType:
@@ -109,27 +112,27 @@ def _module(kind: str, name: str, folder: Path) -> ModuleType:
         return _from_path((folder / name).resolve())
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
-    for point in entry_points(group=f"ponder.{kind}"):
-        if point.name == name:
-            return importlib.import_module(point.module)
+    for point in entry_points(group=f"ponder.{kind}", name=name):
+        return importlib.import_module(point.module)
     raise unknown(kind, name)
 
 
 def unknown(kind: str, name: str) -> UserError:
+    """The error for a plugin that doesn't exist."""
     now = RENAMED.get((kind, name))
     hint = f"it is now called `{now}`" if now else nearest(name, names(kind))
     return UserError(f"{KINDS[kind].noun} `{name}` is unknown", hint=hint)
 
 
 def _from_path(path: Path) -> ModuleType:
-    """Import a file as the top-level module that its name says, once per process."""
+    """Import a file as a top-level module named like the file, once per process."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UserError(f"there is no file {path}", hint="the path is relative to the study's folder")
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        if getattr(known, "__file__", None) == str(path):
-            return known
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
         raise UserError(f"{path.name} has the name of a module that is already loaded", hint="rename the file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module

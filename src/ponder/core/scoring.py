@@ -1,4 +1,4 @@
-"""The interfaces of plugins that score: eviction policies score tokens, rewards score steps, length rewards lengths."""
+"""The interfaces of plugins that score: eviction policies (tokens), rewards (steps), length rewards (lengths)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CacheBudget:
     sinks: int = 4  # the first tokens, never evicted
     question: bool = True  # never evict the prompt
     answer: bool = True  # never evict what follows the end of thinking
-    granularity: Literal["model", "layer", "head"] = "model"  # what shares one decision: all layers, a layer's heads
+    granularity: Literal["model", "layer", "head"] = "model"  # which heads share one decision: all, a layer's, none
 
     def __post_init__(self) -> None:
         if not 0 < self.window < self.budget:
@@ -41,14 +41,14 @@ class CacheBudget:
             raise UserError(f"sinks is a number of tokens, not {self.sinks}")
 
     def kept(self, length: int, protected: int) -> int | None:
-        """How many tokens before the window are kept, if the cache is to be pruned now; else None."""
-        due = length >= self.budget if self.ratio is not None else length > self.budget
-        if not due:
-            return None
-        rest = length - self.window
+        """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
+
+        `protected` of the tokens before the window are never evicted; the ratio applies to the others.
+        """
         if self.ratio is None:
-            return max(self.budget - self.window, protected)
-        return protected + int(self.ratio * (rest - protected))
+            return max(self.budget - self.window, protected) if length > self.budget else None
+        evictable = length - self.window - protected
+        return protected + int(self.ratio * evictable) if length >= self.budget else None
 
 
 class Policy(Plugin, ABC):
@@ -59,17 +59,21 @@ class Policy(Plugin, ABC):
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
 
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
-        """The policy for one model, with what it needs from the weights' folder and the vocabulary."""
+        """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
         return self
 
     def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
-        """Whether something must still be trained for the weights in a folder."""
+        """Whether it must be trained for the weights in a folder before it can score."""
         return False
 
     def fit(
-        self, network: Any, traces: Sequence[TokenTrace], folder: Path, facts: Mapping[str, Any]
-    ) -> Iterator[Progress]:  # noqa: ARG002
-        """Train it on a network's own right traces, and write the result beside the weights in a folder."""
+        self,
+        network: Any,  # noqa: ARG002 for subclasses
+        traces: Sequence[TokenTrace],  # noqa: ARG002
+        folder: Path,  # noqa: ARG002
+        facts: Mapping[str, Any],  # noqa: ARG002
+    ) -> Iterator[Progress]:
+        """Train it on a network's own correct traces, and write the result beside the weights in a folder."""
         yield from ()
 
     def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for subclasses
@@ -78,20 +82,23 @@ class Policy(Plugin, ABC):
 
     @abstractmethod
     def score(self, view: Any) -> Tensor:
-        """A score for every column of a `ponder.caches.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+        """A score for every token in a `ponder.caches.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
 
 
 class LengthReward(Plugin, ABC):
-    """What the length of an answer adds to its reward in training, relative to the other samples of its problem."""
+    """A term of the training reward that depends on a reply's length, compared with other samples of its problem."""
 
     @abstractmethod
     def rewards(self, right: Sequence[bool], tokens: Sequence[int], progress: float) -> list[float]:
-        """One number per sample; `progress` is the fraction of the training that is done."""
+        """One number per sample, given which are correct and how many tokens each has.
+
+        `progress` is the fraction of the training that is done.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reward(Plugin, ABC):
-    """A process reward: scores each step of a trace, and the trace as a whole.
+    """A process reward: scores each step of a reasoning trace, and optionally the trajectory, the trace as a whole.
 
     The total is that of ReasonFlux-PRM (arXiv 2506.18896, eq. 11): the mean of the step scores plus `alpha` times the
     score of the trajectory.
@@ -105,10 +112,10 @@ class Reward(Plugin, ABC):
 
     @abstractmethod
     def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
-        """Step and trajectory scores of each trace, or why there are none. The total is computed by `score`."""
+        """Step and trajectory scores of each trace, or why there are none. `score` computes the total."""
 
     def score(self, traces: Sequence[Steps]) -> list[Scores]:
-        """Scores in the order of the traces. It blocks: from a running event loop, call it in a thread."""
+        """Scores, in the order of the traces. It blocks: call it in a thread if an event loop is running."""
         scorable = [trace for trace in traces if trace.part(self.of)]
         rated = iter(self.rate(scorable) if scorable else ())
         return [self._total(t, next(rated)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
@@ -128,7 +135,7 @@ class Reward(Plugin, ABC):
         return dataclasses.replace(rated, total=total)
 
     def parameters(self) -> int | None:
-        """How many weights it has, if that is known."""
+        """The number of its weights; None if it has none or they aren't local."""
         return None
 
 

@@ -1,7 +1,7 @@
-"""TOML tables to plugins: every key checked against the plugin's fields, every value against the field's type.
+"""Builds plugins from TOML tables: keys must be fields of the plugin, and values must have the fields' types.
 
-Also sweeps (a list where a single value is expected gives one variant per value) and `--set key=value`. Every error
-names its place in the file and the nearest thing that would have been right.
+Also expands sweeps (a list where a single value is expected gives one variant per value) and applies `--set
+key=value`. An error names its place in the file and, for an unknown key or name, the nearest known one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def build(kind: str, table: Table, where: str, folder: Path, also: Sequence[str] = ()) -> Any:
-    """A plugin from its table. `also` names keys that the table may hold besides, for the hint on an unknown key."""
+    """A plugin from its table. `also` names further keys that are allowed there, for the hint on an unknown key."""
     name = table["name"]
     settings = {key: value for key, value in table.items() if key != "name"}
     owner = f"{plugins.KINDS[kind].noun} `{name}`"
@@ -35,7 +35,7 @@ def build(kind: str, table: Table, where: str, folder: Path, also: Sequence[str]
 def from_table(
     cls: type[T], table: Table, owner: str, where: str, folder: Path | None = None, also: Sequence[str] = ()
 ) -> T:
-    """A dataclass from a table of its fields; `owner` is what an error calls it."""
+    """An instance of a dataclass from a table of its fields. Errors call it `owner`."""
     hints = get_type_hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     bases = [base for base in cls.__mro__ if dataclasses.is_dataclass(base)]
@@ -55,13 +55,13 @@ def from_table(
 
 
 def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
-    """The class of a plugin; an error names the table's place."""
+    """The class of a plugin; `where` is its table's place in the file, for errors."""
     with error_at(f"{where}.name"):
         return plugins.load(kind, name, folder)
 
 
 def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
-    """A TOML value as the type that a setting declares; paths are relative to the study's folder."""
+    """A TOML value converted to the type of a setting. Paths are relative to the study's folder."""
 
     def special(wanted: type, given: Any) -> Any:
         if wanted is Path:
@@ -70,7 +70,7 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
             return EnvVar(given)
         raise TypeError(f"no setting can be a {wanted.__name__}")
 
-    for of, (contract, _, _) in plugins.KINDS.items():  # a plugin inside a plugin, such as the other model of a merge
+    for of, (contract, _, _) in plugins.KINDS.items():  # a plugin inside a plugin, such as the other model in a merge
         if contract in (kind, *get_args(kind)):
             if isinstance(value, list | tuple):
                 return tuple(convert(v, contract, f"{where}[{n}]", folder) for n, v in enumerate(value))
@@ -95,14 +95,14 @@ def check_name(kind: str, table: Any, where: str) -> None:
 
 
 def sweep(kind: str, table: Any, where: str, folder: Path) -> Iterator[tuple[Table, Table]]:
-    """Each variant of a plugin's table whose lists are sweeps, and the values it took from lists of several."""
+    """Each variant of a plugin's table, with the values that distinguish it: those from lists of more than one."""
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))
     yield from variants(table, [k for k, hint in hints.items() if _takes_list(hint)])
 
 
 def variants(table: Table, lists: Sequence[str] = ()) -> Iterator[tuple[Table, Table]]:
-    """One value from every list, in all combinations, but for the keys in `lists`, whose value is itself a list."""
+    """All combinations of one value from each list. The keys in `lists` are not swept: a list is their value."""
     swept = [k for k, v in table.items() if isinstance(v, list) and k not in lists]
     for values in itertools.product(*(table[k] for k in swept)):
         chosen = dict(zip(swept, values, strict=True))
@@ -114,10 +114,10 @@ def _takes_list(hint: Any) -> bool:
 
 
 def assign(content: dict[str, Any], setting: str) -> None:
-    """Carry out one `--set key=value`, such as `model.id=qwq`, `model[1].budget=4096` or `task.size=[16, 25]`."""
+    """Apply one `--set key=value`, such as `model.id=qwq`, `model[1].budget=4096` or `task.size=[16, 25]`."""
     path, equals, text = setting.partition("=")
     if not equals or not re.fullmatch(r"\w+(\[\d+\])?(\.\w+)?", path.strip()):
-        raise UserError(f"`{setting}` sets nothing", where="--set", hint="--set model.id=qwq, or --set problems=5")
+        raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint="--set model.id=qwq, or --set problems=5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -127,10 +127,10 @@ def assign(content: dict[str, Any], setting: str) -> None:
         content[table] = value
         return
     table, _, index = table.rstrip("]").partition("[")
-    rows = content.get(table)
-    if not isinstance(rows, list):
+    tables = content.get(table)
+    if not isinstance(tables, list):
         raise UserError(f"the study has no [[{table}]]", where=f"--set {path}", hint=plugins.nearest(table, content))
-    if index and int(index) >= len(rows):
-        raise UserError(f"the study has {len(rows)} [[{table}]], counted from 0", where=f"--set {path}")
-    for row in [rows[int(index)]] if index else rows:
-        row[key] = value
+    if index and int(index) >= len(tables):
+        raise UserError(f"the study has {len(tables)} [[{table}]], counted from 0", where=f"--set {path}")
+    for each in [tables[int(index)]] if index else tables:
+        each[key] = value

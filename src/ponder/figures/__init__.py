@@ -1,10 +1,14 @@
-"""Pictures of estimates: one a file. Here is what they share: their look, and the published numbers."""
+"""Figures: each file turns outcomes into tables of estimates, and draws those tables as one Altair chart.
+
+This module holds what figures share: colours, titles, axes, the theme, and the published numbers for overlays.
+"""
 
 from __future__ import annotations
 
 import csv
 import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,15 +20,16 @@ from ponder.core import Estimate, Outcome, Records, UserError
 from ponder.core.plugins import nearest
 
 PUBLISHED = Path(__file__).parent / "published"
-SOLVED, FAILED = "#1f6fb4", "#e8802f"
+SOLVED, WRONG, TRUNCATED = "#1f6fb4", "#e8802f", "#b03a2e"
 COLOURS = ["#1f6fb4", "#e8802f", "#2c9c69", "#8a5fbf", "#c8483f", "#7a6a58", "#d670ad", "#5b6770"]
 MUTED = "#8b929a"
-# Of published numbers; their other columns are numbers.
+INK = "#5f6368"  # text beside muted marks
+# Columns of published/*.csv that hold text; all others hold numbers.
 TEXT_COLUMNS = ("model", "method", "benchmark", "family", "selector", "reward")
 
 
 def published(name: str) -> Records:
-    """The numbers of a published figure, as `published/NAME.csv` has them; numbers are numbers."""
+    """Reads `published/NAME.csv`. An empty cell becomes None."""
     known = {p.stem: p for p in PUBLISHED.glob("*.csv")}
     if name not in known:
         raise UserError(f"there are no published numbers called `{name}`", hint=nearest(name, known))
@@ -34,7 +39,7 @@ def published(name: str) -> Records:
 
 
 def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
-    """Outcomes by model, and by task where there are several, in the order in which the study names them."""
+    """Groups outcomes by model, and by task if the study has several, in the study's order."""
     several = len({o.task for o in outcomes}) > 1
     groups: dict[str, list[Outcome]] = {}
     for o in outcomes:
@@ -43,31 +48,15 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
 
 
 def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:
-    """Those outcomes whose task records this detail."""
-    found = [o for o in outcomes if name in o.details]
-    if not found:
-        raise UserError(
-            f"no attempt records `{name}`, which this figure draws", hint="it goes with the task `execution`"
-        )
-    return found
-
-
-def settings_of(outcome: Outcome) -> dict[str, Any]:
-    return {k: v for use in outcome.methods for k, v in use.settings.items()}
-
-
-def setting(outcome: Outcome, name: str) -> Any:
-    """A setting of the methods that an attempt was made under, or else a detail of it; None if it has neither."""
-    return settings_of(outcome).get(name, outcome.details.get(name))
-
-
-def model_alone(outcome: Outcome) -> str:
-    """The model's name without its methods."""
-    return outcome.model.partition(" + ")[0]
+    """The outcomes whose task records this detail."""
+    recorded = [o for o in outcomes if name in o.details]
+    if not recorded:
+        raise UserError(f"no attempt records `{name}`, which this figure needs", hint="use the task `execution`")
+    return recorded
 
 
 def flat(**values: Any) -> dict[str, Any]:
-    """A record of plain values: an estimate `x` becomes `x`, `x_low` and `x_high`, and what is unknown becomes None."""
+    """A table row: an estimate `x` becomes `x`, `x_low` and `x_high`; nan and infinity become None."""
     record: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Estimate):
@@ -78,14 +67,14 @@ def flat(**values: Any) -> dict[str, Any]:
 
 
 def curve_records(curve: Any, **labels: Any) -> Records:
-    """A curve for drawing, one record a place."""
+    """A curve as table rows, one per point."""
     columns = [f.name for f in fields(curve)]
-    places = zip(*(getattr(curve, c) for c in columns), strict=True)
-    return [flat(**labels, **dict(zip(columns, place, strict=True))) for place in places]
+    rows = zip(*(getattr(curve, c) for c in columns), strict=True)
+    return [flat(**labels, **dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
-    """An estimate in a sentence: `41.3 [38, 45]`, with `?` for an open end, or `beyond 60` for what was not reached."""
+    """An estimate as text: `41.3 [38, 45]`, with `?` for an open end, or `beyond 60` if it exceeds what was tried."""
     ends = (record[key] for key in (name, f"{name}_low", f"{name}_high"))
     value, low, high = ("?" if end is None else format(end, form) for end in ends)
     if value == high == "?" and low not in ("?", "0"):
@@ -94,18 +83,18 @@ def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
-    """What a figure rests on, and what it leaves out."""
+    """How many attempts a figure draws, and how many it leaves out because they failed."""
     answered = [o for o in outcomes if o.status != "failed"]
     problems = len({(o.size, o.problem) for o in answered})
-    said = [f"{len(answered):,} attempts at {problems:,} problems"]
+    parts = [f"{len(answered):,} attempts at {problems:,} problems"]
     for status, note in (("truncated", ""), ("unparsed", ""), ("failed", " and left out")):
         if n := sum(o.status == status for o in outcomes):
-            said.append(f"{n:,} {status}{note}")
-    return ", ".join(said)
+            parts.append(f"{n:,} {status}{note}")
+    return ", ".join(parts)
 
 
 def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMixin:
-    """The look of every figure."""
+    """Applies the fonts, colours and spacing that every figure has."""
     if title:
         chart = chart.properties(title=alt.TitleParams(title, subtitle=subtitle))
     font = "Helvetica, Arial, sans-serif"
@@ -129,7 +118,7 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
 
 
 def percent(field: str, title: alt.Optional[str] = alt.Undefined) -> alt.Y:
-    """An axis from 0 to 100 %; of a chart's layers only one need name it."""
+    """A y axis from 0 to 100 %. Only one layer of a chart needs the title."""
     return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
 
 
@@ -137,7 +126,16 @@ def values(records: Records) -> alt.InlineData:
     return alt.InlineData(values=records)
 
 
-def thinned(records: Records, most: int) -> Records:
-    """At most so many records, evenly through their order."""
-    step = max(1, math.ceil(len(records) / most))
-    return list(itertools.islice(records, 0, None, step))
+def series_colour(names: Sequence[str], *, overlay: bool = False) -> alt.Color:
+    """One colour per series, with a legend below the chart; an overlay is grey and called "published"."""
+    domain = [*names, "published"] if overlay else list(names)
+    palette = [*itertools.islice(itertools.cycle(COLOURS), len(names)), MUTED][: len(domain)]
+    columns = 1 if max(map(len, domain), default=0) > 30 else 4
+    legend = alt.Legend(title=None, orient="bottom", columns=columns, symbolOpacity=1, labelLimit=900)
+    return alt.Color("series:N", scale=alt.Scale(domain=domain, range=palette), legend=legend)
+
+
+def heading(title: str, notes: Sequence[str], width: int) -> alt.TitleParams:
+    """A title and notes below it, broken into lines that fit a panel of this many pixels."""
+    lines = [line for note in notes for line in textwrap.wrap(note, max(20, int(width / 5.1)))]
+    return alt.TitleParams(textwrap.wrap(title, max(16, int(width / 6.6))), subtitle=lines or alt.Undefined)

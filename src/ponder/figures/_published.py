@@ -1,4 +1,7 @@
-"""Published accuracies beside measured ones: which of their differences chance could make, and their muted panel."""
+"""Published accuracies: their binomial intervals, which of their differences exceed chance, and their muted panel.
+
+Papers print one accuracy per point and no answers, so the answers to a benchmark's problems are taken as independent.
+"""
 
 from __future__ import annotations
 
@@ -12,58 +15,73 @@ from ponder.figures import MUTED, flat, published, values
 from ponder.figures._labels import lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._variants import signed
-from ponder.stats.accuracy import wilson
 from ponder.stats.difference import difference
+from ponder.stats.grid import binomial
 
-PROBLEMS = {"AIME24": 30, "MATH500": 500, "GPQA-D": 198}
+PROBLEMS = {"AIME24": 30, "AIME2024": 30, "MATH500": 500, "GPQA-D": 198}
 INK = "#5f6368"
+PAIRED = (
+    "All were asked the same problems, so chance is smaller than binomial; how much smaller, only answers paired by "
+    "problem would tell."
+)
 
 
-def binomial(share: float, benchmark: str) -> Estimate:
-    problems = PROBLEMS[benchmark]
-    return Estimate(share, *wilson(share, problems, 0.95), problems, problems)
+def on_benchmark(accuracy: float, benchmark: str) -> Estimate:
+    """A published accuracy with its binomial interval."""
+    return binomial(accuracy, PROBLEMS[benchmark])
 
 
-def beyond_noise(first: float, second: float, benchmark: str) -> bool:
-    """Whether two shares differ by more than two independent samples of the benchmark's problems would by chance."""
-    apart = difference(binomial(first, benchmark), binomial(second, benchmark))
-    return apart.low > 0 or apart.high < 0
+def beyond_chance(difference: Estimate) -> bool:
+    return difference.low > 0 or difference.high < 0
+
+
+def split_by_chance(differences: dict[str, Estimate]) -> tuple[str, str]:
+    """In words: the named differences that are beyond chance, and those within it."""
+    named = {f"{name} ({signed(apart.value)})": beyond_chance(apart) for name, apart in differences.items()}
+    beyond, within = (", ".join(n for n, clear in named.items() if clear == wanted) for wanted in (True, False))
+    return beyond or "none", within or "none"
 
 
 def selected(overlay: str, x: str, name: str) -> Records:
-    """Accuracies on MATH500 after training on selected traces: off a figure, or where it has none, out of a table."""
-    found = published(overlay)
-    if not {x, name, "accuracy_table"} <= found[0].keys():
-        known = {"samples": "prm_selection_samples", "parameters": "prm_selection_size"}[x]
-        raise UserError(f"`{overlay}` has no accuracy by {x}", hint=f'overlay = "{known}"')
-    rows = []
-    for r in found:
-        off_figure = r["accuracy"] is not None
-        named = {"name": r[name], "family": r.get("family", r[name]), x: r[x], "off_figure": off_figure}
-        right = binomial(r["accuracy"] if off_figure else r["accuracy_table"], "MATH500")
-        rows.append(flat(**named, accuracy=right, table=r["accuracy_table"]))
-    return rows
+    """Accuracies on MATH500 after training on selected traces: from the paper's figure, else from its table."""
+    rows = published(overlay)
+    if not {x, name, "accuracy_table"} <= rows[0].keys():
+        key, known = {
+            "samples": ("overlay", "prm_selection_samples"),
+            "parameters": ("overlay_size", "prm_selection_size"),
+        }[x]
+        raise UserError(f"`{overlay}` has no accuracy by {x}", hint=f'{key} = "{known}"')
+    records = []
+    for r in rows:
+        from_figure = r["accuracy"] is not None
+        named = {"name": r[name], "family": r.get("family", r[name]), x: r[x], "from_figure": from_figure}
+        accuracy = on_benchmark(r["accuracy"] if from_figure else r["accuracy_table"], "MATH500")
+        records.append(flat(**named, accuracy=accuracy, table=r["accuracy_table"]))
+    return records
 
 
-def within_noise(rows: Records) -> str:
-    """Which differences between labelled points chance could make, and how far the paper agrees with itself."""
+def within_chance(rows: Records) -> str:
+    """Which differences between labelled points chance could explain, and how far the paper agrees with itself."""
     pairs = [sorted(pair, key=lambda r: -r["accuracy"]) for pair in itertools.combinations(rows, 2)]
-    within = [(a, b) for a, b in pairs if not beyond_noise(a["accuracy"], b["accuracy"], "MATH500")]
-    said = [f"{a['label']} over {b['label']} ({signed(a['accuracy'] - b['accuracy'])})" for a, b in within]
-    twice = [r["accuracy"] - r["table"] for r in rows if r["off_figure"] and r["table"] is not None]
+    apart = {
+        f"{a['label']} over {b['label']}": difference(*(on_benchmark(r["accuracy"], "MATH500") for r in (a, b)))
+        for a, b in pairs
+    }
+    within = {name: d for name, d in apart.items() if not beyond_chance(d)}
+    twice = [r["accuracy"] - r["table"] for r in rows if r["from_figure"] and r["table"] is not None]
     return (
-        f"MATH500, published: of {len(pairs)} differences {len(within)} are within binomial noise on "
-        f"{PROBLEMS['MATH500']} problems: {', '.join(said) or 'none'}, in points. The paper's figure and its table "
+        f"MATH500, published: {len(within)} of {len(pairs)} differences are within binomial chance on "
+        f"{PROBLEMS['MATH500']} problems: {split_by_chance(within)[1]}, in points. The paper's figure and its table "
         f"differ by {signed(min(twice))} to {signed(max(twice))} points for the same students, each trained once. "
-        "All were asked the same problems, so noise is smaller than binomial; how much, only their answers would tell."
+        f"{PAIRED}"
     )
 
 
 def published_panel(rows: Records, x: str, title: str) -> Any:
-    """Labelled points on MATH500, muted: filled off the figure, hollow out of the table, lines through a family."""
+    """Labelled points on MATH500, muted: filled from the figure, hollow from the table, a line through each family."""
     frame = log_frame(rows, x, air=0.24)
     across, y = log_axes(frame, x, title, [r[x] for r in rows])
-    fill = alt.condition("datum.off_figure", alt.value(MUTED), alt.value("white"))
+    fill = alt.condition("datum.from_figure", alt.value(MUTED), alt.value("white"))
     families = [[r for r in rows if r["family"] == f] for f in dict.fromkeys(r["family"] for r in rows)]
     joined = alt.Chart(values([r for own in families if len(own) > 1 for r in own]))
     bars = alt.Chart().mark_rule(color=MUTED, opacity=0.4, clip=True)
@@ -75,7 +93,7 @@ def published_panel(rows: Records, x: str, title: str) -> Any:
         dots.encode(x=across, y=y, fill=fill, tooltip=tooltip),
         *lettering(x, alt.value(INK)),
     ]
-    note = "one run a point (hollow: from a table); bars: binomial 95 % intervals for 500 problems"
+    note = "one training run per point (hollow: from a table); bars: binomial 95 % intervals, 500 problems"
     head = alt.TitleParams("MATH500, published", subtitle=note, fontSize=12, frame="group")
     named = values(log_placed(rows, x, frame, families))
     return alt.layer(*layers, data=named, width=SIZE[0], height=SIZE[1], title=head)

@@ -1,4 +1,4 @@
-"""What figures of a model's variants share: their panels, their reference and their short names."""
+"""Groups outcomes into panels of variants, and gives variants short names; shared by the figures of variants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ponder.stats.frontier import Variants, variants
 
 
 def panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, Variants, str]]:
-    """The title of each panel that has answers, its variants, and what it rests on."""
+    """The title of each panel that has answers, its variants, and the attempts it is based on."""
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.task, o.size if by == "size" else 0), []).append(o)
@@ -24,25 +24,31 @@ def panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator
 
 
 def reference_of(outcomes: Sequence[Outcome], name: str) -> str:
-    """The variant that others are set against: the one named, or the study's first."""
+    """The variant that others are compared with: the one named, or the study's first."""
     known = dict.fromkeys(o.variant for o in outcomes)
     if name and name not in known:
         raise UserError(f"the reference `{name}` is no model of this study", hint=nearest(name, known))
     return name or next(iter(known))
 
 
-def short_names(names: Sequence[str], reference: str) -> dict[str, str]:
-    """Names without the model that the reference is, or is made of."""
-    base = reference.partition(" + ")[0] + " + "
-    return {name: name.removeprefix(base) for name in names}
+def short_names(outcomes: Sequence[Outcome], reference: str) -> dict[str, str]:
+    """A name for each variant: its methods alone, if it has the same base model as the reference."""
+    base = next(o.base for o in outcomes if o.variant == reference)
+    return {o.variant: o.variant.removeprefix(f"{base} + ") if o.base == base else o.variant for o in outcomes}
 
 
 def points(record: dict[str, Any], name: str) -> str:
-    """A difference of shares in a sentence."""
+    """A difference of accuracies in a sentence: `+2.5 points [−1.0, +6.0]`."""
     value, low, high = (signed(record[f"{name}{end}"]) for end in ("", "_low", "_high"))
     return f"{value} points [{low}, {high}]"
 
 
-def signed(share: float) -> str:
+def signed(fraction: float) -> str:
     """In points, with a minus as long as the plus."""
-    return f"{100 * share:+.1f}".replace("-", "−")
+    return f"{100 * fraction:+.1f}".replace("-", "−")
+
+
+def compared(record: dict[str, Any], name: str) -> str:
+    """What the interval of a difference says about the first against the second."""
+    low, high = record[f"{name}_low"], record[f"{name}_high"]
+    return "beats" if low > 0 else "is worse than" if high < 0 else "can't be told from"

@@ -1,8 +1,8 @@
-"""Accuracy under a budget against the budget, one line per variant: who is best if answers must come in so many tokens?
+"""Draws accuracy under a budget of tokens against the budget, one line per variant, with the area under each line.
 
-OAA_t of OptimalThinkingBench (Aggarwal et al. 2025) at every budget at once, from attempts already made: an answer
-counts if it is right and took no more than the budget. A model that is told its budget may do better. The area under
-a line, AUC, is its accuracy averaged over all budgets up to the largest.
+This is OAA_t of OptimalThinkingBench (Aggarwal et al. 2025) at every budget at once, computed from stored attempts: an
+answer counts if it is right and took no more tokens than the budget. A model that is told its budget may do better. The
+area under a line (AUC) is its accuracy averaged over all budgets up to the largest.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ponder.figures import COLOURS, flat, percent, span, themed, values
 from ponder.figures._variants import panels, points, reference_of, short_names
 from ponder.stats.frontier import Variant, area_difference, budget_area, under_budget
 
-PLACES = 100  # of a line, at most
+PLACES = 100  # points per line, at most
 
 
 @dataclass(frozen=True)
 class Budget(Figure):
-    reference: str = ""  # the model that others are set against; "" is the study's first
-    by: Literal["task", "size"] = "task"  # what a panel is
-    most: int = 0  # the largest budget; 0 is the most tokens that any attempt took
-    scale: Literal["log", "linear"] = "log"  # of the budget
+    reference: str = ""  # the model that others are compared with; "": the study's first
+    by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
+    most: int = 0  # the largest budget in tokens; 0: the most that any attempt took
+    scale: Literal["log", "linear"] = "log"  # of the budget's axis
 
     def __post_init__(self) -> None:
         if self.most < 0:
@@ -37,54 +37,58 @@ class Budget(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
         reference = reference_of(outcomes, self.reference)
+        short = short_names(outcomes, reference)
         for title, data, rests_on in panels(outcomes, self.by):
             most = self.most or max(1, *(int(v.tokens.max()) for v in data.variants))
-            named = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
-            tables["panels"].append({**named, "rests_on": rests_on})
+            record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
+            tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
             ref = next((v for v in data.variants if v.name == reference), None)
             for variant in data.variants:
                 area = budget_area(variant, most)
                 gain = area_difference(variant, ref, most) if ref and variant is not ref else None
                 rests = {"seeds": len(variant.seeds), "attempts": area.attempts, "problems": area.problems}
-                tables["variants"].append(flat(panel=title, variant=variant.name, auc=area, auc_gain=gain, **rests))
+                named = {"panel": title, "variant": variant.name, "label": short[variant.name]}
+                tables["variants"].append(flat(**named, auc=area, auc_gain=gain, **rests))
                 budgets = _places(variant, most)
                 for budget, right in zip(budgets, under_budget(variant, budgets), strict=True):
                     tables["budgets"].append(flat(panel=title, variant=variant.name, budget=budget, accuracy=right))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for panel in tables["panels"]:
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-            short = short_names([v["variant"] for v in own], panel["reference"])
-            ranked = sorted(own, key=lambda v: -v["auc"])
-            said = ", ".join(f"{short[v['variant']]} {span(v, 'auc', '.0%')}" for v in ranked)
-            found.append(f"{panel['panel']}: right on average over all budgets up to {panel['most']:,} tokens: {said}.")
-            if leaders := _leaders(tables["budgets"], panel, short):
-                found.append(f"{panel['panel']}: as measured, most often right is {leaders}.")
+            areas = ", ".join(f"{v['label']} {span(v, 'auc', '.0%')}" for v in sorted(own, key=lambda v: -v["auc"]))
+            sentences.append(
+                f"{panel['panel']}: accuracy averaged over all budgets up to {panel['most']:,} tokens: {areas}."
+            )
+            if leaders := _leaders(tables["budgets"], panel, {v["variant"]: v["label"] for v in own}):
+                sentences.append(f"{panel['panel']}: most accurate under a budget, as measured: {leaders}.")
             compared = [v for v in own if v.get("auc_gain_low") is not None]
-            told = [f"{short[v['variant']]} by {points(v, 'auc_gain')}" for v in compared if v["auc_gain_low"] > 0]
+            above = [f"{v['label']} by {points(v, 'auc_gain')}" for v in compared if v["auc_gain_low"] > 0]
             if compared:
-                ref = short.get(panel["reference"], panel["reference"])
-                found.append(
-                    f"{panel['panel']}: on average over budgets surely above {ref}: {', '.join(told) or 'none'}."
+                sentences.append(
+                    f"{panel['panel']}: above {panel['reference_label']} on average over budgets, beyond chance: "
+                    f"{', '.join(above) or 'none'}."
                 )
-        return found
+        return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
         reference = tables["panels"][0]["reference"] if tables["panels"] else ""
         names.sort(key=lambda name: name != reference)
         shown = [self._panel(tables, panel, names) for panel in tables["panels"]]
-        note = "bands: 95 % intervals over problems and training seeds; AUC: accuracy averaged over all budgets"
-        title = alt.TitleParams("Accuracy under a budget of tokens", subtitle=note)
+        note = [
+            "An answer counts if it is right and within the budget. Bands: 95 % intervals over problems and seeds.",
+            "AUC: accuracy averaged over all budgets.",
+        ]
+        title = alt.TitleParams("Accuracy under a budget of tokens: higher and earlier is better", subtitle=note)
         grid = alt.concat(*shown, columns=2, spacing={"row": 110, "column": 70}, bounds="flush")
         return themed(grid.resolve_scale(color="independent").properties(title=title))
 
     def _panel(self, tables: Tables, panel: dict[str, Any], names: list[str]) -> Any:
         own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-        short = short_names([v["variant"] for v in own], panel["reference"])
-        entry = {v["variant"]: f"{short[v['variant']]}: {span(v, 'auc', '.0%')}" for v in own}
+        entry = {v["variant"]: f"{v['label']}: {span(v, 'auc', '.0%')}" for v in own}
         lines = [{**b, "line": entry[b["variant"]]} for b in tables["budgets"] if b["panel"] == panel["panel"]]
         if self.scale == "log":
             lines = [b for b in lines if b["budget"] > 0]
@@ -95,26 +99,27 @@ class Budget(Figure):
         ends = [min((b["budget"] for b in lines), default=1), panel["most"]]
         across = alt.Scale(type="log", domain=ends, nice=False) if self.scale == "log" else alt.Scale(domain=ends)
         named = "budget in tokens" + (" (log scale)" if self.scale == "log" else "")
-        x = alt.X("budget:Q", title=named, scale=across, axis=alt.Axis(format="~s", tickCount=6))
+        axis = alt.Axis(format="~s", tickCount=6, labelOverlap="greedy", labelSeparation=6)
+        x = alt.X("budget:Q", title=named, scale=across, axis=axis)
         band = alt.Chart().mark_area(interpolate="step-after", opacity=0.1)
         line = alt.Chart().mark_line(interpolate="step-after", strokeWidth=1.8)
         layers = [
             band.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
-            line.encode(x=x, y=percent("accuracy", "right within the budget"), color=colour),
+            line.encode(x=x, y=percent("accuracy", "accuracy within the budget"), color=colour),
         ]
         title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
         return alt.layer(*layers, data=values(lines), width=430, height=300, title=title)
 
 
 def _places(variant: Variant, most: int) -> list[float]:
-    """The budgets at which a variant's line steps up, or where there are many, every so many steps; and both ends."""
+    """The budgets at which a variant's line steps up, thinned if there are many, and both ends."""
     steps = np.unique(variant.tokens[variant.correct & (variant.tokens <= most)])
-    some = np.unique(np.linspace(0, len(steps) - 1, min(PLACES, len(steps))).round().astype(np.int64))
-    return sorted({0.0, *steps[some].tolist(), float(most)})
+    thinned = np.unique(np.linspace(0, len(steps) - 1, min(PLACES, len(steps))).round().astype(np.int64))
+    return sorted({0.0, *steps[thinned].tolist(), float(most)})
 
 
 def _leaders(budgets: Records, panel: dict[str, Any], short: dict[str, str]) -> str:
-    """Who is ahead up to which budget; a lead over less than a tenth of a budget is passed over."""
+    """Who leads up to which budget; a lead over less than a tenth of a budget is left out."""
     own = sorted((b for b in budgets if b["panel"] == panel["panel"]), key=lambda b: b["budget"])
     so_far: dict[str, float] = {}
     leads: list[tuple[str, float]] = []  # and from which budget on
@@ -128,4 +133,4 @@ def _leaders(budgets: Records, panel: dict[str, Any], short: dict[str, str]) -> 
                 leads.append((first, b["budget"]))
     said = [f"{short[name]} up to {end:,.0f} tokens" for (name, _), (_, end) in itertools.pairwise(leads)]
     last = [short[name] for name, _ in leads[-1:]]
-    return ", ".join([*said, *(f"then {name}" if said else name for name in last)])
+    return ", ".join([*said, *(f"{name} beyond" if said else name for name in last)])

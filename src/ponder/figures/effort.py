@@ -1,11 +1,12 @@
-"""Thinking tokens against problem size, solved and failed apart, with the fit and the size where the model gives out.
+"""Plots thinking tokens against problem size, with linear fits and the size at which accuracy falls below 50 %.
 
-After figure 2 of Estermann & Wattenhofer 2025. They fit a line to the successes alone; here the fit to all attempts,
-truncated ones as censored, stands beside it, each with a 95 % band, and the band of the critical size behind both.
+After figure 2 of Estermann & Wattenhofer (2025), who fit a line to the solved attempts only. This figure adds a fit to
+all attempts, in which truncated ones are censored, a 95 % band around each fit, and the interval of the critical size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,32 +15,46 @@ import altair as alt
 
 from ponder.core import Figure, Outcome, Records, Tables
 from ponder.figures import (
-    FAILED,
+    INK,
     MUTED,
     SOLVED,
+    TRUNCATED,
+    WRONG,
     by_series,
     counts,
     curve_records,
     flat,
+    heading,
     published,
     span,
     themed,
-    thinned,
     values,
 )
+from ponder.figures._labels import Frame, label_lines, lettering
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.effort import Effort as Fits
 from ponder.stats.effort import effort
 
-MOST_POINTS = 2000
-HEIGHT = 330
+MAX_POINTS = 2000  # attempts drawn per panel
+ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
+# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and both kinds must show.
+OUTCOMES = {
+    "solved": ("circle", SOLVED, SOLVED),
+    "wrong": ("square", "transparent", WRONG),
+    "truncated": ("triangle-up", TRUNCATED, TRUNCATED),
+}
+LINES = {
+    "fit to solved attempts": (SOLVED, [1, 0]),
+    "fit to all attempts": ("#444444", [6, 3]),
+    "published": (MUTED, [2, 2]),
+}
 
 
 @dataclass(frozen=True)
 class Effort(Figure):
-    overlay: str = ""  # published numbers to draw beside: `tents_effort`
-    unit: str = "cell"  # what a size counts
+    overlay: str = ""  # published lines to draw as well: `tents_effort`
+    unit: str = "cell"  # what size counts
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "fits": [], "curves": [], "attempts": []}
@@ -51,203 +66,183 @@ class Effort(Figure):
                     series=series,
                     critical_size=critical.size,
                     lapse=critical.lapse,
-                    effort=_phrase(fit),
+                    effort=_trend(fit),
+                    best_fit="bend" if fit.verdict == "falls after a peak" else "all",
                     rests_on=counts(part),
                 )
             )
-            for name, line in (("solved", fit.line_on_successes), ("all", fit.line_on_all)):
-                if line:
-                    row = flat(
-                        series=series,
-                        fitted_to=name,
-                        tokens_per_size=line.slope,
-                        tokens_at_zero=line.intercept,
-                        r2=line.r2,
-                    )
-                    tables["fits"].append(row)
-                    tables["curves"] += curve_records(line.curve, series=series, fit=name)
-            if bend := fit.bend_on_all:
-                row = flat(
-                    series=series,
-                    fitted_to="all, with a bend",
-                    peak=bend.peak,
-                    before=bend.before,
-                    after=bend.after,
-                    p_value=bend.p_value,
-                )
-                tables["fits"].append(row)
-                tables["curves"] += curve_records(bend.curve, series=series, fit="bend")
-            answered = sorted(o for o in part if o.status != "failed")
-            tables["attempts"] += [_point(series, o) for o in answered]
+            rows, curves = _fits(series, fit)
+            tables["fits"] += rows
+            tables["curves"] += curves
+            tables["attempts"] += [_attempt(series, o) for o in sorted(o for o in part if o.status != "failed")]
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
-        for row in tables["summary"]:
-            name = row["series"]
-            if row["critical_size"] is not None:
-                found.append(f"{name} is right half of the time at {span(row, 'critical_size')} {self.unit}s.")
-            else:
-                found.append(f"{name} doesn't cross 50 % within the sizes asked.")
-            line = next((f for f in tables["fits"] if f["series"] == name and f["fitted_to"] == "solved"), None)
-            if line:
-                r2 = f" (R² {line['r2']:.2f})" if line["r2"] is not None else ""
-                more = f"{span(line, 'tokens_per_size')} thinking tokens more for each {self.unit}{r2}"
-                found.append(f"Where it is right, it spends {more}.")
-            found.append(f"Over all its attempts, effort {row['effort']}.")
-        return found
+        return [f"{row['series']}: {'; '.join(self._results(tables, row))}." for row in tables["summary"]]
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        panels = [self._panel(tables, row) for row in tables["summary"]]
+        overlay = published(self.overlay) if self.overlay else []
+        axes = _Axes.around([*tables["attempts"], *overlay], self.unit, len(tables["summary"]) > 1)
+        panels = [self._panel(tables, row, axes, overlay) for row in tables["summary"]]
         if len(panels) == 1:
             return themed(panels[0])
-        return themed(alt.concat(*panels, columns=2).resolve_scale(y="shared", x="shared"))
+        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x="shared", y="shared"))
 
-    def _panel(self, tables: Tables, summary: dict[str, Any]) -> Any:
-        series = summary["series"]
-        mine = {name: [r for r in tables[name] if r["series"] == series] for name in ("attempts", "curves", "fits")}
-        points = thinned(mine["attempts"], MOST_POINTS)
-        axes = _Axes.around(mine["attempts"], self.unit)
-        fits = _fits(mine["curves"], summary["effort"], axes)
-        layers = [*_critical_band(summary, axes), *_points(points, axes), *fits]
-        if self.overlay:
-            layers += _overlay(published(self.overlay), axes)
-        drawn = f", {len(points):,} of them drawn" if len(points) < len(mine["attempts"]) else ""
-        title = alt.TitleParams(
-            series, subtitle=[summary["rests_on"] + drawn, *_says(summary, mine["fits"], self.unit)]
-        )
-        return alt.layer(*layers, width=520, height=HEIGHT, title=title)
+    def _panel(self, tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Records) -> Any:
+        own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
+        points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
+        # One legend for all panels: an outcome or a line that only one of them has must look the same in each.
+        kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
+        fitted = {_line_name(r["fit"]) for r in tables["curves"]} | ({"published"} if overlay else set())
+        lines = [name for name in LINES if name in fitted]
+        layers = [*_critical(summary, axes), _points(points, kinds, axes)]
+        if overlay:
+            layers.append(_overlay(overlay, points, lines, axes))
+        layers += _curves(own["curves"], summary["best_fit"], lines, axes)
+        drawn = f", {len(points):,} of them drawn" if len(points) < len(own["attempts"]) else ""
+        notes = [summary["rests_on"] + drawn, *self._results(tables, summary)]
+        title = heading(summary["series"], notes, axes.width)
+        return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
+
+    def _results(self, tables: Tables, summary: dict[str, Any]) -> list[str]:
+        """The numbers of one series, as clauses."""
+        if summary["critical_size"] is None:
+            clauses = ["accuracy does not cross 50 % within the sizes asked"]
+        else:
+            clauses = [f"accuracy falls below 50 % at {span(summary, 'critical_size')} {self.unit}s"]
+        for fit in tables["fits"]:
+            if (fit["series"], fit["fitted_to"]) == (summary["series"], "solved"):
+                r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
+                clauses.append(f"solved attempts: {span(fit, 'tokens_per_size')} tokens per {self.unit}{r2}")
+        return [*clauses, f"effort over all attempts: {summary['effort']}"]
 
 
-def _phrase(fit: Fits) -> str:
-    """The verdict; a peak with its interval, because two straight lines only come near a sudden drop."""
-    bend = fit.bend_on_all
-    if fit.verdict != "falls after a peak" or bend is None:
+def _trend(fit: Fits) -> str:
+    """The verdict; a peak with its interval, because two straight lines only approximate a sudden drop."""
+    if fit.verdict != "falls after a peak" or fit.bend_on_all is None:
         return fit.verdict
-    return f"falls after a peak near {span(flat(peak=bend.peak), 'peak')}"
+    return f"falls after a peak near {span(flat(peak=fit.bend_on_all.peak), 'peak')}"
 
 
-def _point(series: str, o: Outcome) -> dict[str, Any]:
-    outcome = "solved" if o.correct else "truncated" if o.status == "truncated" else "failed"
+def _fits(series: str, fit: Fits) -> tuple[Records, Records]:
+    """The coefficients of every fit, and their curves."""
+    rows, curves = [], []
+    for name, line in (("solved", fit.line_on_successes), ("all", fit.line_on_all)):
+        if line:
+            coefficients = {"tokens_per_size": line.slope, "tokens_at_zero": line.intercept, "r2": line.r2}
+            rows.append(flat(series=series, fitted_to=name, **coefficients))
+            curves += curve_records(line.curve, series=series, fit=name)
+    if bend := fit.bend_on_all:
+        slopes = {"peak": bend.peak, "before": bend.before, "after": bend.after, "p_value": bend.p_value}
+        rows.append(flat(series=series, fitted_to="all, with a bend", **slopes))
+        curves += curve_records(bend.curve, series=series, fit="bend")
+    return rows, curves
+
+
+def _attempt(series: str, o: Outcome) -> dict[str, Any]:
     return {
         "series": series,
         "size": o.size,
         "tokens": o.thinking_tokens,
-        "outcome": outcome,
+        "outcome": "truncated" if o.status == "truncated" else "solved" if o.correct else "wrong",
         "why": o.why or "right",
         "problem": o.problem[:60],
         "sample": o.sample,
     }
 
 
-def _says(summary: dict[str, Any], fits: Records, unit: str) -> list[str]:
-    """The numbers of the panel, below its title."""
-    lines = []
-    if summary["critical_size"] is not None:
-        lines.append(
-            f"half right at {span(summary, 'critical_size')} {unit}s; effort {summary['effort']} (dashed: all attempts)"
-        )
-    else:
-        lines.append(f"doesn't cross 50 % within these sizes; effort {summary['effort']} (dashed: all attempts)")
-    for fit in fits:
-        if fit["fitted_to"] == "solved":
-            r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
-            lines.append(f"solved: {span(fit, 'tokens_per_size')} tokens per {unit}{r2} (95 % intervals over problems)")
-    return lines
-
-
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold the user's own attempts, whatever was published."""
+    """Axes that hold every attempt of every panel, and the overlay."""
 
     widest: float
     highest: float
     unit: str
+    width: int
+    height: int
 
     @classmethod
-    def around(cls, points: Records, unit: str) -> _Axes:
-        widest, highest = (max((p[k] for p in points), default=1) for k in ("size", "tokens"))
-        return cls(1.04 * widest, 1.1 * highest, unit)
+    def around(cls, points: Records, unit: str, several: bool) -> _Axes:
+        widest, highest = (max([1, *(p[k] for p in points)]) for k in ("size", "tokens"))
+        return cls(1.04 * widest, 1.1 * highest, unit, *(SEVERAL_PANELS if several else ONE_PANEL))
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
-        return alt.X(f"{field}:Q", title=f"problem size ({self.unit}s)", scale=scale)
+        return alt.X(f"{field}:Q", title=f"problem size ({self.unit}s)", scale=scale, axis=alt.Axis(tickCount=10))
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)
-        return alt.Y(f"{field}:Q", title="thinking tokens", scale=scale)
+        return alt.Y(f"{field}:Q", title="thinking tokens", scale=scale, axis=alt.Axis(tickCount=8))
 
 
-def _critical_band(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:
-    """The interval of the critical size over the whole height; none where the size is unknown."""
+def _critical(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:
+    """The critical size and its interval, over the whole height."""
     if summary["critical_size"] is None:
         return []
     shown = alt.Chart(values([summary]))
     middle = axes.x("critical_size")
     tooltip = [alt.Tooltip(f"critical_size{e}:Q", format=".1f") for e in ("", "_low", "_high")]
+    late = summary["critical_size"] > 0.8 * axes.widest
+    text = shown.mark_text(align="right" if late else "left", dx=-5 if late else 5, color=INK, fontSize=10)
     layers = [
         shown.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=middle, tooltip=tooltip),
-        shown.mark_text(align="left", dx=4, color="#5f6368", fontSize=10, text="half right").encode(
-            x=middle, y=alt.value(HEIGHT - 8)
-        ),
+        text.encode(x=middle, y=alt.value(axes.height - 8), text=alt.value("50 % right")),
     ]
     if None not in (summary["critical_size_low"], summary["critical_size_high"]):
-        band = shown.mark_rect(color=MUTED, opacity=0.25, clip=True)
+        band = shown.mark_rect(color=MUTED, opacity=0.2, clip=True)
         layers.insert(0, band.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip))
     return layers
 
 
-def _fits(curves: Records, verdict: str, axes: _Axes) -> list[alt.Chart]:
-    """The line through the solved, and the better of line and bend through all."""
-    all_fit = "bend" if verdict.startswith("falls after") else "all"
-    layers = []
-    for fit, colour, dash in (("solved", SOLVED, [1, 0]), (all_fit, "#444444", [6, 3])):
-        shown = alt.Chart(values([r for r in curves if r["fit"] == fit]))
-        layers.append(
-            shown.mark_area(color=colour, opacity=0.16, clip=True).encode(x=axes.x(), y=axes.y("low"), y2="high:Q")
-        )
-        line = shown.mark_line(color=colour, strokeDash=dash, strokeWidth=2, clip=True)
-        layers.append(line.encode(x=axes.x(), y=axes.y("value")))
-    return layers
+def _points(points: Records, kinds: list[str], axes: _Axes) -> Any:
+    """One mark per attempt, the rarer outcomes on top."""
+    shapes, fills, outlines = (alt.Scale(domain=kinds, range=[OUTCOMES[k][i] for k in kinds]) for i in range(3))
+    legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=1.2, clipHeight=18)
+    marks = alt.Chart(values(sorted(points, key=lambda p: kinds.index(p["outcome"]))))
+    return marks.mark_point(size=26, opacity=0.55, strokeWidth=1.2).encode(
+        x=axes.x(),
+        y=axes.y(),
+        shape=alt.Shape("outcome:N", scale=shapes, legend=legend),
+        fill=alt.Fill("outcome:N", scale=fills, legend=legend),
+        stroke=alt.Stroke("outcome:N", scale=outlines, legend=legend),
+        tooltip=["size:Q", "tokens:Q", "outcome:N", "why:N", "problem:N", "sample:Q"],
+    )
 
 
-def _points(points: Records, axes: _Axes) -> list[alt.Chart]:
-    """Circles for solved and squares for failed, a few pixels apart so that neither hides the other."""
-    looks = {
-        "failed": ("square", FAILED, 3),
-        "truncated": ("triangle-up", "#b03a2e", 3),
-        "solved": ("circle", SOLVED, -3),
-    }
-    used = [k for k in looks if any(p["outcome"] == k for p in points)]
-    legend = alt.Legend(title=None, orient="top-left", offset=6, fillColor="white", padding=4, symbolOpacity=1)
-    shape = alt.Scale(domain=used, range=[looks[k][0] for k in used])
-    colour = alt.Scale(domain=used, range=[looks[k][1] for k in used])
-    return [
-        alt.Chart(values([p for p in points if p["outcome"] == kind]))
-        .mark_point(filled=True, size=26, opacity=0.5, xOffset=looks[kind][2])
-        .encode(
-            x=axes.x(),
-            y=axes.y(),
-            color=alt.Color("outcome:N", scale=colour, legend=legend),
-            shape=alt.Shape("outcome:N", scale=shape, legend=legend),
-            tooltip=["size:Q", "tokens:Q", "outcome:N", "why:N", "problem:N", "sample:Q"],
-        )
-        for kind in used
-    ]
+def _line_name(fit: str) -> str:
+    return "fit to solved attempts" if fit == "solved" else "fit to all attempts"
 
 
-def _overlay(records: Records, axes: _Axes) -> list[alt.Chart]:
-    """Published lines, named where they end or leave the picture."""
-    drawn = []
-    for model in dict.fromkeys(r["model"] for r in records):
-        first, *_, last = (r for r in records if r["model"] == model)
-        for share in (i / 40 for i in range(41)):
-            place = {k: first[k] + share * (last[k] - first[k]) for k in ("size", "tokens")}
-            if place["size"] <= axes.widest and place["tokens"] <= axes.highest:
-                drawn.append({"model": model, **place})
-    ends = list({r["model"]: r for r in drawn}.values())
-    lines = alt.Chart(values(drawn)).mark_line(color="#5f6368", strokeWidth=1.2, strokeDash=[2, 2])
-    text = alt.Chart(values(ends)).mark_text(align="left", dx=4, color="#5f6368", fontSize=10)
-    tooltip = alt.Tooltip("model:N", title="published")
-    x, y = axes.x(), axes.y()
-    return [lines.encode(x=x, y=y, detail="model:N", tooltip=tooltip), text.encode(x=x, y=y, text="model:N")]
+def _lines(rows: Records, names: list[str], axes: _Axes, y: str = "tokens") -> Any:
+    """Lines that the legend names by their column `line`."""
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18)
+    colours, dashes = (alt.Scale(domain=names, range=[LINES[name][i] for name in names]) for i in range(2))
+    lines = alt.Chart(values(rows)).mark_line(strokeWidth=2, clip=True)
+    return lines.encode(
+        x=axes.x(),
+        y=axes.y(y),
+        detail="model:N",
+        color=alt.Color("line:N", scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=legend),
+    )
+
+
+def _curves(curves: Records, best_fit: str, names: list[str], axes: _Axes) -> list[Any]:
+    """The line through solved attempts, and the better of line and bend through all attempts, with their bands."""
+    rows = [{**r, "line": _line_name(r["fit"])} for r in curves if r["fit"] in ("solved", best_fit)]
+    bands = []
+    for name in dict.fromkeys(r["line"] for r in rows):
+        band = alt.Chart(values([r for r in rows if r["line"] == name]))
+        area = band.mark_area(color=LINES[name][0], opacity=0.16, clip=True)
+        bands.append(area.encode(x=axes.x(), y=axes.y("low"), y2="high:Q"))
+    return [*bands, _lines(rows, names, axes, "value")] if rows else []
+
+
+def _overlay(records: Records, points: Records, names: list[str], axes: _Axes) -> Any:
+    """Published lines, on the same axes, each with its model's name."""
+    lines = {m: [r for r in records if r["model"] == m] for m in dict.fromkeys(r["model"] for r in records)}
+    frame = Frame((0, axes.widest), (0, axes.highest), axes.width, axes.height)
+    dots = [[(p["size"], p["tokens"]), (p["size"], p["tokens"])] for p in points]
+    labels = values(label_lines(lines, frame, "size", "tokens", dots))
+    text = alt.layer(*lettering("size", alt.value(INK), "tokens"), data=labels)
+    return alt.layer(_lines([{**r, "line": "published"} for r in records], names, axes), text)

@@ -1,7 +1,7 @@
-"""How far each cache policy drifts from the full cache, on the same texts, and whether it beats chance.
+"""Draws how far each eviction policy's predictions drift from those of the full cache, on the same texts.
 
-The drift is the mean Kullback-Leibler divergence a token, in nats. Each policy is also set against `reference` text by
-text, because all of them drift more on some texts than on others.
+The drift is the mean Kullback-Leibler divergence per token, in nats. Each policy is also compared with `reference`,
+paired by text, because every policy drifts more on some texts than on others.
 """
 
 from __future__ import annotations
@@ -15,36 +15,32 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Tables, UserError
-from ponder.figures import COLOURS, counts, flat, model_alone, settings_of, span, themed, values
+from ponder.figures import COLOURS, counts, flat, span, themed, values
+from ponder.figures._columns import beneath, beside, in_words, owners, setting
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters
-
-SETTINGS = (
-    "budget",
-    "window",
-    "ratio",
-    "share",
-)  # of `compress`; those that a study sweeps tell a policy's points apart
 
 
 @dataclass(frozen=True)
 class Fidelity(Figure):
-    detail: str = "kl"  # what the attempts record
-    reference: str = "random"  # the policy that the others are set against
+    detail: str = "kl"  # the detail that records the drift
+    by: str = "policy"  # the setting that names the policy
+    reference: str = "random"  # the policy that the others are compared with
 
     example: ClassVar[dict[str, Any]] = {"detail": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        found = [o for o in outcomes if o.details.get(self.detail) is not None and o.status != "failed"]
-        if not found:
+        measured = [o for o in outcomes if o.details.get(self.detail) is not None and o.status != "failed"]
+        if not measured:
             hint = 'method = [{ name = "compress", …, fidelity = "only" }]'
             raise UserError(f"no attempt records `{self.detail}`, which this figure draws", hint=hint)
         panels: dict[str, dict[tuple[str, str], list[Outcome]]] = {}
-        varies = [k for k in SETTINGS if len({settings_of(o).get(k) for o in found}) > 1]
-        for o in found:
-            rest = [f"{k} {settings_of(o)[k]}" for k in varies if settings_of(o).get(k) is not None]
-            which = (str(settings_of(o).get("policy", o.model)), ", ".join(rest))
-            panels.setdefault(f"{model_alone(o)} | {o.task} {o.size}", {}).setdefault(which, []).append(o)
+        full = beneath(outcomes, lambda o: owners(o, self.by))
+        rests = in_words({o.model: beside(o, self.by) for o in measured})
+        for o in measured:
+            policy = setting(o, self.by)
+            group = panels.setdefault(f"{full[o.model]} | {o.task} {o.size}", {})
+            group.setdefault((o.model if policy is None else str(policy), rests[o.model]), []).append(o)
         tables: Tables = {"summary": [], "points": []}
         for panel, groups in sorted(panels.items()):
             everything = [o for part in groups.values() for o in part]
@@ -72,34 +68,30 @@ class Fidelity(Figure):
         return {**record, **(flat(less=less) if less is not None else empty)}
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for panel in dict.fromkeys(p["panel"] for p in tables["points"]):
             for rest in dict.fromkeys(p["settings"] for p in tables["points"] if p["panel"] == panel):
                 points = [p for p in tables["points"] if p["panel"] == panel and p["settings"] == rest]
                 best = points[0]
-                said = (
-                    f"{panel}{rest and ', '}{rest}: {best['policy']} drifts least, {span(best, 'drift')} nats a token"
-                )
-                told = [p for p in points if p["less_high"] is not None and p["less_high"] < 0]
-                worse = [p for p in points if p["less_low"] is not None and p["less_low"] > 0]
+                where = f"{panel}{rest and ', '}{rest}"
+                said = f"{where}: {best['policy']} drifts least, {span(best, 'drift')} nats per token"
+                better = [p["policy"] for p in points if p["less_high"] is not None and p["less_high"] < 0]
+                worse = [p["policy"] for p in points if p["less_low"] is not None and p["less_low"] > 0]
                 if any(p["policy"] == self.reference for p in points):
-                    names = ", ".join(p["policy"] for p in told) or "none"
-                    said += f"; better than {self.reference} text by text: {names}"
-                    said += f"; worse: {', '.join(p['policy'] for p in worse)}" if worse else ""
-                found.append(said + ".")
-        return found
+                    said += f"; less drift than {self.reference}, paired by text: {', '.join(better) or 'none'}"
+                    said += f"; more: {', '.join(worse)}" if worse else ""
+                sentences.append(said + ".")
+        return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         points = tables["points"]
         order = [p["policy"] for p in sorted(points, key=lambda p: p["drift"])]
         y = alt.Y("policy:N", sort=list(dict.fromkeys(order)), title=None)
-        colour = alt.Color(
-            "settings:N",
-            scale=alt.Scale(range=COLOURS),
-            legend=alt.Legend(title=None, orient="bottom", columns=1, labelLimit=400),
-        )
-        offset = alt.YOffset("settings:N")
-        x = alt.X("drift:Q", title="drift from the full cache (KL, nats a token)", scale=alt.Scale(zero=True))
+        names = sorted({p["settings"] for p in points})
+        legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=400) if len(names) > 1 else None
+        colour = alt.Color("settings:N", scale=alt.Scale(domain=names, range=COLOURS), legend=legend)
+        offset = alt.YOffset("settings:N", sort=names)
+        x = alt.X("drift:Q", title="drift (KL divergence, nats per token)", scale=alt.Scale(zero=True))
         tooltip = ["policy:N", "settings:N", alt.Tooltip("drift:Q", format=".4f"), alt.Tooltip("less:Q", format="+.4f")]
         charts = []
         for row in tables["summary"]:
@@ -110,6 +102,8 @@ class Fidelity(Figure):
             dots = base.mark_point(filled=True, size=46, opacity=1).encode(
                 x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip
             )
-            title = alt.TitleParams(row["panel"], subtitle=row["rests_on"])
+            title = alt.TitleParams(row["panel"], subtitle=row["rests_on"], fontSize=12)
             charts.append(alt.layer(bars, dots).properties(width=420, height=alt.Step(11), title=title))
-        return themed(alt.vconcat(*charts))
+        note = "Bars: 95 % intervals over texts."
+        head = alt.TitleParams("Drift of the predictions from the full cache: less is better", subtitle=note)
+        return themed(alt.vconcat(*charts, spacing=30).properties(title=head))

@@ -1,8 +1,8 @@
-"""Accuracy against tokens, one named dot per variant: which are on the frontier, and is a shorter one as good?
+"""Draws accuracy against tokens, one labelled dot per variant, with the frontier of the best accuracy for the tokens.
 
 After Kimi k1.5 (2025), whose figure has a bare dot per model. Here both axes have 95 % intervals over problems and
-training seeds, a dot is filled as far as it is likely to be on the frontier, and what a variant cost to make is set
-against what it saves.
+training seeds, a dot is filled in proportion to its probability of being on the frontier, and what a variant cost to
+make is compared with what it saves.
 """
 
 from __future__ import annotations
@@ -16,187 +16,180 @@ import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, MUTED, flat, published, span, themed, values
-from ponder.figures._labels import Frame, error_at, lettering
-from ponder.figures._variants import panels, points, reference_of, short_names, signed
-from ponder.stats.accuracy import wilson
+from ponder.figures._labels import Frame, lettering, place_labels
+from ponder.figures._published import INK, PAIRED, PROBLEMS, on_benchmark, split_by_chance
+from ponder.figures._variants import panels, points, reference_of, short_names
 from ponder.stats.difference import difference
-from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, standings
+from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, summarize
 
 Row = dict[str, Any]
 PUBLISHED_REFERENCE = "k1.5-long"
-PROBLEMS = {"MATH500": 500, "AIME2024": 30}  # of the published benchmarks
-SURE = 0.95  # chance of being on the frontier, or off it
+SURE = 0.95  # probability from which a variant is called on the frontier, or off it
 SIZE = (430, 300)  # pixels of a panel
 SHOWN = ("tokens", "accuracy", "frontier_chance", "tokens_per_right", "difference", "ratio", "aes", "break_even")
 
 
 @dataclass(frozen=True)
 class Frontier(Figure):
-    reference: str = ""  # the model that others are set against; "" is the study's first
-    by: Literal["task", "size"] = "task"  # what a panel is
-    margin: float = 0.05  # accuracy that a variant may lose and still count as good as the reference
-    gain: float = 3.0  # AES: what a relative gain in accuracy counts
-    loss: float = 5.0  # AES: what a relative loss counts
+    reference: str = ""  # the model that others are compared with; "": the study's first
+    by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
+    margin: float = 0.05  # loss of accuracy up to which a variant counts as being as good as the reference
+    gain: float = 3.0  # AES: weight of a relative gain in accuracy
+    loss: float = 5.0  # AES: weight of a relative loss in accuracy
     overlay: str = ""  # published points to draw below: `long2short`
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
-            raise UserError(f"margin is a share above 0 and below 1, not {self.margin}", hint="margin = 0.05")
+            raise UserError(f"margin is a fraction above 0 and below 1, not {self.margin}", hint="margin = 0.05")
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
         reference = reference_of(outcomes, self.reference)
+        short = short_names(outcomes, reference)
         for title, data, rests_on in panels(outcomes, self.by):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
-            tables["panels"].append(record)
-            found = standings(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
-            for variant, standing in zip(data.variants, found, strict=True):
-                tables["variants"].append(_record(title, variant, standing))
+            tables["panels"].append({**record, "reference_label": short[reference]})
+            summaries = summarize(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
+            for variant, summary in zip(data.variants, summaries, strict=True):
+                tables["variants"].append({**_record(title, variant, summary), "label": short[variant.name]})
                 tables["seeds"] += _seeds(title, variant)
         if self.overlay:
             tables["published"] = self._published(published(self.overlay))
         return tables
 
     def _published(self, records: Records) -> Records:
-        if not any(r.get("benchmark") in PROBLEMS for r in records):
+        if "tokens" not in records[0] or not any(r.get("benchmark") in PROBLEMS for r in records):
             raise UserError(f"`{self.overlay}` has no tokens and accuracy by model", hint='overlay = "long2short"')
-        found = []
+        rows = []
         for benchmark in dict.fromkeys(r["benchmark"] for r in records):
             own = [r for r in records if r["benchmark"] == benchmark]
             ref = next(r for r in own if r["model"] == PUBLISHED_REFERENCE)
             tokens, right = (np.array([r[name] for r in own]) for name in ("tokens", "accuracy"))
             scores = aes(tokens / ref["tokens"], right, np.array(ref["accuracy"]), self.gain, self.loss)
             for r, score, here in zip(own, scores.tolist(), on_frontier(tokens, right).tolist(), strict=True):
-                share, of_ref = (_binomial(x["accuracy"], PROBLEMS[benchmark]) for x in (r, ref))
-                found.append(
+                accuracy, of_ref = (on_benchmark(x["accuracy"], benchmark) for x in (r, ref))
+                rows.append(
                     flat(
                         **{name: r[name] for name in ("benchmark", "model", "family", "tokens")},
-                        accuracy=share,
+                        accuracy=accuracy,
                         tokens_per_right=r["tokens"] / r["accuracy"],
                         on_frontier=here,
                         aes=score,
-                        difference=difference(share, of_ref),
+                        difference=difference(accuracy, of_ref),
                     )
                 )
-        return found
+        return rows
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for panel in tables["panels"]:
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-            short = short_names([v["variant"] for v in own], panel["reference"])
             if len(own) > 1:
-                found.append(f"{panel['panel']}: {_frontier(own, short)}.")
-            found += [f"{panel['panel']}: {self._against(v, short, panel['reference'])}." for v in own if v["verdict"]]
+                sentences.append(f"{panel['panel']}: {_frontier(own)}.")
+            compared = [v for v in own if v["verdict"]]
+            sentences += [f"{panel['panel']}: {self._against(v, panel['reference_label'])}." for v in compared]
         for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
-            found.append(_beyond_noise([r for r in tables["published"] if r["benchmark"] == benchmark]))
-        return found
+            sentences.append(_beyond_chance([r for r in tables["published"] if r["benchmark"] == benchmark]))
+        return sentences
 
-    def _against(self, row: Row, short: dict[str, str], reference: str) -> str:
-        ref, margin = short.get(reference, reference), f"{100 * self.margin:g} points"
-        said = f"{short[row['variant']]} {_change(row)} at {points(row, 'difference')}"
-        worst = f"{-100 * row['difference_low']:.1f} points"
-        said += {
-            "above": f", right more often than {ref}",
-            "not below": f", not told from {ref} and less than {margin} below it",
-            "slightly below": f", below {ref} but by less than {margin}",
-            "below": f", below {ref}",
-            "open": f", not told from {ref}, but it may be {worst} below",
+    def _against(self, row: Row, reference: str) -> str:
+        margin, worst = f"{100 * self.margin:g} points", f"{-100 * row['difference_low']:.1f} points"
+        verdict = {
+            "above": f"more accurate than {reference}",
+            "not below": f"as accurate as {reference} to within {margin}",
+            "slightly below": f"less accurate than {reference}, but by less than {margin}",
+            "below": f"less accurate than {reference}",
+            "open": f"not distinguishable from {reference}, but it may be {worst} below",
         }[row["verdict"]]
+        said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}"
         if row["made_tokens"]:
+            cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
+            after = span(row, "break_even", ",.0f").replace("?", "never")
             never = row["break_even"] is None
-            answers = "never" if never else f"after {span(row, 'break_even', ',.0f').replace('?', 'never')} answers"
-            said += f"; it pays for its {row['made_tokens']:,.0f} tokens of making {answers}"
-        return said + ("; one training seed doesn't show how training varies" if row["seeds"] == 1 else "")
+            said += f"; it never repays {cost}" if never else f"; it repays {cost} after {after} answers"
+        return said + ("; one training seed doesn't show how much training varies" if row["seeds"] == 1 else "")
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
         reference = tables["panels"][0]["reference"] if tables["panels"] else ""
-        short = short_names(names, reference)
         names.sort(key=lambda name: name != reference)
         scale = alt.Scale(domain=names, range=["#3c4248", *COLOURS[:7]])
         rows = []
+        layout = {"columns": 2, "spacing": {"row": 110, "column": 70}, "bounds": "flush"}
         if tables["panels"]:
-            measured = [self._panel(tables, panel, short, scale) for panel in tables["panels"]]
-            rows.append(alt.concat(*measured, columns=2, spacing={"row": 110, "column": 70}, bounds="flush"))
+            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in tables["panels"]), **layout))
         if tables["published"]:
             benchmarks = list(dict.fromkeys(r["benchmark"] for r in tables["published"]))
             shown = [_published_panel([r for r in tables["published"] if r["benchmark"] == b]) for b in benchmarks]
-            rows.append(alt.concat(*shown, columns=2, spacing={"row": 110, "column": 70}, bounds="flush"))
+            rows.append(alt.concat(*shown, **layout))
         note = [
-            "bars: 95 % intervals over problems and training seeds (small dots)",
-            "line: frontier as measured; a dot is filled as far as it is likely to be on the frontier",
+            "Bars: 95 % intervals over problems and training seeds (small dots). Dashed line: frontier as measured.",
+            "The fuller a dot, the more likely its variant is on the frontier.",
         ]
-        title = alt.TitleParams("Accuracy by tokens", subtitle=note)
+        title = alt.TitleParams("Accuracy by tokens per answer: up and to the left is better", subtitle=note)
         return themed(alt.vconcat(*rows, spacing=34).properties(title=title))
 
-    def _panel(self, tables: Tables, panel: Row, short: dict[str, str], scale: alt.Scale) -> Any:
-        own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-        seeds = [s for s in tables["seeds"] if s["panel"] == panel["panel"]]
-        frame = _frame(own)
-        line = _steps(own, frame)
-        named = error_at([{**v, "label": short[v["variant"]]} for v in own], frame, line, seeds)
-        x, y = _axes(frame)
-        colour, fill = (channel("variant:N", scale=scale, legend=None) for channel in (alt.Color, alt.Fill))
-        shown = alt.Chart()  # the data stand once, with the layers: Altair copies them at every step
-        bars = shown.mark_rule(opacity=0.45, clip=True)
-        tooltip = ["variant:N", *(alt.Tooltip(f"{f}:Q", format=",.3~r") for f in SHOWN)]
-        dots = {"x": x, "y": y, "color": colour}
-        layers = [
-            _frontier_line(line, x, y),
-            bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
-            bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
-            alt.Chart(values(seeds)).mark_point(filled=True, size=16, opacity=0.45, clip=True).encode(**dots),
-            shown.mark_point(filled=True, size=80, opacity=1, color="white").encode(x=x, y=y),
-            shown.mark_point(size=80, opacity=1, strokeWidth=1.8).encode(
-                **dots,
-                fill=fill,
-                fillOpacity=alt.FillOpacity(
-                    "frontier_chance:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None
-                ),
-                tooltip=tooltip,
-            ),
-            *lettering("tokens", colour),
-        ]
-        title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-        return alt.layer(*layers, data=values(named), width=SIZE[0], height=SIZE[1], title=title)
+
+def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
+    own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
+    seeds = [s for s in tables["seeds"] if s["panel"] == panel["panel"]]
+    frame = _frame(own)
+    line = _steps(own, frame)
+    x, y = _axes(frame)
+    colour, fill = (channel("variant:N", scale=scale, legend=None) for channel in (alt.Color, alt.Fill))
+    shown = alt.Chart()  # the data are given once, to the layers together: Altair copies them with every chart
+    bars = shown.mark_rule(opacity=0.45, clip=True)
+    tooltip = ["variant:N", *(alt.Tooltip(f"{f}:Q", format=",.3~r") for f in SHOWN)]
+    dots = {"x": x, "y": y, "color": colour}
+    opacity = alt.FillOpacity("frontier_chance:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None)
+    layers = [
+        _frontier_line(line, x, y),
+        bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q", color=colour),
+        bars.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
+        alt.Chart(values(seeds)).mark_point(filled=True, size=16, opacity=0.45, clip=True).encode(**dots),
+        shown.mark_point(filled=True, size=80, opacity=1, color="white").encode(x=x, y=y),
+        shown.mark_point(size=80, opacity=1, strokeWidth=1.8).encode(
+            **dots, fill=fill, fillOpacity=opacity, tooltip=tooltip
+        ),
+        *lettering("tokens", colour),
+    ]
+    title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
+    named = values(place_labels(own, frame, line, seeds))
+    return alt.layer(*layers, data=named, width=SIZE[0], height=SIZE[1], title=title)
 
 
-def _record(panel: str, variant: Variant, standing: VariantSummary) -> Row:
-    against = {f.name: getattr(standing.against, f.name, None) for f in fields(Comparison)}
+def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
+    against = {f.name: getattr(summary.against, f.name, None) for f in fields(Comparison)}
     return flat(
         panel=panel,
         variant=variant.name,
-        tokens=standing.tokens,
-        accuracy=standing.accuracy,
-        on_frontier=standing.on_frontier,
-        frontier_chance=standing.frontier_chance,
-        tokens_per_right=standing.tokens_per_right,
+        tokens=summary.tokens,
+        accuracy=summary.accuracy,
+        on_frontier=summary.on_frontier,
+        frontier_chance=summary.frontier_chance,
+        tokens_per_right=summary.tokens_per_right,
         **against,
         made_tokens=variant.made_tokens,
         made_seconds=variant.made_seconds,
         seeds=len(variant.seeds),
-        attempts=standing.accuracy.attempts,
-        problems=standing.accuracy.problems,
+        attempts=summary.accuracy.attempts,
+        problems=summary.accuracy.problems,
     )
 
 
 def _seeds(panel: str, variant: Variant) -> Records:
-    found = []
-    for i, seed in enumerate(variant.seeds):
+    rows = []
+    for i, seeds in enumerate(variant.seeds):
         own = variant.seed == i
         tokens, right = float(variant.tokens[own].mean()), float(variant.correct[own].mean())
-        found.append({"panel": panel, "variant": variant.name, "seed": seed, "tokens": tokens, "accuracy": right})
-    return found
+        named = {"panel": panel, "variant": variant.name, "seed": ", ".join(map(str, seeds))}
+        rows.append({**named, "tokens": tokens, "accuracy": right})
+    return rows
 
 
-def _binomial(share: float, problems: int) -> Estimate:
-    return Estimate(share, *wilson(share, problems, 0.95), problems, problems)
-
-
-def _frontier(own: Records, short: dict[str, str]) -> str:
+def _frontier(own: Records) -> str:
     said: dict[str, list[str]] = {"surely": [], "perhaps": [], "surely not": []}
-    for name, chance in ((short[v["variant"]], v["frontier_chance"]) for v in own):
+    for name, chance in ((v["label"], v["frontier_chance"]) for v in own):
         if chance is None or 1 - SURE < chance < SURE:
             said["perhaps"].append(name if chance is None else f"{name} ({chance:.0%})")
         else:
@@ -214,24 +207,22 @@ def _change(row: Row) -> str:
     return f"{'cuts' if cut else 'raises'} tokens by {value} % [{low}, {high}]".replace("-", "−")
 
 
-def _beyond_noise(own: Records) -> str:
-    """Which published differences are more than two independent samples of so many problems would show by chance."""
-    beyond: list[str] = []
-    within: list[str] = []
-    for r in own:
-        if r["model"] != PUBLISHED_REFERENCE:
-            clear = r["difference_low"] > 0 or r["difference_high"] < 0
-            (beyond if clear else within).append(f"{r['model']} ({signed(r['difference'])})")
+def _beyond_chance(own: Records) -> str:
+    """Which published differences exceed what two independent samples of as many problems show by chance."""
+    apart = {
+        r["model"]: Estimate(r["difference"], r["difference_low"], r["difference_high"], 0, 0)
+        for r in own
+        if r["model"] != PUBLISHED_REFERENCE
+    }
+    beyond, within = split_by_chance(apart)
     return (
-        f"{own[0]['benchmark']}, published: of the differences to {PUBLISHED_REFERENCE} in points, beyond binomial "
-        f"noise on {PROBLEMS[own[0]['benchmark']]} problems: {', '.join(beyond) or 'none'}; within it: "
-        f"{', '.join(within) or 'none'}. All were asked the same problems, so noise is smaller than that, but how much "
-        "smaller only answers paired by problem would tell."
+        f"{own[0]['benchmark']}, published: differences to {PUBLISHED_REFERENCE} in points, beyond binomial chance on "
+        f"{PROBLEMS[own[0]['benchmark']]} problems: {beyond}; within it: {within}. {PAIRED}"
     )
 
 
 def _frame(own: Records) -> Frame:
-    """Tokens from 0; accuracy as far as intervals go, with some air."""
+    """Tokens from 0; accuracy as far as the intervals go, with a margin."""
     most = max(p["tokens"] for p in own)
     far = max(p.get("tokens_high") or most for p in own)
     low, high = min(p["accuracy_low"] for p in own), max(p["accuracy_high"] for p in own)
@@ -240,14 +231,14 @@ def _frame(own: Records) -> Frame:
 
 
 def _axes(frame: Frame) -> tuple[alt.X, alt.Y]:
-    # Vega would round the ends, and names would no longer stand where they were error_at.
+    # Vega would round the ends of the axes, and the labels would no longer stand where they were placed.
     across, up = (alt.Scale(domain=list(ends), nice=False, zero=False) for ends in (frame.x, frame.y))
-    x = alt.X("tokens:Q", title="mean tokens an answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
+    x = alt.X("tokens:Q", title="mean tokens per answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
     return x, alt.Y("accuracy:Q", title="accuracy", scale=up, axis=alt.Axis(format="%", tickCount=6))
 
 
 def _steps(own: Records, frame: Frame) -> Records:
-    """The frontier as measured: the accuracy to be had for so many tokens."""
+    """The frontier as measured: the best accuracy for so many tokens."""
     on = sorted((p["tokens"], p["accuracy"]) for p in own if p["on_frontier"])
     corners = [(on[0][0], frame.y[0]), *on, (frame.x[1], on[-1][1])]
     return [{"tokens": tokens, "accuracy": right} for tokens, right in corners]
@@ -261,7 +252,7 @@ def _frontier_line(steps: Records, x: alt.X, y: alt.Y) -> Any:
 def _published_panel(own: Records) -> Any:
     frame = _frame(own)
     line = _steps(own, frame)
-    named = error_at([{**r, "label": r["model"]} for r in own], frame, line)
+    named = place_labels([{**r, "label": r["model"]} for r in own], frame, line)
     x, y = _axes(frame)
     bars = alt.Chart().mark_rule(color=MUTED, opacity=0.35, clip=True)
     dots = alt.Chart().mark_point(size=50, opacity=1, color=MUTED, strokeWidth=1.5)
@@ -270,9 +261,9 @@ def _published_panel(own: Records) -> Any:
         _frontier_line(line, x, y),
         bars.encode(x=x, y=alt.Y("accuracy_low:Q"), y2="accuracy_high:Q"),
         dots.encode(x=x, y=y, fill=fill, tooltip=["model:N", "tokens:Q", "accuracy:Q", "aes:Q", "difference:Q"]),
-        *lettering("tokens", alt.value("#5f6368")),
+        *lettering("tokens", alt.value(INK)),
     ]
     problems = PROBLEMS[own[0]["benchmark"]]
-    note = f"Kimi k1.5 (filled) and others; bars: binomial 95 % intervals for {problems} problems"
+    note = f"Kimi k1.5 (filled) and others; bars: binomial 95 % intervals, {problems} problems"
     title = alt.TitleParams(f"{own[0]['benchmark']}, published", subtitle=note, fontSize=12, frame="group")
     return alt.layer(*layers, data=values(named), width=SIZE[0], height=SIZE[1], title=title)

@@ -1,13 +1,14 @@
-"""Accuracy over two settings of a method, one map a panel: which cells may be the best, and is the map more than noise?
+"""Draws accuracy over two settings of a method as heat maps, and tells whether the best cell is more than luck.
 
-After DynTS (2026), whose maps of local window against retention ratio print one number a cell and take the largest.
-Here each cell has its interval, the cells that can't be excluded as the best are outlined, and a sentence says whether
-cells differ by more than sampling noise. Attempts without the two settings, such as a full cache, stand above the map.
+After DynTS (2026), whose maps of local window size against retention ratio print one number per cell and take the
+largest. Here each cell has its interval, every cell that could be the best is outlined, and a sentence says whether
+cells differ by more than sampling noise. Attempts of the same model without the method, such as those with a full
+cache, are given above the map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,25 +16,28 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import counts, flat, model_alone, published, setting, settings_of, span, themed, values
+from ponder.figures import counts, flat, published, span, themed, values
+from ponder.figures._columns import beneath, beside, in_words, owners, setting
+from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
-from ponder.stats.grid import Grid, from_shares, grid, matched, paired_difference
+from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
 
 Panel = dict[str, Any]
-FULL = "full"  # the policy that throws nothing away: it has the settings, and they do nothing
-A_ROW = 4  # panels
+FULL = "full"  # the policy that evicts nothing: it has the settings, but they do nothing
+PER_ROW = 4  # panels
 CELL = (56, 40)  # pixels
-INKS = ("#16181b", "white")  # on light and on dark
+INKS = ("#16181b", "white")  # on light cells and on dark ones
+AXIS_TITLES = {"window": "local window size"}  # other settings have their own names
 
 
 @dataclass(frozen=True)
 class Heatmap(Figure):
-    x: str = "ratio"  # the setting along each row, or a detail that the task records
-    y: str = "window"  # the setting along each column
-    by: str = "policy"  # the setting with a panel for each of its values
-    sizes: Literal["apart", "together"] = "apart"  # a panel for each size, or one for all
-    scale: Literal["panel", "shared"] = "panel"  # of the colours
+    x: str = "ratio"  # the setting across, or a detail that attempts record; `compress.ratio` if two methods have it
+    y: str = "window"  # the setting upwards
+    by: str = "policy"  # the setting that gets one panel per value
+    sizes: Literal["apart", "together"] = "apart"  # one panel per size, or all sizes in one
+    scale: Literal["panel", "shared"] = "panel"  # whether panels share one colour scale
     overlay: str = ""  # published maps to draw below: `dynts_window_ratio`
 
     example: ClassVar[dict[str, Any]] = {"x": "history_turns", "y": "error_rate"}
@@ -42,62 +46,62 @@ class Heatmap(Figure):
         tables: Tables = {"panels": [], "cells": [], "without": []}
         for title, part, others in self._grouped(outcomes):
             answered = [o for o in part if o.status != "failed"]
-            xs, ys = (_levels([setting(o, name) for o in answered]) for name in (self.x, self.y))
-            row = np.array([ys.index(setting(o, self.y)) for o in answered], dtype=np.int64)
-            column = np.array([xs.index(setting(o, self.x)) for o in answered], dtype=np.int64)
+            at = [(setting(o, self.y), setting(o, self.x)) for o in answered]
+            ys, xs = (_levels(taken) for taken in zip(*at, strict=True))
+            row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
             right = np.array([o.correct for o in answered], dtype=np.bool_)
-            found = grid(row, column, clusters(answered), right)
-            self._tabulate(tables, title, "measured", found, ys, xs, counts(part))
-            best = found.cells[found.best]
-            of_best = [
-                o for o in answered if (setting(o, self.y), setting(o, self.x)) == (ys[best.row], xs[best.column])
-            ]
-            tables["without"] += [_without(title, name, ref, of_best, len(found.cells)) for name, ref in others]
+            mapped = grid(row, column, clusters(answered), right)
+            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part))
+            best = mapped.cells[mapped.best]
+            of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
+            tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
         for (model, method, benchmark), rows in _maps(self.overlay):
-            xs, ys = (_levels([r[name] for r in rows]) for name in (self.x, self.y))
-            shares = np.full((len(ys), len(xs)), np.nan)
+            xs, ys = (_levels([r[_key(name)] for r in rows]) for name in (self.x, self.y))
+            accuracies = np.full((len(ys), len(xs)), np.nan)
             for r in rows:
-                shares[ys.index(r[self.y]), xs.index(r[self.x])] = r["accuracy"]
-            found = from_shares(shares, round(rows[0]["problems"] * rows[0]["samples"]))
-            asked = f"{rows[0]['samples']:.0f} answers to each of {rows[0]['problems']:.0f} questions a cell"
-            self._tabulate(tables, f"{model} | {benchmark} | {method}, published", "published", found, ys, xs, asked)
+                accuracies[ys.index(r[_key(self.y)]), xs.index(r[_key(self.x)])] = r["accuracy"]
+            mapped = from_accuracies(accuracies, round(rows[0]["problems"] * rows[0]["samples"]))
+            asked = f"{rows[0]['samples']:.0f} answers to each of {rows[0]['problems']:.0f} questions per cell"
+            self._tabulate(tables, f"{model} | {benchmark} | {method}, published", "published", mapped, ys, xs, asked)
         return tables
 
     def _grouped(self, outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome], list[tuple[str, list[Outcome]]]]]:
-        """Each map's title, its attempts, and the attempts at the same problems that have no place on it."""
-        maps: dict[tuple[Any, ...], dict[tuple[str, tuple[str, ...]], list[Outcome]]] = {}
-        without: dict[tuple[Any, ...], dict[str, list[Outcome]]] = {}
-        own = {self.x, self.y, self.by}
+        """Each map's title, its attempts, and the attempts of the same model without the methods that are mapped."""
+        maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
+        without: dict[tuple[str, int, str], list[Outcome]] = {}
+        axes = (self.x, self.y, self.by)
+        whole = beneath(outcomes, lambda o: owners(o, *axes))
         for o in outcomes:
-            asked = (o.task, o.size if self.sizes == "apart" else 0, model_alone(o))
+            asked = (o.task, o.size if self.sizes == "apart" else 0, whole[o.model])
             policy = setting(o, self.by)
             if setting(o, self.x) is None or setting(o, self.y) is None or policy == FULL:
-                name = FULL if policy == FULL else o.model.partition(" + ")[2] or FULL
-                without.setdefault(asked, {}).setdefault(name, []).append(o)
+                without.setdefault(asked, []).append(o)
             else:
-                rest = tuple(f"{k} {v}" for k, v in sorted(settings_of(o).items()) if k not in own)
-                maps.setdefault(asked, {}).setdefault(("" if policy is None else str(policy), rest), []).append(o)
-        if not any(o.status != "failed" for groups in maps.values() for part in groups.values() for o in part):
+                maps.setdefault((*asked, "" if policy is None else str(policy)), []).append(o)
+        if not any(o.status != "failed" for part in maps.values() for o in part):
             raise UserError(
                 f"no attempt was made under both `{self.x}` and `{self.y}`, which this figure draws",
-                hint=f"give a model a method with lists of them: {self.y} = [16, 32], {self.x} = [0.1, 0.3]",
+                hint=f"give a model a method that sweeps them: {_key(self.y)} = [16, 32], {_key(self.x)} = [0.1, 0.3]",
             )
-        several = len({(task, model) for task, _, model in maps}) < len(maps)
-        found = []
-        for (task, size, model), groups in sorted(maps.items()):
-            for (policy, rest), part in sorted(groups.items()):
-                same = set.intersection(*(set(others) for p, others in groups if p == policy))
-                varied = ", ".join(said for said in rest if said not in same)
-                title = " | ".join(n for n in (model, f"{task} {size}" if several else task, policy, varied) if n)
-                if any(o.status != "failed" for o in part):
-                    found.append((title, part, sorted(without.get((task, size, model), {}).items())))
-        return found
+        several = len({(task, model) for task, _, model, _ in maps}) < len({key[:3] for key in maps})
+        titled = []
+        for (task, size, model, policy), part in sorted(maps.items()):
+            rests = in_words({o.model: beside(o, *axes) for o in part})
+            methods = " and ".join(use.name for use in owners(part[0], *axes))
+            others = without.get((task, size, model), [])
+            compared = [(FULL if policy else f"no {methods}", others)] if others else []
+            for rest in sorted(set(rests.values())):
+                own = [o for o in part if rests[o.model] == rest]
+                title = " | ".join(n for n in (model, f"{task} {size}" if several else task, policy, rest) if n)
+                if any(o.status != "failed" for o in own):
+                    titled.append((title, own, compared))
+        return titled
 
     def _tabulate(
-        self, tables: Tables, title: str, source: str, found: Grid, ys: list[Any], xs: list[Any], rests_on: str
+        self, tables: Tables, title: str, source: str, mapped: Grid, ys: list[Any], xs: list[Any], rests_on: str
     ) -> None:
-        best, second = found.cells[found.best], found.cells[found.runner_up]
-        mean = float(np.mean([c.accuracy.value for c in found.cells]))
+        best, second = mapped.cells[mapped.best], mapped.cells[mapped.runner_up]
+        mean = float(np.mean([c.accuracy.value for c in mapped.cells]))
         place = {self.y: ys[best.row], self.x: xs[best.column]}
         record = flat(
             panel=title,
@@ -106,24 +110,24 @@ class Heatmap(Figure):
             best=best.accuracy,
             runner_up=second.accuracy,
             above_mean=best.accuracy.value - mean,
-            luck=found.luck,
-            may_be_best=found.in_set,
-            cells=len(found.cells),
-            p_value=found.p_value,
-            attempts_needed=found.needed,
-            **{f"{self.y}_share": found.row.share, f"{self.y}_p": found.row.p_value},
-            **{f"{self.x}_share": found.column.share, f"{self.x}_p": found.column.p_value},
-            interaction_share=found.interaction.share,
-            interaction_p=found.interaction.p_value,
-            noise_share=found.noise,
-            chi_square=found.chi_square,
-            slack=found.slack,
-            tied=sum(abs(c.accuracy.value - best.accuracy.value) < 1e-9 for c in found.cells),
-            compared=found.compared,
+            luck=mapped.luck,
+            may_be_best=mapped.in_set,
+            cells=len(mapped.cells),
+            p_value=mapped.p_value,
+            attempts_needed=mapped.needed,
+            **{f"{self.y}_fraction": mapped.row.fraction, f"{self.y}_p": mapped.row.p_value},
+            **{f"{self.x}_fraction": mapped.column.fraction, f"{self.x}_p": mapped.column.p_value},
+            interaction_fraction=mapped.interaction.fraction,
+            interaction_p=mapped.interaction.p_value,
+            noise_fraction=mapped.noise,
+            chi_square=mapped.chi_square,
+            slack=mapped.slack,
+            tied=sum(abs(c.accuracy.value - best.accuracy.value) < 1e-9 for c in mapped.cells),
+            compared=mapped.compared,
             rests_on=rests_on,
         )
         tables["panels"].append(record)
-        for cell in found.cells:
+        for cell in mapped.cells:
             tables["cells"].append(
                 flat(
                     panel=title,
@@ -137,70 +141,73 @@ class Heatmap(Figure):
             )
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for panel in tables["panels"]:
-            found.append(f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}")
-            found += [_against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]]
+            sentences.append(f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}")
+            sentences += [_against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]]
         slacks = [p["slack"] for p in tables["panels"] if p["source"] == "published"]
         if slacks:
-            shares = " / ".join(f"{s:.0%}" for s in slacks)
-            found.append(
-                "Of published maps only the shares are known, so answers are taken as independent: too much noise "
-                "where all cells were asked the same questions, too little where a setting suits some questions only. "
-                f"To show structure, the {len(slacks)} maps would need noise below {shares} of that."
+            fractions = " / ".join(f"{s:.0%}" for s in slacks)
+            sentences.append(
+                "For published maps we have only the percentages, so answers are taken as independent. That overstates "
+                "noise between cells that were asked the same questions, and understates it if a setting suits some "
+                f"questions only. To show structure, the {len(slacks)} maps would need noise below {fractions} of that."
             )
-        return found
+        return sentences
 
     def _best(self, panel: Panel) -> str:
         right = span(panel, "best", ".0%")
         place = f"{self.y} {_said(panel[f'best_{self.y}'])}, {self.x} {_said(panel[f'best_{self.x}'])}"
         if panel["tied"] > 1:
-            said = f"{panel['tied']} cells tie for the best with {right} right, one of them {place}"
+            said = f"{panel['tied']} cells tie for the best with {right} accuracy, one of them {place}"
         else:
-            said = f"the best cell ({place}) is right in {right}"
+            said = f"the best cell ({place}) has {right} accuracy"
         if panel["cells"] == 1:
             return said
         if panel["may_be_best"] == 1:
-            return f"{said}, and every other cell can be excluded as the best"
-        return f"{said}, but {panel['may_be_best']} of {panel['cells']} cells may be the best"
+            return f"{said}, and no other cell could be the best"
+        return f"{said}, but {panel['may_be_best']} of {panel['cells']} cells could be the best"
 
     def _structure(self, panel: Panel) -> str:
         if panel["p_value"] is None:
             return "too few problems were answered in every cell to compare cells"
         if panel["cells"] == 1:
-            return "one cell is no map"
+            return "there is no other cell to compare it with"
         parts = [
-            f"{part} {panel[f'{part}_share']:.0%}{_p(panel[f'{part}_p'], ' (', ')')}"
+            f"{part} {panel[f'{part}_fraction']:.0%}{_p(panel[f'{part}_p'], ' (', ')')}"
             for part in (self.y, self.x, "interaction")
-            if panel[f"{part}_share"] is not None
+            if panel[f"{part}_fraction"] is not None
         ]
         if panel["p_value"] < 0.05:
-            shares = f"; of the variance between cells, {', '.join(parts)}, noise {panel['noise_share']:.0%}"
-            return f"the map shows more than sampling noise ({_p(panel['p_value'])}){shares if parts else ''}"
+            sources = f"; variance between cells: {', '.join(parts)}, noise {panel['noise_fraction'] or 0:.0%}"
+            return f"cells differ by more than sampling noise ({_p(panel['p_value'])}){sources if parts else ''}"
         noise = "binomial noise" if panel["source"] == "published" else "sampling noise"
         lines = [(name, panel[f"{name}_p"]) for name in (self.y, self.x) if panel[f"{name}_p"] is not None]
         clear = [f"{name} ({_p(p)})" for name, p in lines if p < 0.05 / len(lines)]
         said = f"the map shows no structure beyond {noise} ({_p(panel['p_value'])})"
         if clear:
-            return f"{said}, though by {' and '.join(clear)} it does"
+            return f"{said}, but accuracy does vary with {' and '.join(clear)}"
         if lines and panel["source"] == "published":
-            said += f", nor beyond noise of any size by {' or '.join(f'{name} ({_p(p)})' for name, p in lines)}"
+            said += f", nor a trend by {' or '.join(f'{name} ({_p(p)})' for name, p in lines)} whatever the noise"
         luck, above = 100 * panel["luck"], 100 * panel["above_mean"]
         equal = f"the best of {panel['cells']} equal cells would lie {luck:.1f} points above their mean by luck"
-        return f"{said}: {equal}, this one lies {above:.1f} above it"
+        return f"{said}: {equal}, and this one lies {above:.1f} above it"
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         rows = []
         for source in ("measured", "published"):
             panels = [self._panel(tables, p) for p in tables["panels"] if p["source"] == source]
-            for i in range(0, len(panels), A_ROW):
-                line = alt.hconcat(*panels[i : i + A_ROW], spacing=26)
+            for i in range(0, len(panels), PER_ROW):
+                line = alt.hconcat(*panels[i : i + PER_ROW], spacing=26)
                 rows.append(line.resolve_scale(color="shared" if self.scale == "shared" else "independent"))
-        outlined = f"Outlined: may be the best {self.y} and {self.x} (95 % confidence set); bold: the highest."
-        note = ["Accuracy in % with its 95 % interval.", outlined]
+        note = [
+            "Pass@1 (accuracy of one attempt) in %, with its 95 % interval.",
+            "Outlined: could be the best cell (95 % confidence set). Bold: the highest.",
+        ]
         if any(p["source"] == "published" for p in tables["panels"]):
-            note.append("Published maps print no intervals: theirs are binomial, each answer taken as independent.")
-        title = alt.TitleParams(f"Accuracy by {self.y} and {self.x}", subtitle=note)
+            note.append("Intervals of published maps are binomial: each answer is taken as independent.")
+        head = f"Accuracy by {_axis_title(self.y)} and {_axis_title(self.x)}: darker is better"
+        title = alt.TitleParams(head, subtitle=note)
         return themed(alt.vconcat(*rows, spacing=26).properties(title=title))
 
     def _panel(self, tables: Tables, panel: Panel) -> Any:
@@ -210,17 +217,18 @@ class Heatmap(Figure):
         shown = [_printed(c, self.x, self.y, (low, high)) for c in cells]
         axis = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False)
         band = alt.Scale(paddingInner=0.07, paddingOuter=0.04)
-        x = alt.X("column:N", sort=[_said(v) for v in xs], title=self.x, axis=axis, scale=band)
+        x = alt.X("column:N", sort=[_said(v) for v in xs], title=_axis_title(self.x), axis=axis, scale=band)
         aligned = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False, minExtent=32)
-        y = alt.Y("row:N", sort=[_said(v) for v in reversed(ys)], title=self.y, axis=aligned, scale=band)
+        y = alt.Y("row:N", sort=[_said(v) for v in reversed(ys)], title=_axis_title(self.y), axis=aligned, scale=band)
         colour = alt.Color(
             "accuracy:Q",
             scale=alt.Scale(scheme="yellowgreenblue", domain=[low, high]),
             legend=alt.Legend(
-                title=None,
+                title="Pass@1",
+                titleFontWeight="normal",
                 format=".0%",
                 gradientThickness=8,
-                gradientLength=CELL[1] * len(ys) - 6,
+                gradientLength=CELL[1] * len(ys) - 24,
                 tickCount=4,
                 offset=8,
             ),
@@ -230,7 +238,7 @@ class Heatmap(Figure):
             alt.Tooltip("row:N", title=self.y),
             alt.Tooltip("column:N", title=self.x),
             *(alt.Tooltip(f"accuracy{e}:Q", format=".3f") for e in ("", "_low", "_high")),
-            alt.Tooltip("p_best:Q", title="p, if it is the best", format=".3f"),
+            alt.Tooltip("p_best:Q", title="p if it were the best", format=".3f"),
             "attempts:Q",
         ]
         ink = alt.condition("datum.dark", alt.value(INKS[1]), alt.value(INKS[0]))
@@ -242,20 +250,29 @@ class Heatmap(Figure):
             base.mark_text(dy=9, fontSize=9).encode(x=x, y=y, text="interval:N", color=ink),
         ]
         for best in (False, True):
-            some = base.transform_filter(f"datum.best === {str(best).lower()}")
-            number = some.mark_text(dy=-6, fontSize=13 if best else 12, fontWeight="bold" if best else "normal")
+            cell = base.transform_filter(f"datum.best === {str(best).lower()}")
+            number = cell.mark_text(dy=-6, fontSize=13 if best else 12, fontWeight="bold" if best else "normal")
             layers.append(number.encode(x=x, y=y, text="value:N", color=ink))
         title = alt.TitleParams(panel["panel"], subtitle=_under(panel, tables["without"]), fontSize=12)
         return alt.layer(*layers, width=CELL[0] * len(xs), height=CELL[1] * len(ys), title=title)
 
 
-def _levels(found: Sequence[Any]) -> list[Any]:
-    """The values of a setting in order: of their size if they are numbers."""
-    return sorted(set(found), key=lambda v: (isinstance(v, str), str(v) if isinstance(v, str) else v))
+def _key(name: str) -> str:
+    """A setting's own name: `window` for `compress.window`."""
+    return name.rpartition(".")[2]
+
+
+def _axis_title(name: str) -> str:
+    return AXIS_TITLES.get(_key(name), _key(name).replace("_", " "))
+
+
+def _levels(taken: Iterable[Any]) -> list[Any]:
+    """The values of a setting in order, numbers by size."""
+    return sorted(set(taken), key=lambda v: (isinstance(v, str), str(v) if isinstance(v, str) else v))
 
 
 def _maps(overlay: str) -> list[tuple[tuple[str, str, str], Records]]:
-    """Published maps, each a model, a method and a benchmark, in the order of the file."""
+    """Published maps by model, method and benchmark, in the order of the file."""
     maps: dict[tuple[str, str, str], Records] = {}
     for r in published(overlay) if overlay else []:
         maps.setdefault((r["model"], r["method"], r["benchmark"]), []).append(r)
@@ -265,27 +282,30 @@ def _maps(overlay: str) -> list[tuple[tuple[str, str, str], Records]]:
 def _without(title: str, name: str, part: Sequence[Outcome], best: Sequence[Outcome], cells: int) -> dict[str, Any]:
     answered = [o for o in part if o.status != "failed"]
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), clusters(answered))
-    # The best of so many cells is held to so many times the care.
+    # The best cell was picked from many, so its interval is corrected for as many comparisons (Bonferroni).
     gain = paired_difference(*matched(best, answered), level=1 - 0.05 / cells)
     return flat(panel=title, without=name, accuracy=right, gain=gain, rests_on=counts(part))
 
 
 def _against(panel: Panel, row: dict[str, Any]) -> str:
-    picked = f", corrected for the pick from {panel['cells']} cells" if panel["cells"] > 1 else ""
-    gain = span(row, "gain", "+.0%")
+    picked = f", corrected for picking it from {panel['cells']} cells" if panel["cells"] > 1 else ""
     return (
-        f"{panel['panel']}: against the {row['without']} cache ({span(row, 'accuracy', '.0%')}) the best cell gains "
-        f"{gain}, paired by problem{picked}."
+        f"{panel['panel']}: the best cell less the {_reference(row)} ({span(row, 'accuracy', '.0%')}): "
+        f"{points(row, 'gain')}, paired by problem{picked}."
     )
+
+
+def _reference(row: dict[str, Any]) -> str:
+    return "full cache" if row["without"] == FULL else f"model with {row['without']}"
 
 
 def _needed(panel: Panel) -> str:
     if panel["may_be_best"] == 1 or panel["p_value"] is None:
         return ""
     if panel["tied"] > 1 or panel["attempts_needed"] is None:
-        return " No number of attempts tells apart cells that tie."
+        return " Cells that tie can't be told apart with any number of attempts."
     needed = float(f"{panel['attempts_needed']:.2g}")
-    return f" About {needed:,.0f} attempts a cell would tell it from the runner-up, if its lead is real."
+    return f" About {needed:,.0f} attempts per cell would tell it from the runner-up, if its lead is real."
 
 
 def _p(p: float | None, before: str = "", after: str = "") -> str:
@@ -299,9 +319,8 @@ def _said(value: Any) -> str:
 
 
 def _ends(cells: Records) -> tuple[float, float]:
-    """Where the colours begin and end."""
-    shares = [c["accuracy"] for c in cells]
-    low, high = min(shares), max(shares)
+    """The ends of the colour scale."""
+    low, high = min(c["accuracy"] for c in cells), max(c["accuracy"] for c in cells)
     return (low, high) if high - low > 1e-9 else (low - 0.01, high + 0.01)
 
 
@@ -319,7 +338,7 @@ def _printed(cell: dict[str, Any], x: str, y: str, ends: tuple[float, float]) ->
 
 def _under(panel: Panel, without: Records) -> list[str]:
     """The lines under a panel's title."""
-    told = _p(panel["p_value"], "; structure: ")
-    said = [f"{panel['may_be_best']} of {panel['cells']} cells may be the best{told}"]
+    told = _p(panel["p_value"], "; cells differ: ")
+    said = [f"{panel['may_be_best']} of {panel['cells']} cells could be the best{told}"]
     own = [r for r in without if r["panel"] == panel["panel"]]
-    return said + [f"{r['without']} cache: {span(r, 'accuracy', '.0%')}" for r in own]
+    return said + [f"{_reference(r)}: {span(r, 'accuracy', '.0%')}" for r in own]

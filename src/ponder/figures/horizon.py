@@ -1,8 +1,8 @@
-"""Task and turn accuracy along a rollout, and the horizon: the step at which fewer than half of the rollouts are right.
+"""Plots task accuracy and turn accuracy along a rollout, one panel per number of steps per turn, with the horizon.
 
-After Sinha et al. 2025. Task accuracy is the survival of the first error (Kaplan-Meier) with its band; turn accuracy
-judges each turn by the model's own last answer. Beside the measured horizon stands the one that a constant step
-accuracy would give, and whether it is constant.
+After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far (Kaplan-Meier estimate);
+turn accuracy judges each turn from the model's own previous answer. The horizon is the step at which task accuracy
+falls below the target. Beside it stands the horizon that a constant step accuracy predicts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import altair as alt
 
-from ponder.core import Figure, Outcome, Tables, UserError
+from ponder.core import Figure, Outcome, Records, Tables, UserError, renamed
 from ponder.figures import (
     COLOURS,
     MUTED,
     counts,
     curve_records,
     flat,
+    heading,
     percent,
     published,
     span,
@@ -29,107 +30,137 @@ from ponder.figures import (
 )
 from ponder.stats.horizon import horizon, rollouts
 
-MOST_BANDS = 4  # with more series than this, bands hide each other
+TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
+OTHERS, PUBLISHED = "task accuracy, other panels", "published"
+SIZES = {1: (500, 300), 2: (330, 220), 3: (240, 170), 4: (200, 140)}  # columns of panels: pixels of each
+STEPS = ",.0f"  # steps are whole numbers
 
 
 @dataclass(frozen=True)
 class Horizon(Figure):
-    share: float = 0.5  # of the rollouts that must still be right
-    overlay: str = ""  # published horizons to mark: `execution_horizon`
+    target: float = renamed("share", 0.5)  # task accuracy that defines the horizon
+    overlay: str = ""  # published horizons to mark as well: `execution_horizon`
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise UserError(f"share lies between 0 and 1, not at {self.share}", hint="share = 0.5")
+        if not 0 < self.target < 1:
+            raise UserError(f"target lies between 0 and 1, not at {self.target}", hint="target = 0.5")
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
         groups: dict[tuple[str, int, str], list[Outcome]] = {}
         for o in with_details(outcomes, "per_turn"):
             groups.setdefault((o.model, o.details["per_turn"], o.task), []).append(o)
-        several = len({model for model, _, _ in groups}) > 1
-        for (model, per_turn, task), part in sorted(groups.items()):
-            found = horizon(rollouts(part), share=self.share)
-            named = task.replace("execution ", "") if "=" in task else f"{per_turn} a turn"
-            labels = {"series": f"{model}, {named}" if several else named}
+        tasks_of: dict[tuple[str, int], int] = {}
+        for model, per_turn, _ in groups:
+            tasks_of[model, per_turn] = tasks_of.get((model, per_turn), 0) + 1
+        models = list(dict.fromkeys(model for model, _, _ in groups))
+        for model, per_turn, task in sorted(groups, key=lambda k: (models.index(k[0]), *k[1:])):
+            part = groups[model, per_turn, task]
+            result = horizon(rollouts(part), target=self.target)
+            name = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
+            if tasks_of[model, per_turn] > 1:
+                name = f"{name}, {task}"
+            labels = {"series": f"{model}, {name}" if len(models) > 1 else name}
             tables["summary"].append(
                 flat(
                     **labels,
+                    panel=name,
                     model=model,
                     per_turn=per_turn,
-                    horizon=found.horizon,
-                    predicted=found.predicted,
-                    step_accuracy=found.step_accuracy,
-                    constancy_p=found.trend.p_value,
-                    turn_accuracy=found.trend.direction,
+                    horizon=result.horizon,
+                    predicted=result.predicted,
+                    step_accuracy=result.step_accuracy,
+                    constancy_p=result.trend.p_value,
+                    turn_accuracy=result.trend.direction,
                     rests_on=counts(part),
                 )
             )
-            tables["survival"] += curve_records(found.survival, **labels)
-            for row in found.rows:
+            tables["survival"] += curve_records(result.survival, **labels)
+            for row in result.rows:
                 estimates = {"index": row.index, "task": row.task, "turn": row.turn, "unparsed": row.unparsed}
                 tables["turns"].append(flat(**labels, first=row.first, last=row.last, **estimates))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for row in tables["summary"]:
-            if row["horizon"] is None:
-                reach = f"is still right in {self.share:.0%} of its rollouts at the end"
-            else:
-                reach = f"keeps {self.share:.0%} of its rollouts right for {span(row, 'horizon')} steps"
-            constant = f"a step accuracy of {span(row, 'step_accuracy', '.4f')}, if constant"
-            steady = f"{constant}, predicts {span(row, 'predicted')}"
-            found.append(f"{row['model']}, {row['series']}: {reach}; {steady} (turn accuracy: {row['turn_accuracy']}).")
-        return found
+            predicted = f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
+            trend = f"turn accuracy along the rollout: {row['turn_accuracy']}"
+            steps = span(row, "predicted", STEPS)
+            sentences.append(
+                f"{row['model']}, {row['panel']}: horizon {_reach(row)} steps; {steps} {predicted}; {trend}."
+            )
+        return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        names = [r["series"] for r in tables["summary"]]
-        few = len(names) <= len(COLOURS)
-        scale = alt.Scale(domain=names, range=COLOURS) if few else alt.Scale(domain=names, scheme="viridis")
-        colour = alt.Color("series:N", scale=scale, sort=names, legend=alt.Legend(title=None, symbolOpacity=1))
-        models = list(dict.fromkeys(r["model"] for r in tables["summary"]))
-        note = ["grey diamonds: published horizons, one step a turn, no thinking"] if self.overlay else []
-        title = alt.TitleParams(", ".join(models), subtitle=[*_subtitle(tables), *note])
-        panels = alt.vconcat(self._survival(tables, colour), self._turns(tables, colour)).properties(title=title)
-        return themed(panels)
-
-    def _survival(self, tables: Tables, colour: alt.Color) -> Any:
-        x = alt.X("size:Q", title="step")
-        shown = alt.Chart(values(tables["survival"]))
-        layers: list[alt.Chart] = []
-        if len(tables["summary"]) <= MOST_BANDS:
-            band = shown.mark_area(opacity=0.13, interpolate="step-after")
-            layers.append(band.encode(x=x, y=percent("low"), y2="high:Q", color=colour))
-        line = shown.mark_line(interpolate="step-after", strokeWidth=1.8)
-        half = alt.Chart(values([{"share": self.share}])).mark_rule(color=MUTED, strokeDash=[4, 3])
-        layers += [
-            half.encode(y=percent("share")),
-            line.encode(x=x, y=percent("value", "task accuracy"), color=colour),
-        ]
+        rows = tables["summary"]
+        models = list(dict.fromkeys(r["model"] for r in rows))
+        columns = min(4, max(sum(r["model"] == m for r in rows) for m in models))
+        first = min(r["per_turn"] for r in rows) if self.overlay else None  # published: one step per turn
+        width = max(430, columns * SIZES[columns][0])
+        grids = []
+        for model in models:
+            own = [r for r in rows if r["model"] == model]
+            panels = [
+                self._panel(tables, row, SIZES[columns], overlay=row["per_turn"] == first, left=i % columns == 0)
+                for i, row in enumerate(own)
+            ]
+            grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
+            grids.append(grid.resolve_scale(x="shared", y="shared"))
+        notes = [f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"]
+        notes.append("predicted: the horizon if step accuracy were constant; bands and bars: 95 % intervals")
         if self.overlay:
-            marks = [{"model": r["model"], "size": r["horizon"], "share": 0.5} for r in published(self.overlay)]
-            point = alt.Chart(values(marks)).mark_point(shape="diamond", color=MUTED, size=50)
-            layers.append(point.encode(x=x, y=percent("share"), tooltip=["model:N", "size:Q"]))
-        return alt.layer(*layers, width=500, height=230)
+            notes.append("published: horizons of other models at one step per turn, without thinking")
+        title = heading("Accuracy along a rollout", notes, width)
+        return themed(alt.vconcat(*grids, title=title).resolve_scale(x="shared", y="shared"))
 
-    def _turns(self, tables: Tables, colour: alt.Color) -> Any:
-        x = alt.X("last:Q", title="step")
-        shown = alt.Chart(values(tables["turns"]))
-        layers: list[alt.Chart] = []
-        if len(tables["summary"]) <= MOST_BANDS:
-            rules = shown.mark_rule(opacity=0.4)
-            layers.append(rules.encode(x=x, y=percent("turn_low"), y2="turn_high:Q", color=colour))
-        tooltip = ["series:N", "first:Q", "last:Q", "turn:Q", "index:Q", "task:Q", "unparsed:Q"]
-        points = shown.mark_line(point=alt.OverlayMarkDef(size=22), strokeWidth=1)
-        layers.append(points.encode(x=x, y=percent("turn", "turn accuracy"), color=colour, tooltip=tooltip))
-        return alt.layer(*layers, width=500, height=170)
+    def _panel(self, tables: Tables, row: dict[str, Any], size: tuple[int, int], *, overlay: bool, left: bool) -> Any:
+        own = {name: [r for r in tables[name] if r["series"] == row["series"]] for name in ("survival", "turns")}
+        colour = self._colour(len(tables["summary"]))
+        x, last = (alt.X(f"{field}:Q", title="step", axis=alt.Axis(tickCount=6)) for field in ("size", "last"))
+        task, turn = _chart(own["survival"], TASK), _chart(own["turns"], TURN)
+        others = _chart([r for r in tables["survival"] if r["series"] != row["series"]], OTHERS)
+        target = alt.Chart(values([{"target": self.target}])).mark_rule(color=MUTED, strokeDash=[4, 3])
+        tooltip = ["first:Q", "last:Q", "turn:Q", "index:Q", "task:Q", "unparsed:Q"]
+        thin = others.mark_line(strokeWidth=0.8, interpolate="step-after", opacity=0.8)
+        band = task.mark_area(opacity=0.18, interpolate="step-after")
+        line = task.mark_line(strokeWidth=2, interpolate="step-after")
+        dots = turn.mark_point(filled=True, size=16, opacity=1)
+        layers = [
+            thin.encode(x=x, y=percent("value"), detail="series:N", color=colour),
+            target.encode(y=percent("target")),
+            band.encode(x=x, y=percent("low"), y2="high:Q", color=colour),
+            line.encode(x=x, y=percent("value", "accuracy" if left else None), color=colour),
+            turn.mark_rule(opacity=0.5).encode(x=last, y=percent("turn_low"), y2="turn_high:Q", color=colour),
+            dots.encode(x=last, y=percent("turn"), color=colour, tooltip=tooltip),
+        ]
+        if overlay:
+            marks = [{"model": r["model"], "size": r["horizon"], "target": 0.5} for r in published(self.overlay)]
+            diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
+            layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
+        reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
+        title = heading(row["panel"], [*reach, row["rests_on"]], size[0])
+        title.fontSize = 12
+        return alt.layer(*layers, width=size[0], height=size[1], title=title)
+
+    def _colour(self, panels: int) -> alt.Color:
+        """One colour per measure, the same in all panels."""
+        colours = {TASK: COLOURS[0], TURN: COLOURS[1]}
+        colours |= {OTHERS: "#b9bfc5"} if panels > 1 else {}
+        colours |= {PUBLISHED: MUTED} if self.overlay else {}
+        legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2 if panels < 3 else 4)
+        scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+        return alt.Color("measure:N", scale=scale, legend=legend)
 
 
-def _subtitle(tables: Tables) -> list[str]:
-    rows = tables["summary"]
-    if len(rows) > MOST_BANDS:
-        return [f"{len(rows)} series; their horizons and intervals are in the table"]
-    return [
-        f"{r['series']}: horizon {span(r, 'horizon')} steps, {span(r, 'predicted')} if constant; {r['rests_on']}"
-        for r in rows
-    ]
+def _chart(rows: Records, measure: str) -> alt.Chart:
+    return alt.Chart(values([{**r, "measure": measure} for r in rows]))
+
+
+def _reach(row: dict[str, Any]) -> str:
+    """The horizon with its interval; a bound if no task accuracy below the target was seen."""
+    return (
+        span(row, "horizon", STEPS)
+        if row["horizon"] is not None
+        else f"not reached, at least {row['horizon_low']:,.0f}"
+    )

@@ -1,33 +1,38 @@
-"""Final task accuracy against output tokens, one labelled point per steps-per-turn: few large turns or many small ones?
+"""Plots final task accuracy against output tokens, with one labelled point per number of steps per turn.
 
-After Sinha et al. 2025, whose points are about 20 rollouts each and have no intervals; here both axes have one.
+Shows whether a model executes a fixed number of steps better in few large turns or in many small ones. After Sinha et
+al. (2025), whose points are about 20 rollouts each, without intervals; here both axes have 95 % intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log10
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables
-from ponder.figures import MUTED, counts, flat, percent, published, span, themed, values, with_details
+from ponder.figures import INK, MUTED, counts, flat, heading, percent, published, span, themed, values, with_details
+from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
+
+ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 
 
 @dataclass(frozen=True)
 class Tradeoff(Figure):
-    overlay: str = ""  # published numbers to draw beside: `execution_tradeoff`
+    overlay: str = ""  # published points to draw as well: `execution_tradeoff`
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}
         groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
         for o in with_details(outcomes, "per_turn"):
             groups.setdefault((o.model, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
-        for (model, steps), by_turn in sorted(groups.items()):
+        for (model, steps), by_turn in groups.items():
             everything = [o for part in by_turn.values() for o in part]
             tables["summary"].append({"series": model, "steps": steps, "rests_on": counts(everything)})
             for per_turn, part in sorted(by_turn.items()):
@@ -35,49 +40,97 @@ class Tradeoff(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        found = []
+        sentences = []
         for row in tables["summary"]:
-            points = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
-            points = [p for p in points if p["accuracy"] is not None]
+            points = _points(tables, row)
             if len(points) > 1:
                 best, cheapest = max(points, key=lambda p: p["accuracy"]), min(points, key=lambda p: p["tokens"])
-                said = f"most often right with {_said(best)}; cheapest with {_said(cheapest)}"
-                found.append(f"{row['series']}, {row['steps']} steps: {said}.")
-        return found
+                ends = f"most accurate with {_phrase(best)}; cheapest with {_phrase(cheapest)}"
+                sentences.append(f"{row['series']}, {row['steps']} steps: {ends}.")
+        return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        panels = [self._panel(tables, row) for row in tables["summary"]]
-        return themed(panels[0] if len(panels) == 1 else alt.concat(*panels, columns=2))
+        rows = [row for row in tables["summary"] if _points(tables, row)]
+        overlay = published(self.overlay) if self.overlay else []
+        panels = [_panel(tables, row, overlay, first=row is rows[0]) for row in rows]
+        if len(panels) == 1:
+            return themed(panels[0])
+        columns = 2 if len(panels) <= 4 else 3
+        return themed(alt.concat(*panels, columns=columns, spacing=24).resolve_scale(x="independent", y="shared"))
 
-    def _panel(self, tables: Tables, row: dict[str, Any]) -> Any:
-        points = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
-        x = alt.X(
-            "tokens:Q", title="output tokens a rollout (log scale)", scale=alt.Scale(type="log", nice=False, padding=30)
-        )
-        y_title = f"task accuracy after {row['steps']} steps"
-        y = percent("accuracy", y_title)
-        colour = alt.Color(
-            "per_turn:Q",
-            scale=alt.Scale(scheme="viridis", type="log"),
-            legend=alt.Legend(title="steps a turn", values=[p["per_turn"] for p in points], format="d"),
-        )
-        shown = alt.Chart(values(points))
-        dots = shown.mark_point(filled=True, size=70, opacity=1)
-        layers = [
-            shown.mark_rule(opacity=0.6).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
-            shown.mark_rule(opacity=0.6).encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=colour),
-            dots.encode(x=x, y=y, color=colour, tooltip=["per_turn:Q", "accuracy:Q", "tokens:Q", "attempts:Q"]),
-            shown.mark_text(dx=9, dy=-9, fontSize=11).encode(x=x, y=y, text="per_turn:Q"),
+
+def _points(tables: Tables, row: dict[str, Any]) -> Records:
+    """The points of one panel that have an answer."""
+    own = [p for p in tables["points"] if (p["series"], p["steps"]) == (row["series"], row["steps"])]
+    return [p for p in own if p["accuracy"] is not None]
+
+
+def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool) -> Any:
+    size = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
+    points = [{**p, "source": "measured", "label": str(p["per_turn"])} for p in _points(tables, row)]
+    points += [
+        {**r, "source": "published", "label": f"{r['per_turn']:g}"}
+        for r in overlay
+        if r["steps"] == row["steps"] and r["tokens"] is not None
+    ]
+    frame = _frame(points, size)
+    scale = alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False)
+    x = alt.X(
+        "tokens:Q",
+        title="output tokens per rollout (log scale)",
+        scale=scale,
+        axis=alt.Axis(tickCount=6, format=",", labelOverlap="greedy", labelSeparation=6),
+    )
+    y = percent("accuracy", "final task accuracy" if first else None)
+    colour, shape = _colour(tables), _shape(bool(overlay))
+    placed = place_labels(points, frame)
+    layers = []
+    for source in ("published", "measured"):
+        own = [p for p in placed if p["source"] == source]
+        paint: Any = colour if source == "measured" else alt.value(MUTED)
+        shown = alt.Chart().mark_rule(opacity=0.6)
+        dots = alt.Chart().mark_point(filled=True, size=70, opacity=1)
+        bars = [
+            shown.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=paint),
+            shown.encode(x=alt.X("tokens_low:Q"), x2="tokens_high:Q", y=y, color=paint),
         ]
-        if self.overlay:
-            layers += _overlay(published(self.overlay), row["steps"], x, y)
-        title = alt.TitleParams(row["series"], subtitle=[row["rests_on"], "95 % intervals on both axes"])
-        return alt.layer(*layers, width=460, height=320, title=title)
+        tooltip = ["source:N", "per_turn:Q", "accuracy:Q", "tokens:Q", "attempts:Q"]
+        marks = [
+            *(bars if source == "measured" else []),
+            dots.encode(x=x, y=y, color=paint, shape=shape, tooltip=tooltip),
+        ]
+        if own:
+            layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
+    notes = [f"after {row['steps']} steps; labels: steps per turn", f"{row['rests_on']}; bars: 95 % intervals"]
+    return alt.layer(*layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0]))
 
 
-def _said(point: dict[str, Any]) -> str:
+def _frame(points: Records, size: tuple[int, int]) -> Frame:
+    """Logarithmic in tokens, as wide as the points, their intervals and the overlay."""
+    ends = [p.get(f"tokens_{e}") or p["tokens"] for p in points for e in ("low", "high")]
+    first, last = log10(min(ends)), log10(max(ends))
+    margin = 0.1 * (last - first) or 0.3
+    return Frame((first - margin, last + margin), (0.0, 1.0), *size, log=True)
+
+
+def _colour(tables: Tables) -> alt.Color:
+    """One scale for all panels."""
+    turns = sorted({p["per_turn"] for p in tables["points"]})
+    legend = alt.Legend(title="steps per turn", values=turns, format="d")
+    # Viridis ends in a yellow that is hard to see on white.
+    scale = alt.Scale(type="log", scheme=alt.SchemeParams("viridis", extent=[0, 0.9]), domain=[turns[0], turns[-1]])
+    return alt.Color("per_turn:Q", scale=scale, legend=legend)
+
+
+def _shape(overlay: bool) -> alt.Shape:
+    legend = alt.Legend(title=None, orient="right") if overlay else None
+    scale = alt.Scale(domain=["measured", "published"], range=["circle", "diamond"])
+    return alt.Shape("source:N", scale=scale, legend=legend)
+
+
+def _phrase(point: dict[str, Any]) -> str:
     right, tokens = span(point, "accuracy", ".0%"), span(point, "tokens", ",.0f")
-    return f"{point['per_turn']} a turn, {right} right for {tokens} tokens"
+    return f"{point['per_turn']} per turn, accuracy {right} for {tokens} tokens"
 
 
 def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome]) -> dict[str, Any]:
@@ -87,13 +140,3 @@ def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome]) -> di
     tokens = mean(np.array([o.thinking_tokens + o.answer_tokens for o in answered], dtype=np.float64), problem)
     rests_on = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
     return flat(series=model, steps=steps, per_turn=per_turn, accuracy=right, tokens=tokens, **rests_on)
-
-
-def _overlay(records: Records, steps: int, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Published points whose tokens are known, for the same number of steps."""
-    shown = alt.Chart(values([r for r in records if r["steps"] == steps and r["tokens"] is not None]))
-    tooltip = ["model:N", "per_turn:Q", "accuracy:Q", "tokens:Q"]
-    return [
-        shown.mark_point(color=MUTED, shape="diamond", size=50).encode(x=x, y=y, tooltip=tooltip),
-        shown.mark_text(color=MUTED, dx=9, dy=9, fontSize=10).encode(x=x, y=y, text="per_turn:Q"),
-    ]

@@ -1,1 +1,1 @@
-"""Functions from model to cheaper model: one a file."""
+"""Methods: functions from a model to a cheaper model. One plugin per file."""

@@ -1,8 +1,8 @@
-"""Best of n: ask n times, and let a process reward pick the answer.
+"""Samples n answers and returns the one that a process reward scores highest (best-of-n).
 
-After Lightman et al. 2023 and ReasonFlux-PRM (arXiv 2506.18896, use c). `pick = "vote"` adds up the rewards of samples
-that agree, as in Math-Shepherd (Wang et al. 2023), instead of taking the best one. All n samples are billed, and so are
-the tokens that the reward reads. A sample that didn't end, or that can't be scored, is picked only for lack of others.
+After Lightman et al. 2023 and ReasonFlux-PRM (arXiv 2506.18896, use c). `pick = "vote"` instead sums the rewards of
+samples with the same answer, as in Math-Shepherd (Wang et al. 2023). All n samples are billed, and so are the tokens
+that the reward reads. A truncated sample, or one without a score, is returned only if there is no other.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ponder.traces import steps, trace_of
 @dataclass(frozen=True, kw_only=True)
 class BestOf(Method):
     reward: Reward  # `ponder list rewards`: { name = "qwen", id = "Qwen/Qwen2.5-Math-PRM-7B" }
-    n: int = 8  # samples a turn
-    pick: Literal["best", "vote"] = "best"
-    cut: Literal["blank", "sentence", "task"] = "blank"  # where a step begins
+    n: int = 8  # samples per turn
+    pick: Literal["best", "vote"] = "best"  # the best sample, or the answer with the largest sum of rewards
+    cut: Literal["blank", "sentence", "task"] = "blank"  # where to split steps: blank line, sentence, as the task does
 
     example: ClassVar[dict[str, Any]] = {"reward": {"name": "oracle"}, "n": 3, "cut": "task"}
     tried_on: ClassVar[Any] = ({"name": "pocket", "temperature": 1.0}, {"name": "execution", "dictionary": 6}, 2)
@@ -47,30 +47,30 @@ class _Picking(Wrapped):
     async def complete(self, request: Request) -> Completion:
         method = self._method
         requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(method.n)]
-        said = await asyncio.gather(*(self.inner.complete(r) for r in requests))
+        samples = await asyncio.gather(*(self.inner.complete(r) for r in requests))
         codec = self.inner.codec_name(request.task)
-        traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in said]
-        cut = [steps(trace, method.cut) for trace in traces]
-        scores = await asyncio.to_thread(method.reward.score, cut)
-        best = said[self._picked(request, said, scores)]
-        asked = sum((c.bill for c in said[1:]), said[0].bill)
+        traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
+        scores = await asyncio.to_thread(method.reward.score, [steps(trace, method.cut) for trace in traces])
+        best = samples[self._pick(request, samples, scores)]
+        asked = sum((c.bill for c in samples[1:]), samples[0].bill)
         read = sum((s.bill for s in scores), Bill(counted_by=asked.counted_by))
         return replace(best, bill=asked + read)
 
-    def _picked(self, request: Request, said: Sequence[Completion], scores: Sequence[Scores]) -> int:
-        """The place of the answer to give."""
-        totals = [
-            s.total if s.total is not None and c.stop == "end" else None for c, s in zip(said, scores, strict=True)
-        ]
-        known = {place: total for place, total in enumerate(totals) if total is not None}
-        if not known:
+    def _pick(self, request: Request, samples: Sequence[Completion], scores: Sequence[Scores]) -> int:
+        """The index of the sample to return."""
+        totals = {
+            index: score.total
+            for index, (sample, score) in enumerate(zip(samples, scores, strict=True))
+            if score.total is not None and sample.stop == "end"
+        }
+        if not totals:
             return 0
-        best = max(known, key=lambda place: known[place])
+        best = max(totals, key=lambda index: totals[index])
         if self._method.pick == "best":
             return best
         votes: defaultdict[str, float] = defaultdict(float)
-        ballots = {place: json.dumps(request.task.parse(request.problem, said[place].answer)) for place in known}
-        for place, ballot in ballots.items():
-            votes[ballot] += known[place] if ballot != "null" else 0.0
+        ballots = {index: json.dumps(request.task.parse(request.problem, samples[index].answer)) for index in totals}
+        for index, ballot in ballots.items():
+            votes[ballot] += totals[index] if ballot != "null" else 0.0
         most = max(votes.values())
-        return next(place for place, ballot in ballots.items() if votes[ballot] == most)
+        return next(index for index, ballot in ballots.items() if votes[ballot] == most)

@@ -1,8 +1,8 @@
-"""Budget forcing: spend `think` tokens on reasoning, then demand the answer.
+"""Stops thinking after `think` tokens and asks for the answer (budget forcing).
 
-After s1 (Muennighoff et al. 2025), without their "Wait": this only shortens. They put the end of thinking into the
-model's mouth; a chat endpoint takes no such prefix, so here the cut thinking goes back as the model's own message and
-the user asks for the answer. The second call's prompt tokens are billed, because an endpoint bills them.
+After s1 (Muennighoff et al. 2025), without their "Wait", so it only shortens. They append the end-of-thinking token to
+the model's text; a chat endpoint accepts no such prefix, so here the truncated thinking is sent back as the model's own
+message, and the user asks for the answer. The second call's prompt tokens are billed, because an endpoint bills them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEMAND = "Stop thinking. Give your final answer now, in the form that was asked 
 @dataclass(frozen=True)
 class BudgetForce(Method):
     think: int  # completion tokens of the first call
-    answer: int = 2048  # completion tokens of the second
+    answer: int = 2048  # completion tokens of the second call
 
     example: ClassVar[dict[str, Any]] = {"think": 100}
 

@@ -1,12 +1,12 @@
-"""A KV cache that forgets: hold it at a budget by evicting what a policy says matters least.
+"""Limits the KV cache to a budget of tokens; an eviction policy decides which tokens are kept.
 
-When the cache reaches `budget` tokens, the last `window` stay, and of the others the best `ratio` by the policy's
-score, as in DynTS (arXiv 2601.18383); without a ratio it is cut back to the budget at every step. Unlike the paper's
-baselines, every policy has the same protection: sinks, question and answer stay whatever it says; and the ratio is of
-the tokens that may leave, so that a long question doesn't use it up. `ponder list caches` names the policies.
+When the cache reaches `budget` tokens, the last `window` tokens are kept, and of the others the `ratio` with the
+highest scores, as in DynTS (arXiv 2601.18383). Without a ratio, the cache is pruned to the budget at every step. Unlike
+the paper's baselines, every policy has the same protection: the first tokens, the question and the answer are never
+evicted; and the ratio counts only tokens that may be evicted, so that a long question doesn't use it up. `ponder list
+caches` lists the policies.
 
-`fidelity` also lets the full cache answer, reads its text again under the policy, and measures how far the predictions
-drift; with `only`, that text is the attempt's answer.
+`fidelity` measures how far a policy's predictions drift from those of the full cache, on the full cache's own text.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ponder.core import (
 @dataclass(frozen=True)
 class Compress(Method):
     policy: str  # `ponder list caches`, or a file of your own: `ponder new cache NAME`
-    budget: int  # tokens; a cache that reaches it is cut
-    window: int  # the last so many always stay
-    ratio: float | None = None  # share of what may leave that stays; left out: cut to the budget at every step
-    sinks: int = 4  # the first so many always stay
-    question: bool = True  # so does the prompt
-    answer: bool = True  # and what comes after the end of thinking
+    budget: int  # tokens; a cache that reaches it is pruned
+    window: int  # the most recent tokens, never evicted
+    ratio: float | None = None  # fraction of the evictable tokens that is kept; left out: prune to the budget each step
+    sinks: int = 4  # the first tokens, never evicted
+    question: bool = True  # never evict the prompt
+    answer: bool = True  # never evict what follows the end of thinking
     granularity: Literal["model", "layer", "head"] = renamed("share", "model")  # which heads share one decision
-    fidelity: Literal["no", "also", "only"] = "no"  # measure the drift from the full cache, beside writing or instead
+    fidelity: Literal["no", "also", "only"] = "no"  # also measure drift; only: answer with the full cache's text
 
     train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
@@ -50,11 +50,11 @@ class Compress(Method):
         if not self.policy.endswith(".py") and self.policy not in plugins.names("caches"):
             raise plugins.unknown("caches", self.policy)
         if self.policy == "oracle" and self.fidelity != "only":
-            what = "the oracle must know a text beforehand, so it can't write one"
+            what = "the policy `oracle` needs the whole text in advance, so it can't generate one"
             raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
-        self._keep()
+        self._cache_budget()
 
-    def _keep(self) -> CacheBudget:
+    def _cache_budget(self) -> CacheBudget:
         return CacheBudget(
             self.budget, self.window, self.ratio, self.sinks, self.question, self.answer, self.granularity
         )
@@ -69,7 +69,7 @@ class Compress(Method):
         yield from model.fit_policy(self._policy(), self.train_on)
 
     def apply(self, model: Model) -> Model:
-        return model.with_policy(self._policy(), None if self.policy == "full" else self._keep(), self.fidelity)
+        return model.with_policy(self._policy(), None if self.policy == "full" else self._cache_budget(), self.fidelity)
 
     def _policy(self) -> Policy:
         policy: Policy = plugins.load("caches", self.policy)()

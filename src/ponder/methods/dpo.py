@@ -1,8 +1,9 @@
-"""Direct preference optimisation: prefer the shortest right sample to longer ones, wrong or right.
+"""Trains to prefer the shortest right sample to longer samples, right or wrong (direct preference optimization).
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4): rejected are the wrong samples that are longer, and the right ones at
-least `longer` times as long. The loss is that of Rafailov et al. 2023, with whole-text log-probabilities; the model
-before training is the reference. Of a problem's rejected samples at most `pairs` are taken, the longest first.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4): rejected are wrong samples that are longer than the shortest right one,
+and right samples at least `longer` times as long. The loss is that of Rafailov et al. 2023 on the log-probabilities of
+whole replies, with the model before training as the reference. Per problem at most `pairs` rejected samples are used,
+the longest first.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from ponder.core import UserError
-from ponder.training.loop import Loss, Training, Unit
-from ponder.training.making import Record, SamplingMethod
+from ponder.training.loop import Loss, Trainer, Unit
+from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
+from ponder.training.weight_methods import SamplingMethod
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dpo(SamplingMethod):
-    beta: float = 0.1
-    longer: float = 1.5  # times as long as the chosen one a right sample must be to be rejected
-    pairs: int = 4  # of a problem, at most
+    beta: float = 0.1  # strength of the preference; a smaller beta allows a larger change from the reference
+    longer: float = 1.5  # a right sample is rejected if it is this many times as long as the chosen one
+    pairs: int = 4  # per problem, at most
     epochs: int = 1
 
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 4, "longer": 1.0, "rate": 1e-5}
@@ -35,19 +37,21 @@ class Dpo(SamplingMethod):
         if self.beta <= 0 or self.longer < 1 or self.pairs < 1:
             raise UserError("beta must be above 0, longer and pairs at least 1")
 
-    def units(self, samples: Sequence[Sequence[Sample]], record: Record) -> list[Unit]:
-        found: list[Unit] = []
-        for some in samples:
-            if best := min((s for s in some if s.right), key=lambda s: s.tokens, default=None):
+    def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
+        units: list[Unit] = []
+        for drawn in samples:
+            if best := min((s for s in drawn if s.right), key=lambda s: s.tokens, default=None):
                 far = self.longer * best.tokens
-                worse = [s for s in some if (s is not best and s.tokens >= far if s.right else s.tokens > best.tokens)]
-                worse.sort(key=lambda s: s.tokens, reverse=True)
-                found += [Unit((best.text, other.text)) for other in worse[: self.pairs]]
-        record.notes["problems without a right sample"] = sum(not any(s.right for s in some) for some in samples)
-        return found
+                rejected = [
+                    s for s in drawn if (s is not best and s.tokens >= far if s.right else s.tokens > best.tokens)
+                ]
+                rejected.sort(key=lambda s: s.tokens, reverse=True)
+                units += [Unit((best.text, other.text)) for other in rejected[: self.pairs]]
+        record.notes["problems without a right sample"] = sum(not any(s.right for s in drawn) for drawn in samples)
+        return units
 
-    def loss(self, training: Training, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
-        reference = training.score_all(units)
+    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
+        reference = trainer.score_all(units)
 
         def preference(scores: Tensor, units: Sequence[Unit]) -> Tensor:
             before = torch.tensor([unit.data for unit in units], device=scores.device)

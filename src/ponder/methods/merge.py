@@ -1,7 +1,7 @@
-"""Merging: average the weights of the model with those of another, without training.
+"""Averages the model's weights with those of another model, without training (model merging).
 
-After Kimi k1.5 (arXiv 2501.12599, section 2.4), who average a long-thinking and a short-thinking model. `how` also
-offers TIES (Yadav et al. 2023), DARE (Yu et al. 2024) and SLERP, through mergekit where it is installed.
+After Kimi k1.5 (arXiv 2501.12599, section 2.4), which averages a long-thinking and a short-thinking model. `how` also
+offers TIES (Yadav et al. 2023), DARE (Yu et al. 2024) and SLERP, if mergekit is installed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Progress, UserError, renamed
-from ponder.models import making_cost
-from ponder.training.making import Record, WeightMethod, local_weights
+from ponder.training.made_models import MakingRecord, local_weights
+from ponder.training.weight_methods import WeightMethod
 from ponder.training.weights import average, combine
 
 
@@ -22,7 +22,7 @@ class Merge(WeightMethod):
     other: Model  # as in [[model]]: { name = "pocket", style = "short" }
     weight: float = renamed("share", 0.5)  # of the other model, from 0 to 1
     how: Literal["linear", "ties", "dare", "slerp"] = "linear"
-    base: Model | None = None  # the ancestor of both, from which TIES and DARE take differences
+    base: Model | None = None  # the model that both were trained from; TIES and DARE need it
 
     example: ClassVar[dict[str, Any]] = {"other": {"name": "pocket", "style": "short"}}
 
@@ -30,15 +30,13 @@ class Merge(WeightMethod):
         if not 0 <= self.weight <= 1:
             raise UserError(f"weight is between 0 and 1, not {self.weight}", hint="weight = 0.5")
 
-    def build(self, model: Model, folder: Path, record: Record) -> Iterator[Progress]:
-        yield {"merging": f"{1 - self.weight:g} of it with {self.weight:g} of {self.other.title()}"}
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        yield {"with": self.other.title(), "weight": self.weight}
         task = self.train_on[0].task
-        folders, shares = [local_weights(m, task) for m in (model, self.other)], [1 - self.weight, self.weight]
-        spent = making_cost(folders[1])  # the model's own is counted for every method
-        record.rollout_tokens += int(spent.get("rollout_tokens", 0))
-        record.training_tokens += int(spent.get("training_tokens", 0))
+        folders, weights = [local_weights(m, task) for m in (model, self.other)], [1 - self.weight, self.weight]
+        record.add_cost(self.other.made(task))
         if self.how == "linear":
-            average(folders, shares, folder)
+            average(folders, weights, folder)
         else:
             base = local_weights(self.base, task) if self.base else None
-            combine(self.how, folders, shares, folder, base=base)
+            combine(self.how, folders, weights, folder, base=base)

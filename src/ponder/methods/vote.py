@@ -1,8 +1,8 @@
-"""Voting: ask n times and take the answer that most of the samples agree on.
+"""Samples n answers and returns the most frequent one (self-consistency, majority vote).
 
-After self-consistency (Wang et al. 2022), turn by turn as in Sinha et al. 2025. All n samples are asked and billed (the
-published code reads at most five). Answers agree when the task understands them alike; samples that say nothing have no
-vote; a tie goes to the answer that was given first.
+After Wang et al. 2022, voting in every turn as in Sinha et al. 2025. All n samples are asked and billed (the published
+code reads at most five). Two answers are the same if the task parses them to the same value. Truncated and unparsed
+samples don't vote. A tie goes to the answer that was sampled first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ponder.core import Completion, Method, Model, Request, UserError, Wrapped, 
 
 @dataclass(frozen=True)
 class Vote(Method):
-    n: int  # samples a turn
+    n: int  # samples per turn
 
     example: ClassVar[dict[str, Any]] = {"n": 3}
 
@@ -37,13 +37,13 @@ class _Voting(Wrapped):
 
     async def complete(self, request: Request) -> Completion:
         requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(self._n)]
-        said = await asyncio.gather(*(self.inner.complete(r) for r in requests))
+        samples = await asyncio.gather(*(self.inner.complete(r) for r in requests))
         votes: Counter[str] = Counter()
         first: dict[str, Completion] = {}
-        for completion in said:
+        for completion in samples:
             ballot = json.dumps(request.task.parse(request.problem, completion.answer))
             if completion.stop == "end" and ballot != "null":
                 votes[ballot] += 1
                 first.setdefault(ballot, completion)
-        winner = first[votes.most_common(1)[0][0]] if votes else said[0]
-        return replace(winner, bill=sum((c.bill for c in said[1:]), said[0].bill))
+        winner = first[votes.most_common(1)[0][0]] if votes else samples[0]
+        return replace(winner, bill=sum((c.bill for c in samples[1:]), samples[0].bill))

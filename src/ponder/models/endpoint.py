@@ -1,8 +1,8 @@
-"""Any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
+"""Asks any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
 
-Thinking is found wherever servers put it: `reasoning_content`, `reasoning`, or `<think>` tags in the content. Its
-tokens come from `usage` where the server counts them; else from `tokenizer`; else the completion's tokens are split in
-proportion to the characters, and the bill says `estimate`.
+Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever the server uses.
+Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with `tokenizer`; else the
+completion's tokens are split in proportion to characters, and the bill says `estimate`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import msgspec
 from ponder.core import Bill, Completion, EnvVar, Model, ModelFailure, Request, UserError, not_in_key
 from ponder.core.answers import split_thinking
 
-RETRIED = {408, 409, 425, 429}  # and every 5xx
-MAX_WAIT = 60.0
+RETRIED = {408, 409, 425, 429}  # HTTP statuses that are retried, besides every 5xx
+MAX_WAIT = 60.0  # seconds between two tries, unless the server asks for more
 
 
 @dataclass(kw_only=True)
 class Endpoint(Model):
-    id: str  # the model's name, as the server knows it
-    url: str = "http://127.0.0.1:8000/v1"  # up to, but without, /chat/completions
-    budget: int | None = None  # completion tokens, thinking included; the server's own limit if not given
-    temperature: float | None = None  # the server's default if not given, as for the next two
-    top_p: float | None = None
-    effort: str | None = None  # sent as `reasoning_effort`
-    send_seed: bool = True  # a seed of its own with every attempt
-    body: dict[str, Any] = field(default_factory=dict)  # more fields for the request's body
-    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # what the server calls it
-    key: EnvVar | None = not_in_key(None)  # $NAME of the variable that holds the API key
-    tokenizer: str = not_in_key("")  # a tokenizer.json, or a model's id on the hub
-    concurrency: int = not_in_key(32)  # requests at once
-    timeout: float = not_in_key(1800.0)  # seconds for one answer
-    retries: int = not_in_key(8)  # after busy, broken or late answers, before the attempt counts as failed
-    requests_per_minute: float | None = not_in_key(None)
-    tokens_per_minute: float | None = not_in_key(None)
+    id: str  # the model's name on the server
+    url: str = "http://127.0.0.1:8000/v1"  # without /chat/completions
+    budget: int | None = None  # completion tokens, thinking included; default: the server's limit
+    temperature: float | None = None  # default: the server's
+    top_p: float | None = None  # default: the server's
+    effort: str | None = None  # sent as `reasoning_effort`; default: the server's
+    send_seed: bool = True  # send a different seed with every attempt
+    body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
+    budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
+    key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
+    tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
+    concurrency: int = not_in_key(32)  # requests in progress at once
+    timeout: float = not_in_key(1800.0)  # seconds for one reply
+    retries: int = not_in_key(8)  # after errors that may pass (429, 5xx, timeouts), before the attempt is `failed`
+    requests_per_minute: float | None = not_in_key(None)  # rate limit
+    tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
-    example: ClassVar[dict[str, Any]] = {"id": "model"}
+    example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise UserError(f"`{self.url}` is no address", hint='url = "http://127.0.0.1:8000/v1"')
+            raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
         for name in ("concurrency", "timeout", "budget", "requests_per_minute", "tokens_per_minute"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise UserError(f"{name} must be more than 0, not {value}")
@@ -68,7 +68,7 @@ class Endpoint(Model):
             connector=aiohttp.TCPConnector(limit=self.concurrency),
             timeout=aiohttp.ClientTimeout(total=self.timeout, sock_connect=30),
             headers=headers,
-            # Looking for a proxy costs CPU on every request, so only where there is one.
+            # Looking up a proxy costs CPU on every request, so only if one is set.
             trust_env=any(k.lower().endswith("_proxy") for k in os.environ),
         )
         return self
@@ -94,7 +94,7 @@ class Endpoint(Model):
                 self._pace.end(0)
                 if tries == self.retries:
                     raise ModelFailure(f"{trouble} ({tries + 1} tries)") from trouble
-                # Half to one and a half times the doubling wait, so that many clients don't return at once.
+                # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
                 wait = trouble.wait or min(MAX_WAIT, 0.5 * 2**tries) * (0.5 + random.random())
                 await asyncio.sleep(wait)
             else:
@@ -115,38 +115,38 @@ class Endpoint(Model):
         return {"model": self.id, "messages": request.messages, **given, **self.body}
 
     async def _post(self, payload: bytes) -> Reply:
-        """One call. Trouble that may pass raises `_TryAgain`; trouble with the settings raises `UserError`."""
+        """One HTTP request. An error that may pass raises `_TryAgain`; a wrong setting raises `UserError`."""
         try:
             async with self._session.post(f"{self.url.rstrip('/')}/chat/completions", data=payload) as response:
                 content = await response.read()
         except TimeoutError:
-            raise _TryAgain(f"no answer within {self.timeout:g} seconds") from None
+            raise _TryAgain(f"no reply within {self.timeout:g} seconds") from None
         except (aiohttp.ClientError, OSError) as error:
             raise _TryAgain(f"no connection to {self.url}: {error or type(error).__name__}") from None
         if response.status != 200:
             self._refused(response.status, content, response.headers.get("Retry-After"))
         reply = _decode(content)
         if reply.error or not reply.choices:
-            raise _TryAgain(f"the endpoint answered without a choice: {str(reply.error)[:200]}")
+            raise _TryAgain(f"the endpoint's reply has no choices: {str(reply.error)[:200]}")
         return reply
 
     def _refused(self, status: int, content: bytes, retry_after: str | None) -> None:
-        said = f"HTTP {status}: {content[:300].decode('utf-8', 'replace')}"
+        error = f"HTTP {status}: {content[:300].decode('utf-8', 'replace')}"
         if status in RETRIED or status >= 500:
-            raise _TryAgain(said, _seconds(retry_after))
+            raise _TryAgain(error, _seconds(retry_after))
         if status in (401, 403):
             raise UserError(
-                f"{self.url} refuses the key: {said}", hint='key = "$NAME" names the variable that holds it'
+                f"{self.url} refuses the key: {error}", hint='key = "$NAME" names the variable that holds it'
             )
         if status == 404:
             hint = f"does {self.url} end in /v1, and does the server know the model `{self.id}`?"
-            raise UserError(f"{self.url} knows no such page or model: {said}", hint=hint)
-        raise ModelFailure(said)  # 400, 413, 422: this request is at fault, and asking again won't help
+            raise UserError(f"{self.url} knows no such page or model: {error}", hint=hint)
+        raise ModelFailure(error)  # 400, 413, 422: the request itself is wrong, so a retry won't help
 
     def _completion(self, reply: Reply, seconds: float) -> Completion:
         choice = reply.choices[0]
         if choice.finish_reason == "error":
-            raise _TryAgain("the endpoint stopped with an error")
+            raise _TryAgain("the endpoint reports finish_reason = error")
         message = choice.message
         answer = message.content if isinstance(message.content, str) else _joined(message.content)
         thinking = message.reasoning_content or message.reasoning or ""
@@ -160,7 +160,7 @@ class Endpoint(Model):
         total = usage.completion_tokens
         details = usage.completion_tokens_details
         if total and (not thinking or (details and details.reasoning_tokens)):
-            # Some servers count the thinking inside the completion's tokens, some beside them.
+            # Some servers include the thinking in completion_tokens, some don't.
             thought = (details and details.reasoning_tokens) or 0
             answered = total - thought if total >= thought else total
             return Bill(usage.prompt_tokens, thought, answered, seconds, "server")
@@ -174,29 +174,31 @@ class Endpoint(Model):
 
 
 class _TryAgain(Exception):
+    """An error that may pass, and how many seconds the server asks to wait."""
+
     def __init__(self, why: str, wait: float = 0.0) -> None:
         super().__init__(why)
         self.wait = wait
 
 
-class Details(msgspec.Struct):
+class UsageDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    completion_tokens_details: Details | None = None
+    completion_tokens_details: UsageDetails | None = None
 
 
-class Said(msgspec.Struct):
+class ReplyMessage(msgspec.Struct):
     content: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
 
 class Choice(msgspec.Struct):
-    message: Said
+    message: ReplyMessage
     finish_reason: str | None = None
 
 
@@ -214,21 +216,21 @@ def _decode(content: bytes) -> Reply:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    try:  # text that isn't clean UTF-8, or holds half a surrogate pair, is still an answer
+    try:  # a reply with invalid UTF-8 or half a surrogate pair is still a reply
         return msgspec.convert(json.loads(content.decode("utf-8", "replace")), Reply)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise _TryAgain(f"the endpoint answered with malformed JSON: {str(error)[:200]}") from None
+        raise _TryAgain(f"the endpoint's reply is malformed JSON: {str(error)[:200]}") from None
 
 
 def _joined(content: Any) -> str:
-    """The text of a content that comes in parts."""
+    """The text of a content that is a list of parts."""
     if not isinstance(content, list):
         return ""
     return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
 
 
 def _seconds(retry_after: str | None) -> float:
-    """What a Retry-After header asks for, as seconds or as a date; 0 if nothing."""
+    """Seconds that a Retry-After header (a number or a date) asks to wait; 0 if it asks nothing."""
     if not retry_after:
         return 0.0
     try:
@@ -246,24 +248,24 @@ def _load_tokenizer(name: str) -> Callable[[str], int]:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
         raise UserError(
-            "counting with a tokenizer needs the package tokenizers", hint="pip install tokenizers"
+            "counting with a tokenizer needs a package that isn't installed: tokenizers", hint="pip install tokenizers"
         ) from None
     try:
         tokenizer = Tokenizer.from_file(name) if name.endswith(".json") else Tokenizer.from_pretrained(name)
     except Exception as error:  # its errors have no common type
         raise UserError(
-            f"can't load the tokenizer `{name}`: {error}", hint="give a tokenizer.json or a hub id"
+            f"can't load the tokenizer `{name}`: {error}", hint="a tokenizer.json, or a model's id on the hub"
         ) from None
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 class _Pace:
-    """Spaces requests out under the limits a minute. A request is charged the mean bill until its own is known."""
+    """Keeps the rate limits. A request is charged the mean number of tokens until its own is known."""
 
     def __init__(self, requests: float | None, tokens: float | None) -> None:
         self._requests, self._tokens = requests, tokens
         self._next = 0.0  # when the next request may start
-        self._level, self._filled = tokens or 0.0, time.monotonic()
+        self._level, self._filled = tokens or 0.0, time.monotonic()  # token bucket: negative if overdrawn
         self._mean = 0.0
 
     async def start(self) -> None:
@@ -271,7 +273,7 @@ class _Pace:
             slot = self._next = max(self._next, time.monotonic()) + 60 / self._requests
             await asyncio.sleep(slot - 60 / self._requests - time.monotonic())
         if self._tokens:
-            # Taken before the wait, so that whoever comes next waits behind.
+            # Taken before the wait, so that the next request waits behind this one.
             self._level = self._refill(self._tokens) - self._mean
             await asyncio.sleep(max(0.0, -self._level) * 60 / self._tokens)
 
@@ -280,8 +282,8 @@ class _Pace:
         if tokens:
             self._mean += 0.1 * (tokens - self._mean) if self._mean else tokens
 
-    def _refill(self, a_minute: float) -> float:
+    def _refill(self, per_minute: float) -> float:
         now = time.monotonic()
-        self._level = min(a_minute, self._level + (now - self._filled) * a_minute / 60)
+        self._level = min(per_minute, self._level + (now - self._filled) * per_minute / 60)
         self._filled = now
         return self._level

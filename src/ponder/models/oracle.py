@@ -1,7 +1,8 @@
-"""A model that knows the answer, up to a size: the fake that ships, for tests and dry runs.
+"""Simulates a model that is right up to a critical size, for tests and dry runs. No network is involved.
 
-Its accuracy falls along a logistic curve through `critical_size`, minus a fraction of slips; its thinking grows with size up to
-`peak` and shrinks after, as Estermann & Wattenhofer 2025 report of o3-mini. Its tokens are drawn, not written.
+It knows the task's solution. Its accuracy falls along a logistic curve in log size and is 50 % at `critical_size`;
+besides, a fraction `error` of its answers is wrong at any size. The number of thinking tokens is sampled: it grows with
+size up to `peak` and falls beyond it, as Estermann & Wattenhofer 2025 report for o3-mini. There is no thinking text.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from ponder.core import Bill, Completion, Model, Request, UserError, not_in_key,
 
 @dataclass(kw_only=True)
 class Oracle(Model):
-    critical_size: float = renamed("gives_out", math.inf)  # the size at which half of the answers are right
-    steepness: float = 8.0  # of the fall, in log size
-    error: float = 0.0  # share of slips at any size
-    tokens_at_zero: float = 200.0  # thinking tokens, were the size 0
-    tokens_per_size: float = 60.0  # thinking tokens more for each unit of size
-    spread: float = 0.25  # of the log of the tokens
-    peak: float = math.inf  # the size from which it thinks less
+    critical_size: float = renamed("gives_out", math.inf)  # the size at which accuracy is 50 %
+    steepness: float = 8.0  # slope of the logistic curve in log size
+    error: float = 0.0  # fraction of wrong answers at any size
+    tokens_at_zero: float = 200.0  # mean thinking tokens at size 0
+    tokens_per_size: float = 60.0  # additional thinking tokens per unit of size
+    spread: float = 0.25  # standard deviation of the log of the thinking tokens
+    peak: float = math.inf  # the size beyond which thinking tokens fall
     budget: int = 1_000_000  # completion tokens, thinking included
-    seconds: float = 0.0  # before it answers
-    concurrency: int = not_in_key(64)
+    seconds: float = 0.0  # delay before each answer
+    concurrency: int = not_in_key(64)  # answers in progress at once
 
     def __post_init__(self) -> None:
         if not 0 <= self.error <= 1:
-            raise UserError(f"error is a share from 0 to 1, not {self.error}")
+            raise UserError(f"error is a fraction from 0 to 1, not {self.error}")
 
     def chance(self, size: float) -> float:
-        """How likely an answer to a turn of this size is right."""
+        """The probability of a right answer to a turn of this size."""
         if math.isinf(self.critical_size) or size == 0:
             return 1 - self.error
         fall = min(500.0, self.steepness * math.log(size / self.critical_size))
@@ -46,7 +47,7 @@ class Oracle(Model):
 
     async def complete(self, request: Request) -> Completion:
         rng = random.Random(request.seed)
-        # The work of one turn, so that a conversation of many small turns is easy and a single large one is hard.
+        # Per turn, so that a conversation of many small turns is easy and a single large one is hard.
         size = request.problem.size / (len(request.problem.turns) + len(request.problem.history) // 2)
         thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
         right = rng.random() < self.chance(size)
@@ -64,7 +65,7 @@ class Oracle(Model):
 
 
 def mistake(request: Request, rng: random.Random) -> str:
-    """A wrong answer in the right form: the solution with one digit changed."""
+    """A well-formed wrong answer: the solution with one digit changed."""
     task, problem, turn = request.task, request.problem, request.turn
     solutions = [task.solve_turn(problem, t) for t in range(len(problem.turns))]
     solution = solutions[turn]

@@ -1,6 +1,6 @@
-"""Answers from a JSONL file, such as `ponder export --format jsonl` writes: a run again, without a model.
+"""Replays answers from a JSONL file, such as `ponder export --format jsonl` writes, without asking a model.
 
-A line holds `problem` (its id) and `answer`, and may hold `sample`, `turn`, `thinking`, `stop` and the bill's tokens.
+Each line has `problem` (its id) and `answer`, and may have `sample`, `turn`, `thinking`, `stop` and the bill's tokens.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from typing import Any, BinaryIO, ClassVar, Literal, Self
 import msgspec
 
 from ponder.core import Bill, Completion, CountedBy, Model, ModelFailure, Request, UserError, not_in_key
+from ponder.core.jsonl import RELATIVE, decode
 
 EXAMPLE = Path(__file__).parent / "replay_example.jsonl"
+LINE = '{"problem": "its id", "answer": "42", "thinking_tokens": 310}'
 
 
-class Line(msgspec.Struct):
+class StoredReply(msgspec.Struct):
+    """One line of the file."""
+
     problem: str
     answer: str
     sample: int = 0
@@ -32,8 +36,8 @@ class Line(msgspec.Struct):
 
 @dataclass(kw_only=True)
 class Replay(Model):
-    file: Path  # relative to the study's folder
-    concurrency: int = not_in_key(64)
+    file: Path  # JSONL, relative to the study's folder
+    concurrency: int = not_in_key(64)  # answers in progress at once
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 
@@ -41,37 +45,33 @@ class Replay(Model):
         return self.file.stem
 
     async def __aenter__(self) -> Self:
-        # Places in the file, not texts, so that a file of any size fits in memory.
-        self._places: dict[tuple[str, int, int], int] = {}
+        # Byte offsets instead of texts, so that memory doesn't grow with the length of the answers.
+        self._offsets: dict[tuple[str, int, int], int] = {}
         try:
-            self._lines: BinaryIO = self.file.open("rb")
+            with self.file.open("rb") as lines:
+                self._index(lines)
+            self._lines = self.file.open("rb")
         except OSError as error:
-            hint = "the path is relative to the study's folder"
-            raise UserError(f"can't read {self.file}: {error.strerror}", hint=hint) from None
-        place = 0
-        for n, text in enumerate(self._lines, 1):
-            if text.strip():
-                line = _line(text, f"{self.file}:{n}")
-                self._places[line.problem, line.sample, line.turn] = place
-            place += len(text)
+            raise UserError(f"can't read {self.file}: {error.strerror}", hint=RELATIVE) from None
         return self
+
+    def _index(self, lines: BinaryIO) -> None:
+        offset = 0
+        for n, line in enumerate(lines, 1):
+            if line.strip():
+                reply = decode(line, StoredReply, f"{self.file}:{n}", LINE)
+                self._offsets[reply.problem, reply.sample, reply.turn] = offset
+            offset += len(line)
 
     async def __aexit__(self, *error: object) -> None:
         self._lines.close()
 
     async def complete(self, request: Request) -> Completion:
         key = (request.problem.id, request.sample, request.turn)
-        if key not in self._places:
-            raise ModelFailure(f"{self.file.name} has no answer to this problem (sample {request.sample})")
-        self._lines.seek(self._places[key])
-        line = _line(self._lines.readline(), str(self.file))
-        tokens = (line.prompt_tokens, line.thinking_tokens, line.answer_tokens)
-        return Completion(line.thinking, line.answer, line.stop, Bill(*tokens, line.seconds, line.counted_by))
-
-
-def _line(text: bytes, where: str) -> Line:
-    try:
-        return msgspec.json.decode(text, type=Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        hint = '{"problem": "its id", "answer": "42", "thinking_tokens": 310}'
-        raise UserError(str(error), where=where, hint=hint) from None
+        if key not in self._offsets:
+            what = f"{self.file.name} has no answer to this problem (sample {request.sample}, turn {request.turn})"
+            raise ModelFailure(what)
+        self._lines.seek(self._offsets[key])
+        reply = decode(self._lines.readline(), StoredReply, str(self.file), LINE)
+        tokens = (reply.prompt_tokens, reply.thinking_tokens, reply.answer_tokens)
+        return Completion(reply.thinking, reply.answer, reply.stop, Bill(*tokens, reply.seconds, reply.counted_by))

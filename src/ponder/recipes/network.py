@@ -1,8 +1,8 @@
-"""A plain Llama in PyTorch for training, saved so that transformers loads it unchanged.
+"""A Llama in PyTorch for training the pocket models, saved so that transformers loads it unchanged.
 
-While it trains, the embedding of a word is the sum of the vectors of the parts of its meaning (`b3?` = column b + row 3
-+ open) and a correction of its own, and so is its row of the output matrix: what is learnt of one cell is learnt of
-all. The saved tables are the sums, so the saved model is an ordinary Llama.
+During training, a word's embedding is the sum of one vector per part of its meaning (`b3?` = column b + row 3 + open)
+and a vector of its own, and so is its row of the output matrix: what is learned about one cell applies to all. Saved
+are the sums, so the saved model is an ordinary Llama.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Shape:
     width: int = 160
     layers: int = 6
     heads: int = 4
-    kv_heads: int = 1  # of keys and values, which the others share: the cache, which decoding reads, is so much smaller
+    kv_heads: int = 1  # heads of keys and values, shared by the query heads: a smaller cache, which decoding reads
     head_width: int = 40
     inner: int = 432
     positions: int = 2048
     theta: float = 10_000.0
     eps: float = 1e-5
 
-    def config(self, language: PocketCodec) -> dict[str, Any]:
+    def config(self, codec: PocketCodec) -> dict[str, Any]:
         """`config.json` as transformers reads it."""
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -51,28 +51,28 @@ class Shape:
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,
-            "vocab_size": len(language.words),
-            "pad_token_id": language.index[PAD],
-            "bos_token_id": language.index[BOS],
-            "eos_token_id": language.index[EOS],
+            "vocab_size": len(codec.words),
+            "pad_token_id": codec.index[PAD],
+            "bos_token_id": codec.index[BOS],
+            "eos_token_id": codec.index[EOS],
             "torch_dtype": "float16",
         }
 
 
 class Table(nn.Module):
-    """One vector a word: the sum of its parts' vectors and a correction."""
+    """One vector per word: the sum of its parts' vectors and a vector of its own."""
 
     has: Tensor  # words × parts
 
-    def __init__(self, language: PocketCodec, width: int, std: float) -> None:
+    def __init__(self, codec: PocketCodec, width: int, std: float) -> None:
         super().__init__()
-        names = sorted({part for parts in language.parts for part in parts})
-        has = torch.zeros(len(language.words), len(names))
-        for word, parts in enumerate(language.parts):
+        names = sorted({part for parts in codec.parts for part in parts})
+        has = torch.zeros(len(codec.words), len(names))
+        for word, parts in enumerate(codec.parts):
             has[word, [names.index(part) for part in parts]] = 1
         self.register_buffer("has", has)
         self.parts = nn.Parameter(torch.randn(len(names), width) * std)
-        self.own = nn.Parameter(torch.zeros(len(language.words), width))
+        self.own = nn.Parameter(torch.zeros(len(codec.words), width))
 
     def forward(self) -> Tensor:
         table: Tensor = self.has @ self.parts + self.own
@@ -98,7 +98,7 @@ class Block(nn.Module):
         self.down = nn.Parameter(torch.zeros(w, inner))
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: tokens × heads × head width, not yet turned."""
+        """Queries, keys and values: tokens × heads × head width, before rotary positions."""
         y = functional.rms_norm(x, (self.shape.width,), self.norm1, self.shape.eps)
         qkv = y @ torch.cat([self.q, self.k, self.value]).T
         heads, kv = self.shape.heads, self.shape.kv_heads
@@ -109,9 +109,9 @@ class Block(nn.Module):
         y = functional.rms_norm(x, (self.shape.width,), self.norm2, self.shape.eps)
         return x + (functional.silu(y @ self.gate.T) * (y @ self.up.T)) @ self.down.T
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], groups: Groups) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], groups: Groups) -> Tensor:
         q, k, value = self.heads(x)
-        q, k = _turned(q, turn), _turned(k, turn)
+        q, k = _rotated(q, rope), _rotated(k, rope)
         mixed, start = [], 0
         for rows, length in groups:
             part = slice(start, start + rows * length)
@@ -125,22 +125,22 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    turns: Tensor
+    rope: Tensor  # cosines and sines by position
 
-    def __init__(self, language: PocketCodec, shape: Shape) -> None:
+    def __init__(self, codec: PocketCodec, shape: Shape) -> None:
         super().__init__()
-        self.language, self.shape = language, shape
-        self.embed, self.head = Table(language, shape.width, 0.3), Table(language, shape.width, 0.01)
+        self.codec, self.shape = codec, shape
+        self.embed, self.head = Table(codec, shape.width, 0.3), Table(codec, shape.width, 0.01)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
         half = shape.head_width // 2
         angles = torch.outer(torch.arange(shape.positions), shape.theta ** (-torch.arange(half) / half))
-        self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]), persistent=False)
+        self.register_buffer("rope", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
     def forward(self, tokens: Tensor, groups: Groups, wanted: Tensor) -> Tensor:
-        """Logits at the wanted places of sequences laid end to end."""
-        places = torch.cat([torch.arange(length).repeat(rows) for rows, length in groups])
-        cos, sin = self.turns[:, places, None]
+        """Logits at the wanted positions of sequences laid end to end."""
+        positions = torch.cat([torch.arange(length).repeat(rows) for rows, length in groups])
+        cos, sin = self.rope[:, positions, None]
         x = functional.embedding(tokens, self.embed())
         for block in self.blocks:
             x = block(x, (cos, sin), groups)
@@ -149,18 +149,18 @@ class Llama(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """The weights by the names that transformers gives them."""
-        found = {
+        weights = {
             "model.embed_tokens.weight": self.embed(),
             "lm_head.weight": self.head(),
             "model.norm.weight": self.norm,
         }
         for n, block in enumerate(self.blocks):
-            found |= {f"model.layers.{n}.{theirs}.weight": getattr(block, ours) for ours, theirs in _NAMES.items()}
-        return {name: tensor.detach() for name, tensor in found.items()}
+            weights |= {f"model.layers.{n}.{theirs}.weight": getattr(block, ours) for ours, theirs in _NAMES.items()}
+        return {name: tensor.detach() for name, tensor in weights.items()}
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Take over saved weights; what a word has of its own is then all it has."""
+        """Load saved weights; the parts' vectors are then zero, and each word's own vector is its whole embedding."""
         saved = load_file(folder / "model.safetensors")
         for table, name in ((self.embed, "model.embed_tokens"), (self.head, "lm_head")):
             table.parts.zero_()
@@ -174,8 +174,8 @@ class Llama(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         half = {name: tensor.half().contiguous() for name, tensor in self.weights().items()}
         save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(self.shape.config(self.language), indent=1) + "\n", "utf-8")
-        self.language.write_tokenizer(folder)
+        (folder / "config.json").write_text(json.dumps(self.shape.config(self.codec), indent=1) + "\n", "utf-8")
+        self.codec.write_tokenizer(folder)
 
 
 _NAMES = {
@@ -191,7 +191,7 @@ _NAMES = {
 }
 
 
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary positions, first half against second half as in transformers."""
-    (cos, sin), (a, b) = turn, x.chunk(2, -1)
+def _rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary position embedding, first half against second half as in transformers."""
+    (cos, sin), (a, b) = rope, x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)

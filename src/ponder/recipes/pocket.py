@@ -1,7 +1,8 @@
-"""How the pocket models are made: on one CPU thread, with problems that are generated on the way.
+"""Trains the pocket models that ship with Ponder: `ponder make pocket -o FOLDER`, on one CPU thread.
 
-`ponder make pocket -o FOLDER` runs it; stopped, it goes on where it last saved. A plain model starts from nothing, the
-other styles from the plain one. Problems whose id hashes to 0 modulo 10 are never trained on: they are the test.
+Problems are generated during training. A model of the style `plain` starts from random weights, the other styles start
+from the plain one. Problems whose id hashes to 0 modulo 10 are never trained on: they are the test set. If interrupted,
+run the same command again to resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ponder.core import UserError, seed_from
+from ponder.core import Progress, UserError, seed_from
 from ponder.models.pocket import codec_for, execution, folder_name, tents
 from ponder.models.pocket.codec import PAD, Example, Style
 from ponder.recipes.network import Groups, Llama, Shape
@@ -26,37 +27,39 @@ from ponder.recipes.network import Groups, Llama, Shape
 
 @dataclass(frozen=True)
 class Recipe:
+    """How one pocket model is trained."""
+
     task: str
-    curriculum: Any  # of the task's language: what is learnt when
+    curriculum: Any  # of the task's codec: which problems at which step
     shape: Shape
     style: Style = "plain"
     seed: int = 1
     steps: int = 3200
-    tokens: int = 2048  # a step, at least
-    matrix_rate: float = 0.02  # Muon, for the matrices of the blocks
-    vector_rate: float = 6e-3  # AdamW, for the rest
-    own_rate: float = 1e-3  # AdamW, for what a word has of its own
-    decay: float = 0.45  # of the run, at its end, linearly to 0
+    tokens: int = 2048  # per step, at least
+    matrix_rate: float = 0.02  # learning rate of Muon, for the matrices of the blocks
+    vector_rate: float = 6e-3  # of AdamW, for all other weights
+    own_rate: float = 1e-3  # of AdamW, for each word's own vector
+    decay: float = 0.45  # the last fraction of the steps, with learning rates that fall linearly to 0
 
-    # Whether a word's output vector begins as its embedding, small: where thinking copies, it learns to sooner. (Loss
-    # on an execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 with letters as parts of the keys as well.)
+    # Start each word's output vector as its embedding, scaled down: the model learns sooner to copy words. (Loss on an
+    # execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 if letters are also parts of the keys.)
     alike: bool = False
 
-    # If the loss is above `hope` at step `patience`, one at which it saves, training begins again with queries and keys
-    # a third as large: attention that begins sharp can take ten times as long to find what it should look up. (The
-    # execution model that ships learnt it at once, seeds 2 and 3 only then.)
+    # If the loss is above `hope` at step `patience` (a step with a checkpoint), training restarts with queries and keys
+    # a third as large: attention that starts sharp can take ten times as long to find what to look up. (The execution
+    # model that ships did not need it, seeds 2 and 3 did.)
     patience: int = 0  # 0: never
     hope: float = 0.0
 
     def rate(self, step: int) -> float:
-        """The factor on the learning rates."""
+        """The factor on the learning rates at a step."""
         left = 1 - step / self.steps
         return min(1.0, (step + 1) / 40, left / self.decay)
 
 
 _SMALL = Shape(width=96, layers=4, heads=3, kv_heads=3, head_width=32, inner=256)
 PLAIN = Recipe("execution", execution.Curriculum(), _SMALL, steps=2400, alike=True, patience=150, hope=1.2)
-_STYLE = replace(  # from the plain model, so all sizes at once, at lower rates
+_STYLE = replace(  # starts from the plain model: all sizes from the first step, at lower rates
     PLAIN,
     curriculum=execution.Curriculum(grown=0, tail_steps=32),
     matrix_rate=0.01,
@@ -77,49 +80,56 @@ RECIPES = (
 
 @dataclass(frozen=True)
 class Batch:
+    """Sequences laid end to end."""
+
     tokens: Tensor
     groups: Groups
-    wanted: Tensor  # places whose next word is learnt
+    wanted: Tensor  # positions whose next word enters the loss
     targets: Tensor
 
 
 class Data:
-    """Endless batches; the same seed and step give the same batch."""
+    """Generates batches: the same seed and step give the same batch."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.language = recipe, codec_for(recipe.task)
+        self.recipe, self.codec = recipe, codec_for(recipe.task)
 
     def batch(self, step: int) -> Batch:
         rng = random.Random(seed_from("pocket", self.recipe.seed, step))
-        found: list[Example] = []
-        while sum([len(lesson.prompt) + len(lesson.said) for lesson in found]) < self.recipe.tokens:
-            if lesson := self.language.practise(rng, step, self.recipe.curriculum, self.recipe.style):
-                found.append(lesson)
-        return self._packed(sorted(found, key=lambda lesson: len(lesson.prompt) + len(lesson.said)))
+        examples: list[Example] = []
+        while sum(map(_length, examples)) < self.recipe.tokens:
+            if example := self.codec.practise(rng, step, self.recipe.curriculum, self.recipe.style):
+                examples.append(example)
+        return self.packed(examples)
 
-    def _packed(self, found: list[Example]) -> Batch:
-        """Lessons of like length side by side, filled up to the longest; what isn't learnt stands apart."""
-        rows = [(self.language.encode(lesson.prompt + lesson.said), lesson) for lesson in found]
+    def packed(self, examples: list[Example]) -> Batch:
+        """Examples in groups of similar length, padded to the longest of the group."""
+        ordered = sorted(examples, key=_length)
+        rows = [(self.codec.encode(example.prompt + example.said), example) for example in ordered]
         tokens: list[int] = []
         groups: list[tuple[int, int]] = []
         wanted: list[int] = []
         targets: list[int] = []
         while rows:
             length = len(rows[-1][0])
-            alike = [row for row in rows if len(row[0]) > 0.85 * length]
-            rows = rows[: len(rows) - len(alike)]
-            for words, lesson in alike:
-                prompt = len(lesson.prompt)
-                learnt = [n for n in range(prompt, len(words)) if n - prompt not in lesson.apart]
-                wanted += [len(tokens) + n - 1 for n in learnt]
-                targets += [words[n] for n in learnt]
-                tokens += words + [self.language.index[PAD]] * (length - len(words))
-            groups.append((len(alike), length))
+            group = [row for row in rows if len(row[0]) > 0.85 * length]
+            rows = rows[: len(rows) - len(group)]
+            for words, example in group:
+                prompt = len(example.prompt)
+                learned = [n for n in range(prompt, len(words)) if n - prompt not in example.apart]
+                wanted += [len(tokens) + n - 1 for n in learned]
+                targets += [words[n] for n in learned]
+                tokens += words + [self.codec.index[PAD]] * (length - len(words))
+            groups.append((len(group), length))
         return Batch(torch.tensor(tokens), groups, torch.tensor(wanted), torch.tensor(targets))
 
 
-class Muon:
-    """Momentum whose steps have all singular values near 1 (Jordan et al. 2024); like-shaped matrices go together."""
+def _length(example: Example) -> int:
+    return len(example.prompt) + len(example.said)
+
+
+class Muon:  # when weights are next trained: torch.optim.Muon, whose steps differ in the last bits
+    """Momentum orthogonalized to singular values near 1 (Jordan et al. 2024); matrices of one shape are batched."""
 
     def __init__(self, matrices: Sequence[Tensor]) -> None:
         self.stacks: dict[torch.Size, list[Tensor]] = {}
@@ -130,16 +140,16 @@ class Muon:
     @torch.no_grad()
     def step(self, rate: float, beta: float) -> None:
         for shape, stack in self.stacks.items():
-            slope = torch.stack([matrix.grad for matrix in stack])  # type: ignore[misc]
-            momentum = self.momenta[shape].lerp_(slope, 1 - beta)
-            update = _orthogonal(slope.lerp(momentum, beta)) * max(1.0, shape[0] / shape[1]) ** 0.5
+            gradient = torch.stack([matrix.grad for matrix in stack])  # type: ignore[misc]
+            momentum = self.momenta[shape].lerp_(gradient, 1 - beta)
+            update = _orthogonal(gradient.lerp(momentum, beta)) * max(1.0, shape[0] / shape[1]) ** 0.5
             for matrix, change in zip(stack, update, strict=True):
                 matrix.add_(change, alpha=-rate)
                 matrix.grad = None
 
 
 def _orthogonal(x: Tensor) -> Tensor:
-    """Newton-Schulz iterations of the fifth order with Muon's coefficients."""
+    """Five quintic Newton-Schulz iterations with Muon's coefficients."""
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -149,8 +159,11 @@ def _orthogonal(x: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-class Training:
-    """The model with its optimisers, at some step."""
+class Pretraining:
+    """A pocket model with its optimizers.
+
+    Apart from `training.loop`: two optimizers, packed words and a restart, and the shipped weights depend on every bit.
+    """
 
     def __init__(self, recipe: Recipe, start: Path | None = None, *, soft: bool = False) -> None:
         torch.manual_seed(recipe.seed)
@@ -180,7 +193,7 @@ class Training:
         return self.update(functional.cross_entropy(logits, batch.targets), len(batch.tokens))
 
     def update(self, loss: Tensor, tokens: int) -> float:
-        """One step down a loss, which took so many tokens."""
+        """One optimizer step on a loss over this many tokens."""
         loss.backward()  # type: ignore[no-untyped-call]
         factor = self.recipe.rate(self.step)
         for group in self.adam.param_groups:
@@ -213,19 +226,21 @@ class Training:
 
 def train(
     recipe: Recipe, folder: Path, start: Path | None = None, *, save_every: int = 50, test_every: int = 300
-) -> Iterator[dict[str, Any]]:
-    """Train to the end, or go on doing so; say how it stands after every `save_every` steps."""
+) -> Iterator[Progress]:
+    """Train a model, resuming if there is a checkpoint; yields progress every `save_every` steps."""
     from ponder.recipes.measure import accuracy
 
     torch.set_num_threads(1)
-    language = codec_for(recipe.task)
+    codec = codec_for(recipe.task)
     folder.mkdir(parents=True, exist_ok=True)
-    written, said = folder / "recipe.json", json.dumps(asdict(recipe), indent=1) + "\n"
-    if (folder / "training.pt").exists() and written.read_text("utf-8") != said:
-        what = f"{folder} holds a training by another recipe or with another seed"
-        raise UserError(what, hint="go on with the same --seed and Ponder as before, or give another folder with -o")
-    written.write_text(said, "utf-8")
-    training, data = Training(recipe, start), Data(recipe)
+    path, text = folder / "recipe.json", json.dumps(asdict(recipe), indent=1) + "\n"
+    if (folder / "training.pt").exists() and path.read_text("utf-8") != text:
+        what = f"{folder} holds a training with another recipe or seed"
+        raise UserError(
+            what, hint="resume it with the same --seed and version of Ponder, or give another folder with -o"
+        )
+    path.write_text(text, "utf-8")
+    training, data = Pretraining(recipe, start), Data(recipe)
     if (folder / "training.pt").exists():
         training.resume(folder)
     losses: list[float] = []
@@ -235,24 +250,29 @@ def train(
         training.seconds += time.process_time() - began
         if training.step % save_every == 0 or training.step == recipe.steps:
             step, loss = training.step, sum(losses) / len(losses)
-            report: dict[str, Any] = {"step": step, "loss": round(loss, 4)}
-            report |= {"tokens": training.tokens, "cpu_seconds": round(training.seconds)}
+            progress: Progress = {"step": step, "loss": round(loss, 4)}
+            progress |= {"tokens": training.tokens, "cpu_seconds": round(training.seconds)}
             if hopeless := step == recipe.patience and loss > recipe.hope and not training.soft:
-                report["begins"] = "again"
+                progress["restarted"] = True
                 spent = training.seconds, training.tokens
-                training = Training(recipe, soft=True)
+                training = Pretraining(recipe, soft=True)
                 training.seconds, training.tokens = spent
             training.save(folder)
             if not hopeless and (step % test_every == 0 or step == recipe.steps):
-                report["accuracy"] = {exam.label: accuracy(folder, language, exam, 20) for exam in language.glances}
+                progress["accuracy"] = {e.label: accuracy(folder, codec, e, 20) for e in codec.glances}
             with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(report, ensure_ascii=False) + "\n")
-            yield report
+                log.write(json.dumps(progress, ensure_ascii=False) + "\n")
+            yield progress
             losses.clear()
 
 
-def make(folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, Any]]:
-    """Make the models of a task and a style, or of every one, each in a folder of its own, and measure them."""
+def make(
+    folder: Path,
+    seed: int = 1,  # of the training
+    task: str = "",  # only models for this task; left out: all tasks
+    style: str = "",  # only this style, and the plain model that it starts from; left out: all styles
+) -> Iterator[Progress]:
+    """Train the pocket models, each in a folder of its own, and measure them on held-out problems."""
     from ponder.recipes.measure import write_card
 
     wanted = [r for r in RECIPES if task in ("", r.task) and style in ("", r.style)]
@@ -263,8 +283,8 @@ def make(folder: Path, seed: int, task: str, style: str) -> Iterator[dict[str, A
     for recipe in [*plain, *(r for r in wanted if r.style != "plain")]:
         into = folder / folder_name(recipe.task, recipe.style)
         start = None if recipe.style == "plain" else folder / folder_name(recipe.task, "plain")
-        for report in train(replace(recipe, seed=seed), into, start):
-            yield {"model": into.name, **report}
+        for progress in train(replace(recipe, seed=seed), into, start):
+            yield {"model": into.name, **progress}
         if not (into / "card.json").exists():
-            for report in write_card(into, start):
-                yield {"model": into.name, **report}
+            for progress in write_card(into, start):
+                yield {"model": into.name, **progress}

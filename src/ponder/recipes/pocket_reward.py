@@ -1,8 +1,8 @@
-"""How the pocket rewards are made: on one CPU thread, from lessons with faults, in minutes each.
+"""Trains the pocket rewards that ship with Ponder: `ponder make pocket_reward -o FOLDER`, on one CPU thread.
 
-First the backbone learns which word follows, in right lessons and in faulty ones, where words that don't follow are
-read but not learnt: small and medium from nothing, large from the weights that execute. Then the heads and the backbone
-learn as any reward does (`training.reward`), with the exact labels as targets.
+First a language model learns which word follows, in right traces and in traces with errors; words that don't follow are
+read but not learned. Small and medium start from random weights, large starts from the pocket model for execution. Then
+the language model and two heads are trained as any process reward (`training.reward`), with exact labels as targets.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from ponder.models.pocket.codec import ANSWER, EOS, Example
 from ponder.models.pocket.execution import Curriculum, digits
 from ponder.recipes.faults import STYLES, trace, traces
 from ponder.recipes.network import Shape
-from ponder.recipes.pocket import PLAIN, Batch, Data, Recipe, Training
+from ponder.recipes.pocket import PLAIN, Batch, Data, Pretraining, Recipe
 from ponder.rewards.pocket import TASK, Pocket
 from ponder.stats.process import first_error, first_wrong, step_errors
-from ponder.training.reward import Recipe as Fit
-from ponder.training.reward import train
+from ponder.training.reward import RewardSettings, train
 
 _GROWN = Curriculum(grown=0, tail_steps=48)
 _NEW = replace(PLAIN, curriculum=replace(_GROWN, grown=400), steps=1200, patience=0)
@@ -41,25 +40,25 @@ BACKBONES = {
 }
 
 
-class Faulty(Data):
-    """Batches of which half is right, and half is said by one who errs."""
+class FaultyData(Data):
+    """Batches in which half of the traces are right and half contain errors."""
 
     def batch(self, step: int) -> Batch:
         rng = random.Random(seed_from("pocket reward", self.recipe.seed, step))
-        found: list[Example] = []
-        while sum([len(lesson.prompt) + len(lesson.said) for lesson in found]) < self.recipe.tokens:
+        examples: list[Example] = []
+        while sum(len(example.prompt) + len(example.said) for example in examples) < self.recipe.tokens:
             if rng.random() < 0.5:
-                right = self.language.practise(rng, step, self.recipe.curriculum, "plain")
-                found += [right] if right else []
+                right = self.codec.practise(rng, step, self.recipe.curriculum, "plain")
+                examples += [right] if right else []
                 continue
-            request = self.language.draw(rng, step, self.recipe.curriculum)
-            if not self.language.held_out(request.problem):
-                found.append(lesson(trace(request, rng.choice(STYLES), rng, fond=rng.random() < 0.5)))
-        return self._packed(sorted(found, key=lambda lesson: len(lesson.prompt) + len(lesson.said)))
+            request = self.codec.draw(rng, step, self.recipe.curriculum)
+            if not self.codec.held_out(request.problem):
+                examples.append(example_of(trace(request, rng.choice(STYLES), rng, often=rng.random() < 0.5)))
+        return self.packed(examples)
 
 
-def lesson(said: Steps) -> Example:
-    """A faulty trace as something to learn from: all but the words that don't follow."""
+def example_of(said: Steps) -> Example:
+    """A trace with errors as an example: the words that don't follow are not learned."""
     request = Request.first_turn(TASK, said.facts["problem"])
     answer = digits(TASK.parse(request.problem, said.answer[0]) or 0)
     words, apart = list[str](), set[int]()
@@ -71,75 +70,80 @@ def lesson(said: Steps) -> Example:
     return Example(CODECS["execution"].prompt(request), [*words, EOS], frozenset(apart))
 
 
-def backbone(how: Recipe, folder: Path, start: Path | None) -> Iterator[Progress]:
-    """Teach a model which words follow."""
+def backbone(recipe: Recipe, folder: Path, start: Path | None) -> Iterator[Progress]:
+    """Train a language model on right traces and traces with errors."""
     torch.set_num_threads(1)
-    training, data, losses = Training(how, start), Faulty(how), list[float]()
-    while training.step < how.steps:
+    training, data, losses = Pretraining(recipe, start), FaultyData(recipe), list[float]()
+    while training.step < recipe.steps:
         losses.append(training.learn(data.batch(training.step)))
         if training.step % 50 == 0:
-            yield {"step": training.step, "of": how.steps, "loss": round(sum(losses[-50:]) / 50, 4)}
+            yield {"step": training.step, "of": recipe.steps, "loss": round(sum(losses[-50:]) / 50, 4)}
     training.model.save(folder)
 
 
-FIT = Fit(targets="labels", loss="cross-entropy", rate=3e-4, head_rate=0.03, epochs=1, batch=16, micro_tokens=4096)
-TRACES = 2400  # that the heads are fitted on
-TESTED = 1000  # held-out traces, about two thirds of them with faults
+HEADS = RewardSettings(
+    targets="labels", loss="cross-entropy", rate=3e-4, head_rate=0.03, epochs=1, batch=16, micro_tokens=4096
+)
+TRACES = 2400  # that the reward is trained on
+TESTED = 1000  # held-out traces, about two thirds of them with errors
 
 
-def make(folder: Path, seed: int = 1) -> Iterator[Progress]:
-    """Make the three rewards, each in a folder of its own, and measure them."""
-    for size, how in BACKBONES.items():
+def make(
+    folder: Path,
+    seed: int = 1,  # of the training
+) -> Iterator[Progress]:
+    """Train the pocket rewards small, medium and large, each in a folder of its own, and measure them."""
+    for size, unseeded in BACKBONES.items():
+        recipe, heads = replace(unseeded, seed=seed), replace(HEADS, seed=seed)
         into, began = folder / size, time.process_time()
         if (into / "card.json").is_file():
             continue
         start = WEIGHTS / "execution" if size == "large" else None
         base = into / "backbone"
-        for report in backbone(replace(how, seed=seed), base, start):
-            yield {"reward": size, **report}
-        some = list(islice(traces(seed), TRACES))
-        for report in train(Pocket(id=str(base)), some, into, replace(FIT, seed=seed)):
-            yield {"reward": size, **report}
+        for progress in backbone(recipe, base, start):
+            yield {"reward": size, **progress}
+        for progress in train(Pocket(id=str(base)), list(islice(traces(seed), TRACES)), into, heads):
+            yield {"reward": size, **progress}
         shutil.rmtree(base)
-        (into / "made.json").unlink()  # the card says it all
+        (into / "made.json").unlink()  # the card has it all
         _halve(into)
         seconds = round(time.process_time() - began)
         origin = f"the pocket model {fingerprint(start / 'model.safetensors')[:12]}" if start else "nothing"
         trained = {"from": origin, "seed": seed, "cpu_seconds": seconds, "threads": 1}
-        trained |= {"backbone": asdict(replace(how, seed=seed)), "heads": asdict(replace(FIT, seed=seed))}
+        trained |= {"backbone": asdict(recipe), "heads": asdict(heads)}
         card = {"name": "pocket reward", "size": size, "trained": trained, **measured(into, size)}
         (into / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
         yield {"reward": size, "first error F1": card["first_error"]["f1"]["value"]}
 
 
 def _halve(folder: Path) -> None:
-    """Weights in two bytes each, as the pocket models ship."""
+    """Convert the weights to float16, as the pocket models ship."""
     path = folder / "model.safetensors"
     save_file({name: weight.half() for name, weight in load_file(path).items()}, path, {"format": "pt"})
 
 
 def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
-    """What the card says of a reward: how well it finds faults in traces of held-out problems."""
+    """The card's measurements: how well a reward finds errors in traces of held-out problems."""
     reward = Pocket(size=size, id=str(folder))
-    some = list(islice(traces(0, test=True), n))
-    scores = [list(rated.steps) for rated in reward.scored(some)]
-    labels: list[list[bool]] = [trace.facts["labels"] for trace in some]
-    found = first_error(scores, [first_wrong(row) for row in labels])
+    tested = list(islice(traces(0, test=True), n))
+    scores = [list(rated.steps) for rated in reward.scored(tested)]
+    labels: list[list[bool]] = [trace.facts["labels"] for trace in tested]
+    first = first_error(scores, [first_wrong(row) for row in labels])
     faulty = [n for n, row in enumerate(labels) if not all(row)]
     steps = step_errors([scores[n] for n in faulty], [labels[n] for n in faulty])
     return {
         "parameters": reward.parameters(),
         "test": {
-            "traces": f"{n} of held-out problems, {len(faulty)} of them with faults (`ponder.recipes.faults`)",
+            "traces": f"{n} of held-out problems, {len(faulty)} of them with errors (`ponder.recipes.faults`)",
             "interval": "95 %, bootstrap over problems",
-            "threshold": "learnt on one half of the problems, judged on the other",
+            "threshold": "chosen on one half of the problems, tested on the other",
         },
         "first_error": {
-            name: _rounded(getattr(found, name)) for name in ("f1", "on_wrong", "on_right", "position", "gain")
+            name: _rounded(getattr(first, name)) for name in ("f1", "on_wrong", "on_right", "position", "gain")
         },
         "steps": {name: _rounded(getattr(steps, name)) for name in ("prm_score", "f1", "negative", "position", "gain")},
     }
 
 
-def _rounded(found: Estimate) -> dict[str, float]:
-    return {name: round(getattr(found, name), 4) for name in ("value", "low", "high")}
+def _rounded(estimate: Estimate) -> dict[str, float]:
+    return {name: round(getattr(estimate, name), 4) for name in ("value", "low", "high")}

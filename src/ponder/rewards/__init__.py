@@ -1,4 +1,4 @@
-"""Process rewards: a score for each step of a trace, one adapter a file.
+"""Process rewards: each scores the steps of a reasoning trace. One adapter per file.
 
     from ponder.rewards.qwen import Qwen
     from ponder.traces import read, steps
@@ -7,6 +7,6 @@
     for scores in reward.scored(steps(trace) for trace in read(Path("traces.jsonl"))):
         scores.steps, scores.trajectory, scores.total
 
-`_weights` holds what the adapters with weights share: they say what a trace looks like in tokens and where in it each
-step's score is read; it cuts long traces, sorts by length, and runs the batches.
+An adapter with weights says how a trace becomes tokens and at which token each step's score is read. `_weights` does
+the rest: it divides long traces into windows, batches them by length, and runs the model.
 """

@@ -1,4 +1,4 @@
-"""Long traces in a model's window, and rows of tokens in batches."""
+"""Fits token sequences to a model: long traces into windows, many rows into batches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import accumulate
 
 
 def spans(lengths: Sequence[int], room: int, context: float) -> Iterator[tuple[int, int, int]]:
-    """Steps of these lengths in as few windows as they need: the first step shown, the first one scored, the end.
+    """Divide steps of these lengths into as few windows as possible: first step shown, first step scored, end.
 
-    A window shows the last steps before it that fit into `context` tokens, and then as many new ones as there is room
-    for, at least one. Each step is scored in one window.
+    A window shows the last steps before it that fit into `context` tokens, then as many new ones as there is room for,
+    at least one. Each step is scored in exactly one window.
     """
     ends = list(accumulate(lengths, initial=0))
     done = 0
@@ -25,13 +25,15 @@ def spans(lengths: Sequence[int], room: int, context: float) -> Iterator[tuple[i
         done = last
 
 
-def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Indices in batches of at most so many tokens with padding. The longest go first: if memory is short, it shows."""
-    some: list[int] = []
-    for n in sorted(range(len(lengths)), key=lambda n: (-lengths[n], n)):
-        if some and (len(some) + 1) * lengths[some[0]] > most:
-            yield some
-            some = []
-        some.append(n)
-    if some:
-        yield some
+def batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Group indices of rows of similar length, each group padded to at most `max_tokens`, or a single longer row.
+
+    The longest rows come first, so that a shortage of memory shows at once.
+    """
+    groups: list[list[int]] = []
+    for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
+            groups[-1].append(n)
+        else:
+            groups.append([n])
+    return groups

@@ -1,7 +1,8 @@
-"""A model as a judge: any that Ponder can ask, with the rubric below.
+"""Scores steps by asking any model of Ponder to judge them.
 
-It judges what ReasonFlux-PRM asks of its judge (soundness, consistency, progress); their prompt isn't published, this
-one is ours. A reply without a score from 0 to 1 for each step fails, and is counted, never guessed.
+The rubric has the criteria of ReasonFlux-PRM's judge (soundness, consistency, progress); the paper's prompt isn't
+published, this one is ours. If a reply lacks a score from 0 to 1 for any step, the trace has no score, and the reason
+is counted.
 
     [reward]
     name  = "judge"
@@ -16,9 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, get_type_hints
-
-import msgspec
+from pathlib import Path
+from typing import Any, ClassVar
 
 from ponder.core import (
     Bill,
@@ -33,8 +33,8 @@ from ponder.core import (
     Steps,
     Task,
     UserError,
-    plugins,
     seed_from,
+    settings,
 )
 from ponder.rewards._windows import spans
 
@@ -61,31 +61,22 @@ EARLIER = " Those before step {first} are shown for context; don't score them."
 
 @dataclass(frozen=True, kw_only=True)
 class Judge(Reward):
-    model: dict[str, Any]  # as in a study: its name and its settings
-    window: int = 16_384  # tokens of question and steps in one request, at four characters each
-    context: float = 0.25  # share of the window that repeats the steps before it, where a trace is longer
+    model: dict[str, Any]  # as in [[model]]: its name and settings
+    window: int = 16_384  # tokens of question and steps per request, at four characters each
+    context: float = 0.25  # fraction of the window that repeats earlier steps, if a trace is longer than it
 
     example: ClassVar[dict[str, Any]] = {"model": {"name": "oracle"}}
 
     def __post_init__(self) -> None:
         if not 0 <= self.context <= 0.9 or self.window < 8:
-            raise UserError("context is a share from 0 to 0.9, and window a number of tokens, at least 8")
-        self._judge  # noqa: B018 so that a mistake in its settings shows at once
+            raise UserError("context is a fraction from 0 to 0.9, and window a number of tokens, at least 8")
+        self._judge  # noqa: B018 raises if its settings are wrong
 
     @cached_property
     def _judge(self) -> Model:
-        name = str(self.model.get("name"))
-        kind = plugins.load("models", name)
-        hints, settings = get_type_hints(kind), {k: v for k, v in self.model.items() if k != "name"}
-        if unknown := next((k for k in settings if k not in hints), None):
-            raise UserError(f"model `{name}` has no key `{unknown}`", hint=plugins.nearest(unknown, hints))
-        try:
-            made: Model = kind(
-                **{k: msgspec.convert(v, hints[k], dec_hook=lambda t, v: t(v)) for k, v in settings.items()}
-            )
-        except (TypeError, msgspec.ValidationError) as error:
-            raise UserError(f"model `{name}`: {error}", hint=f"ponder show {name}") from None
-        return made
+        settings.check_name("models", self.model, "model")
+        model: Model = settings.build("models", self.model, "model", Path())
+        return model
 
     def title(self) -> str:
         return f"{self._judge.title()} as judge"
@@ -108,12 +99,12 @@ class Judge(Reward):
         for first, new, last in spans(lengths, room, self.context * self.window):
             try:
                 async with free:
-                    said = await self._judge.complete(_request(trace, steps, first, new, last))
-                bill += said.bill
-                some, whole = parse(said.answer, last - new)
+                    reply = await self._judge.complete(_request(trace, steps, first, new, last))
+                bill += reply.bill
+                new_scores, whole = parse(reply.answer, last - new)
             except (ModelFailure, ValueError) as error:
                 return Scores(why=f"the judge: {error}", bill=bill)
-            scores += some
+            scores += new_scores
         return Scores(tuple(scores), whole, bill=bill)
 
 
@@ -131,8 +122,11 @@ def _request(trace: Steps, steps: Sequence[str], first: int, new: int, last: int
 
 
 def parse(text: str, steps: int) -> tuple[list[float], float]:
-    """The scores in a judge's reply, whatever stands around them; `ValueError` says what is wrong with them."""
-    found = None
+    """The step scores and the score of the whole in a judge's reply, which may contain other text.
+
+    Raises `ValueError` if they aren't as asked.
+    """
+    reply = None
     start = text.find("{")
     while start >= 0:
         try:
@@ -140,24 +134,24 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
         except (ValueError, RecursionError):
             value, end = None, start + 1
         if isinstance(value, dict) and "steps" in value:
-            found = value
+            reply = value
         start = text.find("{", end)
-    if found is None or not isinstance(found["steps"], list):
+    if reply is None or not isinstance(reply["steps"], list):
         raise ValueError("no scores in the reply")
-    scores = [step.get("score") if isinstance(step, dict) else step for step in found["steps"]]
+    scores = [step.get("score") if isinstance(step, dict) else step for step in reply["steps"]]
     if len(scores) != steps:
         raise ValueError(f"{len(scores)} scores for {steps} steps")
-    return [_share(score) for score in scores], _share(found.get("whole"))
+    return [_score(score) for score in scores], _score(reply.get("whole"))
 
 
-def _share(score: Any) -> float:
+def _score(score: Any) -> float:
     if isinstance(score, bool) or not isinstance(score, int | float) or math.isnan(score) or not 0 <= score <= 1:
-        raise ValueError(f"{score!r:.40} is no score from 0 to 1")
+        raise ValueError(f"{score!r:.40} is not a score from 0 to 1")
     return float(score)
 
 
 class _Judging(Task):
-    """What a judge is asked, as a task: so any model can be one, and the oracle finds no fault."""
+    """Judging as a task, so that any model can do it; the oracle model gives full marks."""
 
     def problem(self, size: int, seed: int) -> Problem:
         raise NotImplementedError

@@ -1,9 +1,9 @@
-"""The true labels of the steps, where a task or the trace itself knows them.
+"""Scores steps with their true labels, if the trace has them or its codec can check them.
 
-In this order: what `tells` says, a function given in Python; the trace's `labels`, true or false or a share for each
-step; its `label`, the first wrong step counted from 0, or -1, as in ProcessBench; and for a trace with its `codec`,
-`task` and `problem`, what that model's codec finds, exactly. The trajectory is whether the answer is `correct`, if the
-trace says so.
+The first of these that applies: `tells`, a function given in Python; the trace's `labels`, one truth value or number
+from 0 to 1 per step; its `label`, the index of the first wrong step, or -1, as in ProcessBench; and, for a trace with
+`codec`, `task` and `problem`, the exact verdicts of that model's codec. The trajectory's score is `correct`, if the
+trace has it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ class Oracle(Reward):
     def _one(self, trace: Steps) -> Scores:
         labels = (self.tells and self.tells(trace)) or given(trace, self.of)
         if labels is None:
-            return Scores(why="nothing is known of its steps")
+            checkable = "problem" in trace.facts and "codec" not in trace.facts
+            return Scores(why="no labels, and no key `codec` to check it with" if checkable else "it has no labels")
         try:
             steps = tuple(float(label) for label in labels)
         except (TypeError, ValueError):
-            return Scores(why=f"its labels are no numbers: {labels!r:.40}")
+            return Scores(why=f"its labels aren't numbers: {labels!r:.40}")
         correct = trace.facts.get("correct")
         return Scores(steps, None if correct is None else float(correct))
 
 
 def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
-    """The labels that come with a trace, or that its task's language finds."""
+    """The labels in a trace, or those that its codec finds; None if there are none."""
     facts, count = trace.facts, len(trace.part(of))
     if isinstance(labels := facts.get("labels"), list | tuple):
         return labels

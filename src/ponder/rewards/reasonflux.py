@@ -1,11 +1,11 @@
-"""ReasonFlux-PRM: a score for each step of thinking and answer, and one for the trajectory.
+"""Scores steps and the trajectory with ReasonFlux-PRM.
 
-Zou et al. 2025 (arXiv 2506.18896), in both published forms; one has a `reward_head.pt` beside its weights.
+Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has a `reward_head.pt` beside its weights.
 
-- 7B reads like Qwen2.5-Math-PRM. The published code never computes the trajectory's score that the paper adds; here it
-  is that of the whole trace as a single step.
-- 1.5B is one linear layer at the last token of question and trace, as they are. A step's score is that of the trace
-  up to it, and the trajectory's that of all of it.
+- 7B has the format of Qwen2.5-Math-PRM. The published code never computes the trajectory's score that the paper adds;
+  here it is the score of the whole trace as a single step.
+- 1.5B has one linear layer, read at the last token of question and trace as plain text. A step's score is that of the
+  trace up to it, and the trajectory's score that of the whole trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Scores, Steps
-from ponder.rewards._weights import Reading, Weighted, Words
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 from ponder.rewards.qwen import MARKER, marked, two_classes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ GAP = "\n\n"  # between steps that are read as one text
 
 @dataclass(frozen=True, kw_only=True)
 class Reasonflux(Weighted):
-    system: str = ""  # the system message; as published, none but what the template itself says
+    system: str = ""  # the system message; the default, as published, is the chat template's own
 
     marker = MARKER
 
@@ -37,10 +37,10 @@ class Reasonflux(Weighted):
     def _head(self) -> str | None:
         from transformers.utils.hub import cached_file
 
-        found = cached_file(self.id, HEAD, revision=self.revision or None, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else str(found)
+        path = cached_file(self.id, HEAD, revision=self.revision or None, _raise_exceptions_for_missing_entries=False)
+        return None if path is None else str(path)
 
-    def network(self, words: Words) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 its head needs none
+    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 not needed
         if self._head is None:
             return two_classes(self)
         import torch
@@ -52,14 +52,14 @@ class Reasonflux(Weighted):
         head = head.to(device=self.device, dtype=states.dtype)
         return states, lambda hidden: head(hidden).squeeze(-1).float().sigmoid()
 
-    def read(self, words: Words, traces: Sequence[Steps]) -> list[Reading]:
-        cut = [(t.question, t.part(self.of)) for t in traces]
-        return marked(words, cut, self.system) if self._head is None else _prefixes(words, cut)
+    def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
+        split = [(t.question, t.part(self.of)) for t in traces]
+        return marked(tokenizer, split, self.system) if self._head is None else _prefixes(tokenizer, split)
 
-    def whole(self, words: Words, traces: Sequence[Steps]) -> list[Reading]:
+    def whole(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         if self._head is not None:
             return []
-        return marked(words, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system)
+        return marked(tokenizer, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system)
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
         rated = super().rate(traces)
@@ -68,12 +68,12 @@ class Reasonflux(Weighted):
         return [replace(scores, trajectory=scores.steps[-1]) if scores.steps else scores for scores in rated]
 
 
-def _prefixes(words: Words, traces: Sequence[tuple[str, Sequence[str]]]) -> list[Reading]:
-    """The texts as they are, each step read at the token in which it ends."""
+def _prefixes(tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]]) -> list[Reading]:
+    """Question and steps as one plain text, each step read at the token that contains its last character."""
     texts = [question + GAP.join(steps) for question, steps in traces]
     ends = []
     for question, steps in traces:
         lengths = [len(question), *(len(GAP) + len(step) for step in steps)]
-        lengths[1] -= len(GAP)  # none before the first
+        lengths[1] -= len(GAP)  # there is no gap before the first step
         ends.append(list(accumulate(lengths)))
-    return [Reading(head, steps) for head, *steps in words.runs(texts, ends)]
+    return [Reading(head, steps) for head, *steps in tokenizer.parts(texts, ends)]

@@ -1,7 +1,7 @@
-"""RLHFlow's PRM: a conversation in which the user says one step a turn and the model answers + or -.
+"""Scores steps with RLHFlow's PRM: the user sends one step per turn, and the model replies + or -.
 
-Xiong et al. 2024 (RLHFlow/Llama3.1-8B-PRM-*). A step's score is the chance of `+` against `-` where the model's turn
-begins; the turns before it hold `+`, as published, whatever their scores were.
+Xiong et al. 2024 (RLHFlow/Llama3.1-8B-PRM-*). A step's score is the probability of `+` against `-` at the start of the
+model's turn. As published, all earlier turns contain `+`, whatever their scores were.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps
-from ponder.rewards._weights import Reading, Weighted, Words
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 from ponder.rewards.shepherd import GOOD, plus_or_minus
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rlhflow(Weighted):
-    def network(self, words: Words) -> tuple[Any, Callable[[Tensor], Tensor]]:
-        return plus_or_minus(self, words)
+    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:
+        return plus_or_minus(self, tokenizer)
 
-    def read(self, words: Words, traces: Sequence[Steps]) -> list[Reading]:
+    def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         turns = ("user", ""), ("assistant", "")
-        user, model, again, _, end = (words.control(part) for part in words.around(*turns, *turns))
-        good = words.token(GOOD)
-        cut = [(t.question, *t.part(self.of)) for t in traces]
-        texts = iter(words.plain([text for question, *steps in cut for text in (question, *steps)]))
-        # The first step of a row stands behind the question, in the same turn.
-        firsts = iter(words.plain([f" {step}" for _, *steps in cut for step in steps]))
+        user, model, again, _, end = (tokenizer.control(part) for part in tokenizer.around(*turns, *turns))
+        good = tokenizer.token(GOOD)
+        split = [(t.question, *t.part(self.of)) for t in traces]
+        texts = iter(tokenizer.plain([text for question, *steps in split for text in (question, *steps)]))
+        # The first step of a row follows the question in the same turn.
+        firsts = iter(tokenizer.plain([f" {step}" for _, *steps in split for step in steps]))
         return [
             Reading(
                 [*user, *next(texts)],
@@ -40,5 +40,5 @@ class Rlhflow(Weighted):
                 back=2,
                 first=[[*next(firsts), *model, good] for _ in steps],
             )
-            for _, *steps in cut
+            for _, *steps in split
         ]

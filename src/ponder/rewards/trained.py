@@ -1,7 +1,7 @@
-"""A reward that `ponder train-reward` made: two heads on any language model, for a step and for the trajectory.
+"""Scores steps and the trajectory with a reward that `ponder make reward` trained: two heads on any language model.
 
-Question and steps are read as plain text with a blank line between. A step's score is that of the first head at its
-last token, which has seen everything up to there; the trajectory's is that of the second at the last of all.
+Question and steps are read as plain text with blank lines between them. A step's score is that of the first head at its
+last token; the trajectory's score is that of the second head at the last token of all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps, UserError
-from ponder.rewards._weights import Reading, Weighted, Words
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,26 +23,26 @@ GAP = "\n\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Weighted):
-    def network(self, words: Words) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 its heads need none
+    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 not needed
         import torch
         from safetensors.torch import load_file
         from transformers import AutoModelForCausalLM
 
         if not (path := Path(self.id) / HEADS).is_file():
-            what = f"{self.id} holds no reward that was trained here: there is no {HEADS}"
-            raise UserError(what, hint="ponder train-reward TRACES -o DIR makes such a folder")
+            what = f"{self.id} isn't a trained reward: it has no {HEADS}"
+            raise UserError(what, hint="ponder make reward TRACES --from MODEL -o DIR trains one")
         saved = load_file(path)
         heads = torch.nn.Linear(saved["weight"].shape[1], 2).to(self.device)
         heads.load_state_dict(saved)
         return self.states(self.load(AutoModelForCausalLM)), lambda hidden: heads(hidden.float()).sigmoid()
 
     def states(self, model: Any) -> Any:
-        """The part of a causal language model that turns tokens into what the heads read."""
+        """The part of a causal language model whose hidden states the heads read."""
         return model.base_model
 
-    def read(self, words: Words, traces: Sequence[Steps]) -> Sequence[Reading | str]:
-        begin = words.tokenizer.bos_token_id
-        start, gap = [] if begin is None else [begin], words.control(GAP)
-        cut = [(t.question, *t.part(self.of)) for t in traces]
-        texts = iter(words.plain([text for trace in cut for text in trace]))
-        return [Reading([*start, *next(texts), *gap], [next(texts) for _ in steps], gap) for _, *steps in cut]
+    def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> Sequence[Reading | str]:
+        begin = tokenizer.base.bos_token_id
+        start, gap = [] if begin is None else [begin], tokenizer.control(GAP)
+        split = [(t.question, *t.part(self.of)) for t in traces]
+        texts = iter(tokenizer.plain([text for trace in split for text in trace]))
+        return [Reading([*start, *next(texts), *gap], [next(texts) for _ in steps], gap) for _, *steps in split]

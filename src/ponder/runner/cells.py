@@ -1,13 +1,14 @@
-"""Cells: one model, under its methods, asked one task at one size. A study is a list of cells.
+"""Cells: a cell is one model with its methods, asked one task at one size. A study is a list of cells.
 
-A cell's key identifies its attempts in the store, so what is in the key decides what is never asked twice.
+The store finds a cell's attempts by its key. Whatever is in the key makes another cell when it changes, with attempts
+of its own; whatever is not in the key can change, and the stored attempts still count.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,30 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of task, size, model and methods, and how many attempts it has."""
+    """One combination of task, size, model and methods, and how many attempts it asks for."""
 
     task: Task
     task_label: str
     size: int
     model: Model
     methods: tuple[Method, ...]
-    base_label: str  # of the model without its methods
+    base_label: str  # the model without its methods
     model_label: str
-    variant_label: str  # like `model_label`, without training seeds
+    variant_label: str  # the model with its methods, without training seeds
     problems: int | None  # None: all that the task has
     samples: int
     seed: int
     memory: Memory
-    search: Search | None = None  # decides whether this size is asked at all
+    search: Search | None = None  # if given, it decides how many attempts this size gets
 
     @cached_property
     def source(self) -> bytes:
-        """Key of the problems: cells with the same source ask the same ones."""
+        """Key of the problems: cells with the same source ask the same problems."""
         return digest(self.task.identity(), self.task.version, self.size, self.seed)
 
     @cached_property
     def key(self) -> bytes:
-        """Key of the attempts, together with a problem's position and a sample's index."""
+        """Key of the cell. With a problem's position and a sample's index it identifies an attempt."""
         memory = [asdict(self.memory)] if self.memory != Memory() else []
         return digest(self.source.hex(), self.model.identity(), [m.identity() for m in self.methods], *memory)
 
@@ -54,27 +55,29 @@ class Cell:
 
     @cached_property
     def training_seeds(self) -> tuple[int, ...]:
+        """One seed per method of the chain that trains."""
         seeds = (m.training_seed() for m in self.methods)
         return tuple(seed for seed in seeds if seed is not None)
 
     def spec(self) -> dict[str, Any]:
-        """The cell as JSON, for the store."""
+        """What the key is made of, as JSON."""
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
         methods = [m.identity() for m in self.methods]
         return {"task": task, "model": self.model.identity(), "methods": methods, "memory": asdict(self.memory)}
 
     def asked(self) -> Iterator[Problem]:
+        """The problems of the cell, in their fixed order."""
         return itertools.islice(self.task.problems(self.size, self.seed), self.problems)
 
     def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
+        """The seed of one request: different for every turn of every attempt."""
         return seed_from(self.key.hex(), problem.id, sample, turn)
 
-    def method_model(self, tell: Callable[[Progress], object] = bool) -> Model:
-        """The model with its methods applied in the study's order; methods that train do so first."""
+    def make_model(self) -> Generator[Progress, None, Model]:
+        """Apply the methods in the study's order, training where one needs it; yields progress, returns the model."""
         model = self.model
         for method in self.methods:
-            for progress in method.make(model):
-                tell(progress)
+            yield from method.make(model)
             model = method.apply(model)
         return model
 

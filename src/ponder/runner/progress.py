@@ -1,6 +1,6 @@
-"""One line on the terminal that says how a run is going; a line every ten seconds where there is no terminal.
+"""The progress of a run: one line on the terminal, redrawn in place; a new line every ten seconds in a log file.
 
-By hand rather than with a library: one line needs none, and redrawing it costs nothing that the run would notice.
+Written by hand: a progress-bar library would do no more than these few lines.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from time import monotonic
 
 from ponder.runner.run import Tally
 
-BAR = 24
+BAR = 24  # characters
 
 
 @contextmanager
 def shown(tally: Tally) -> Iterator[None]:
-    """CacheBudget the line up to date while the run goes on, and leave its last state standing."""
+    """Redraw the line while the block runs, and leave its last state on the screen."""
     live = sys.stderr.isatty()
     ended = threading.Event()
 
@@ -44,13 +44,13 @@ def _write(tally: Tally, *, live: bool) -> None:
 
 
 def line(tally: Tally) -> str:
-    """The state of a run in one line."""
+    """The state of a run as one line: `████░░ 40/100  12/s  0:05 left  8.1k tokens  right 30  wrong 8 …`."""
     if tally.making:
         return "  ".join(f"{key} {value}".replace("_", " ") for key, value in tally.making.items())
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
-    share = done / tally.planned if tally.planned else 1.0
-    bar = ("█" * round(share * BAR)).ljust(BAR, "░")
+    fraction = done / tally.planned if tally.planned else 1.0
+    bar = ("█" * round(fraction * BAR)).ljust(BAR, "░")
     eta = f"  {_clock(left * seconds / done)} left" if done and left else ""
     money = f"  {tally.cost:.2f} spent" if tally.cost else ""
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
@@ -60,7 +60,7 @@ def line(tally: Tally) -> str:
 
 
 def short(number: float) -> str:
-    """A count that the eye takes in: 950, 12.3k, 4.56M."""
+    """A number with three significant digits and a unit: 950, 12.3k, 4.56M."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.3g}{name}"

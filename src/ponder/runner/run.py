@@ -1,8 +1,8 @@
-"""Cells to attempts: the one loop, the same for every model.
+"""Runs a study: asks its models, grades their answers and stores the attempts. One loop serves every kind of model.
 
-It asks as many attempts at once as the model likes to have in flight, grades each as it arrives, and hands them to the
-store in batches. Only what the store doesn't hold yet is asked, so a run resumes where the last one stopped. Memory
-doesn't grow with the number of attempts: problems are made as they are asked, and texts leave with each batch.
+A run keeps `concurrency` requests in progress, grades each answer as it arrives, and stores attempts in batches. It
+asks only what the store doesn't hold, so running a study again resumes it. Memory doesn't grow with the number of
+attempts: problems are generated as they are asked, and texts are dropped once they are stored.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from ponder.runner.study import Study
 
 FLUSH_SECONDS = 0.25
 FLUSH_ATTEMPTS = 512
-CHUNK = 256  # jobs made at once
-FAILURES_IN_A_ROW = 25  # beyond those in flight: the endpoint is down, not busy
+CHUNK = 256  # jobs generated at once
+FAILURES_IN_A_ROW = 25  # on top of the concurrency: after that, the endpoint is down rather than busy
 
 
 class Job(NamedTuple):
     """An attempt to make."""
 
     cell: Cell
-    position: int
+    position: int  # of the problem in the cell's fixed order of problems
     problem: Problem
     sample: int
-    begun: tuple[Completion, ...] = ()  # the turns that an earlier run finished
+    begun: tuple[Completion, ...] = ()  # turns that an earlier run has finished
 
 
 @dataclass
 class Tally:
-    """What a run has done so far, and what it may still spend."""
+    """What a run has done so far, and the most that it may spend."""
 
     planned: int = 0
     stored_before: int = 0
@@ -66,7 +66,7 @@ class Tally:
     max_cost: float | None = None
     started: float = field(default_factory=monotonic)
     failures_in_a_row: int = 0
-    making: Progress | None = None  # how a training stands, while one goes on
+    making: Progress | None = None  # the last report of a training in progress
 
     @property
     def done(self) -> int:
@@ -80,13 +80,13 @@ class Tally:
         self.cost += model.prices.cost(bill) if model.prices else 0.0
         self.failures_in_a_row = self.failures_in_a_row + 1 if attempt.status == "failed" else 0
 
-    def may_start(self, concurrency: int) -> bool:
-        """Whether one more attempt fits under the cap, if those in flight cost what the others did."""
-        share = (self.done + concurrency + 1) / max(1, self.done)
-        over_tokens = self.max_tokens is not None and self.tokens * share > self.max_tokens
-        over_cost = self.max_cost is not None and self.cost * share > self.max_cost
-        # Before the first answer nothing is known of the price: start with a handful, not with all.
-        blind = self.done == 0 and concurrency >= 4 and (self.max_tokens is not None or self.max_cost is not None)
+    def may_start(self, in_flight: int) -> bool:
+        """Whether one more attempt fits under the cap if it and those in flight cost as much as the finished ones."""
+        growth = (self.done + in_flight + 1) / max(1, self.done)
+        over_tokens = self.max_tokens is not None and self.tokens * growth > self.max_tokens
+        over_cost = self.max_cost is not None and self.cost * growth > self.max_cost
+        # The first four attempts tell what one costs; until one of them has ended, no more are started.
+        blind = self.done == 0 and in_flight >= 4 and (self.max_tokens is not None or self.max_cost is not None)
         self.capped = self.done > 0 and (over_tokens or over_cost)
         return not (self.capped or blind)
 
@@ -97,7 +97,7 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
     if cell.problems is not None and len(done) >= cell.problems * cell.samples:
         wanted = itertools.product(range(cell.problems), range(cell.samples))
         if done.issuperset(wanted):
-            return  # without making a single problem: a large puzzle takes a second
+            return  # without generating a problem: a large puzzle takes a second
     begun = store.begun(cell)
     for position, problem in enumerate(cell.asked()):
         for sample in range(cell.samples):
@@ -106,7 +106,7 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
 
 
 async def run(study: Study, store: Store, tally: Tally) -> None:
-    """Make every attempt of the study that the store doesn't hold, within the study's cap."""
+    """Ask whatever the study asks for and the store doesn't hold, within the study's cap."""
     tally.max_tokens, tally.max_cost = study.max_tokens, study.max_cost
     store.record_study(study)
     for _, cells in itertools.groupby(study.cells, key=lambda cell: cell.model_label):
@@ -115,7 +115,7 @@ async def run(study: Study, store: Store, tally: Tally) -> None:
             for asked in _rounds(list(cells), store, tally):
                 jobs = (job for cell in asked for job in pending(cell, store))
                 if (first := next(jobs, None)) is None:
-                    continue  # nothing to ask: don't load weights or open connections
+                    continue  # nothing to ask, so no weights are loaded and no connections opened
                 if model is None:
                     model = await stack.enter_async_context(await _made(asked[0], tally))
                 for cell in asked:
@@ -124,31 +124,37 @@ async def run(study: Study, store: Store, tally: Tally) -> None:
 
 
 async def _made(cell: Cell, tally: Tally) -> Model:
-    """The cell's model, made in a thread, which an interrupted run would wait for: it stops at its next report."""
-    stopped = False
+    """The cell's model, made in a thread. If the run is interrupted, making stops at its next progress report."""
+    interrupted = False
 
-    def tell(report: Progress) -> None:
-        if stopped:
-            raise InterruptedError
-        tally.making = report
+    def make() -> Model:
+        making = cell.make_model()
+        try:
+            while not interrupted:
+                progress = next(making)
+                tally.making = None if interrupted else progress
+        except StopIteration as end:
+            model: Model = end.value
+            return model
+        raise InterruptedError
 
     try:
-        return await asyncio.to_thread(cell.method_model, tell)
+        return await asyncio.to_thread(make)
     finally:
-        stopped, tally.making = True, None
+        interrupted, tally.making = True, None
 
 
 def _rounds(cells: Sequence[Cell], store: Store, tally: Tally) -> Iterator[list[Cell]]:
-    """What to ask of one model together: first all that is known beforehand, then what each search wants next."""
+    """Cells to ask of one model together: first those that are known beforehand, then what each search asks next."""
     yield [cell for cell in cells if cell.search is None]
     for _, group in itertools.groupby((c for c in cells if c.search), key=lambda cell: cell.task_label):
         candidates = {cell.size: cell for cell in group}
         search = next(iter(candidates.values())).search
         assert search is not None
         results: dict[int, tuple[int, int]] | None = None
-        # A round after which nothing has changed was capped, or failed: more of the same would not end.
-        while results != (found := {size: store.score(cell) for size, cell in candidates.items()}) and not tally.capped:
-            results = found
+        # If a round changed nothing, its attempts failed or the cap was reached, and the next would be the same.
+        while results != (scores := {s: store.score(cell) for s, cell in candidates.items()}) and not tally.capped:
+            results = scores
             wanted = search.next(results)
             tally.planned += sum(n for _, n in wanted)
             if wanted:
@@ -171,11 +177,11 @@ async def _work(model: Model, feed: _Feed, writer: _Writer, tally: Tally) -> Non
         tally.count(attempt, model)
         if tally.failures_in_a_row >= FAILURES_IN_A_ROW + model.concurrency:
             what = f"the last {tally.failures_in_a_row} attempts failed: {attempt.why}"
-            raise UserError(what, where=job.cell.model_label, hint="put the model right and run again: it resumes")
+            raise UserError(what, where=job.cell.model_label, hint="repair the model, then run again to resume")
 
 
 class _Feed:
-    """Hands out jobs, made in a thread so that a slow puzzle holds up no answer, for as long as the cap allows."""
+    """Hands out jobs while the cap allows. They are generated in a thread, so that a slow puzzle delays no answer."""
 
     def __init__(self, jobs: Iterator[Job], tally: Tally) -> None:
         self._jobs, self._tally = jobs, tally
@@ -204,7 +210,7 @@ class _Feed:
 
 
 class _Writer:
-    """Gathers finished attempts and stores them a batch at a time, in a thread, and the rest however the run ends."""
+    """Stores attempts in batches, in a thread. However the run ends, nothing that was answered is lost."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -223,7 +229,7 @@ class _Writer:
     async def put(self, done: Done) -> None:
         self._batch.append(done)
         if self._clock.done():
-            await self._clock  # raises what stopped it: a full disk
+            await self._clock  # raises the error that ended it, such as a full disk
         if len(self._batch) >= FLUSH_ATTEMPTS:
             await self._flush()
 
@@ -232,10 +238,10 @@ class _Writer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), FLUSH_SECONDS)
             await self._flush()
-        await self._flush()  # what came in while the last batch was being written
+        await self._flush()  # what arrived while the last batch was written
 
     async def _flush(self) -> None:
-        # One batch at a time: a model that answers faster than the disk writes has to wait for it.
+        # One batch at a time, so that a model which answers faster than the disk can write has to wait.
         async with self._writing:
             batch, self._batch = self._batch, []
             if batch:
@@ -243,14 +249,14 @@ class _Writer:
 
 
 async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
-    """One attempt: every turn asked, and stored as it is answered; then the whole graded."""
+    """Make one attempt: ask every turn, store each as it is answered, and grade the whole."""
     cell, problem = job.cell, job.problem
-    said, past = list[Completion](), list[Message]()
+    replies, past = list[Completion](), list[Message]()
     attempt = Attempt(problem, job.sample, "open", False, "", ())
     for turn, text in enumerate(problem.turns):
         asked = Message("user", text)
         if turn < len(job.begun):
-            said.append(job.begun[turn])
+            replies.append(job.begun[turn])
         else:
             messages = (*problem.opening(), *cell.memory.visible(past), asked)
             seed = cell.attempt_seed(problem, job.sample, turn)
@@ -258,25 +264,25 @@ async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
                 completion = await model.complete(Request(cell.task, problem, messages, seed, job.sample, turn))
             except UserError:
                 raise
-            except Exception as error:  # a crash is no answer either
+            except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
-                attempt = Attempt(problem, job.sample, "failed", False, why[:500], tuple(said), problem.facts)
-                await writer.put(Done(cell, job.position, attempt, stored=len(said)))
+                attempt = Attempt(problem, job.sample, "failed", False, why[:500], tuple(replies), problem.facts)
+                await writer.put(Done(cell, job.position, attempt, stored=len(replies)))
                 return attempt
-            said.append(_clean(completion))
+            replies.append(_storable(completion))
             if turn + 1 < len(problem.turns):
-                await writer.put(Done(cell, job.position, replace(attempt, completions=tuple(said)), stored=turn))
-        past += [asked, cell.memory.reply(cell.task, said[-1])]
+                await writer.put(Done(cell, job.position, replace(attempt, completions=tuple(replies)), stored=turn))
+        past += [asked, cell.memory.reply(cell.task, replies[-1])]
         if turn + 1 < len(problem.turns):
-            # It is stored; hundreds of turns of thinking, times those in flight, would fill the memory.
-            said[-1] = replace(said[-1], thinking="")
-    attempt = graded(cell.task, replace(attempt, completions=tuple(said)))
-    await writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(said) - 1)))
+            # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill the memory.
+            replies[-1] = replace(replies[-1], thinking="")
+    attempt = graded(cell.task, replace(attempt, completions=tuple(replies)))
+    await writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(replies) - 1)))
     return attempt
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
-    """The attempt with the grade that its text deserves. A truncated attempt is wrong: it was paid for in vain."""
+    """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
     grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
     truncated = any(c.stop == "length" for c in attempt.completions)
     status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
@@ -286,13 +292,13 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
 
 
 def _measured(turns: Sequence[Completion]) -> dict[str, float]:
-    """What the model measured on the way, averaged over its turns."""
+    """The model's measurements, averaged over the turns."""
     names = dict.fromkeys(name for turn in turns for name in turn.measures)
     return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
 
 
 def grade_again(study: Study, store: Store) -> int:
-    """Grade the stored text of a study with today's graders; returns how many grades changed."""
+    """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
     changed = 0
     for cell in study.cells:
         changes = [
@@ -305,8 +311,8 @@ def grade_again(study: Study, store: Store) -> int:
     return changed
 
 
-def _clean(completion: Completion) -> Completion:
-    """The completion with text that can be stored and shown: half a surrogate pair can't be."""
+def _storable(completion: Completion) -> Completion:
+    """The completion with text that UTF-8 can encode: a lone surrogate is replaced."""
     try:
         completion.thinking.encode()
         completion.answer.encode()
@@ -317,7 +323,7 @@ def _clean(completion: Completion) -> Completion:
 
 
 def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first real error of a task group."""
+    """The first error inside a group of errors."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

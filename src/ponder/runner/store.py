@@ -1,8 +1,11 @@
-"""Attempts in SQLite: the only file that says SQL.
+"""The store: attempts in an SQLite file. All of Ponder's SQL is here.
 
-Write-ahead logging lets a report read while a run writes. One run writes at a time; the lock is a second, tiny SQLite
-file, because the kernel frees it however the run ends. Commits are batched by the caller and synchronous: what has been
-committed survives `kill -9` and a power cut.
+Write-ahead logging lets a report read while a run writes. Only one run writes at a time; it holds a lock on a second,
+empty SQLite file, which the kernel releases however the process ends. The caller batches attempts, and every commit is
+synchronous: what was committed survives `kill -9` and a power cut.
+
+Opened to write, an older store is upgraded in one transaction. Opened to read, it is left as it is: temporary views
+with the tables' names show its content in the current schema.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.core.lock import acquire
 from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
@@ -39,20 +43,22 @@ CREATE TABLE turn (
     measures TEXT, PRIMARY KEY (attempt, position));
 """
 
-# Details had other names before version 3.
-_NEW_NAMES = """replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'), '"errors":',
-    '"error_rate":')"""
-# What takes a store from each version to the next.
+# Before version 3, the details of `execution` had other names. Other tasks' details are not touched.
+_DETAILS = """CASE WHEN cell IN (SELECT id FROM main.cell WHERE json_extract(spec, '$.task.name') = 'execution')
+    THEN replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'),
+                 '"errors":', '"error_rate":')
+    ELSE details END"""
+# By version: what turns a store of that version into one of the next.
 UPGRADES = {
     1: "ALTER TABLE turn ADD COLUMN measures TEXT;",
-    2: f"ALTER TABLE cell ADD COLUMN made TEXT; UPDATE attempt SET details = {_NEW_NAMES} WHERE details IS NOT NULL;",
+    2: f"ALTER TABLE cell ADD COLUMN made TEXT; UPDATE attempt SET details = {_DETAILS};",  # noqa: S608 our own text
 }
-# The same for reading alone, which changes no file: views that hide the tables of their names.
-OLD_VIEWS = {
+# The same for a store that is only read.
+VIEWS = {
     1: "CREATE TEMP VIEW turn AS SELECT *, NULL AS measures FROM main.turn;",
     2: f"""CREATE TEMP VIEW cell AS SELECT *, NULL AS made FROM main.cell;
-        CREATE TEMP VIEW attempt AS SELECT id, cell, problem, sample, status, correct, why, {_NEW_NAMES} AS details,
-        prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by FROM main.attempt;""",
+        CREATE TEMP VIEW attempt AS SELECT id, cell, problem, sample, status, correct, why, {_DETAILS} AS details,
+        prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by FROM main.attempt;""",  # noqa: S608
 }
 
 PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -65,16 +71,16 @@ PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 
 class Done(NamedTuple):
-    """An attempt on its way into the store or out of it, with a turn or more done."""
+    """An attempt on its way into the store or out of it. A conversation may have turns that are not asked yet."""
 
     cell: Cell
-    position: int  # of the problem among those of its source
+    position: int  # of the problem in the cell's fixed order of problems
     attempt: Attempt
-    stored: int = 0  # how many of its turns the store holds already
+    stored: int = 0  # how many of its turns the store already holds
 
 
 class Store:
-    """A store file, opened to read, or with `lock=True` to write as the only writer."""
+    """An open store. With `lock=True` it can be written to, and no other process can write to it meanwhile."""
 
     def __init__(self, path: Path, *, lock: bool = False) -> None:
         self.path = path
@@ -82,7 +88,9 @@ class Store:
         self._cells: dict[bytes, int] = {}
         self._one_at_a_time = threading.Lock()
         if not lock and not path.is_file():
-            raise UserError(f"there is no store {path}", hint="ponder run STUDY makes one; --store names another")
+            raise UserError(
+                f"there is no store {path}", hint="`ponder run STUDY` creates one; use --store for another path"
+            )
         with self._errors():
             if lock:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,33 +99,25 @@ class Store:
             self._prepare(write=lock)
 
     def _acquire(self) -> sqlite3.Connection:
-        lock = sqlite3.connect(f"{self.path}.lock", isolation_level=None, check_same_thread=False, timeout=0)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            if "locked" not in str(error):
-                raise
-            hint = "wait for that run, or give this one a store of its own with --store"
-            raise UserError(f"another run is writing to {self.path}", hint=hint) from None
+        if (lock := acquire(Path(f"{self.path}.lock"))) is None:
+            hint = "wait until that run has ended, or use another store for this one: --store"
+            raise UserError(f"another run is writing to {self.path}", hint=hint)
         return lock
 
     def _prepare(self, *, write: bool) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
-            what = (
-                f"{self.path} was written by a newer Ponder (store version {version}; this one knows {SCHEMA_VERSION})"
-            )
+            what = f"{self.path} was written by a newer Ponder (store version {version}, known up to {SCHEMA_VERSION})"
             raise UserError(what, hint="pip install -U ponder")
-        steps = range(version, SCHEMA_VERSION) if version else ()
+        older = range(version, SCHEMA_VERSION) if version else ()
         if not write:
-            self._db.executescript("".join(OLD_VIEWS[step] for step in steps))
+            self._db.executescript("".join(VIEWS[v] for v in older))
             self._db.execute("PRAGMA query_only = ON")
             return
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         if version < SCHEMA_VERSION:
-            script = "".join(UPGRADES[step] for step in steps) if version else SCHEMA
+            script = "".join(UPGRADES[v] for v in older) or SCHEMA
             self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
     def __enter__(self) -> Self:
@@ -133,28 +133,25 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """SQLite's complaints, as something that the user can act on."""
+        """Turn SQLite's errors into errors that a user can act on."""
         try:
             yield
         except sqlite3.OperationalError as error:
             if "full" in str(error) or "disk I/O" in str(error):
-                hint = "free some space and run again: everything stored so far is kept"
+                hint = "free some space and run again to resume: everything stored so far is kept"
                 raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
             if "unable to open" in str(error) or "readonly" in str(error):
-                raise UserError(
-                    f"can't open the store {self.path}", hint="check the path and its permissions"
-                ) from None
+                raise UserError(f"can't open the store {self.path}", hint="check the path and permissions") from None
             raise
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{self.path} is not a store: {error}", hint="name another file with --store") from None
+            raise UserError(f"{self.path} is not a store: {error}", hint="use --store for another path") from None
         except OSError as error:
-            raise UserError(
-                f"can't make the store {self.path}: {error.strerror}", hint="--store names another"
-            ) from None
+            what = f"can't create the store {self.path}: {error.strerror}"
+            raise UserError(what, hint="use --store for another path") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, durable, one thread at a time."""
+        """A durable transaction, in one thread at a time; rolled back if an error is raised inside."""
         with self._one_at_a_time, self._errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -167,12 +164,13 @@ class Store:
                 raise
 
     def record_study(self, study: Study) -> None:
+        """Store the study as it is run now, for the record."""
         with self._errors():
             row = (study.name, json.dumps(study.resolved(), default=str))
             self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row)
 
     def add(self, batch: Sequence[Done]) -> None:
-        """Store finished attempts in one durable transaction. A failed attempt gives way to any later one."""
+        """Store attempts in one durable transaction. An attempt with the same key is replaced."""
         with self._transaction():
             for done in batch:
                 self._add(done)
@@ -191,11 +189,11 @@ class Store:
         bill = Bill() if attempt.status == "open" else attempt.bill
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*key, *graded, *_bill(bill))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
-            # Compressed, thinking takes a third of the bytes and 30 µs; answers stay readable with any SQLite tool.
+            # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            said = (row_id, position, thinking, turn.answer, turn.stop)
+            reply = (row_id, position, thinking, turn.answer, turn.stop)
             measures = json.dumps(dict(turn.measures)) if turn.measures else None
-            self._db.execute(PUT_TURN, (*said, *_bill(turn.bill), measures))
+            self._db.execute(PUT_TURN, (*reply, *_bill(turn.bill), measures))
 
     def _cell_id(self, cell: Cell) -> int:
         if cell.key not in self._cells:
@@ -205,14 +203,14 @@ class Store:
         return self._cells[cell.key]
 
     def record_made(self, cell: Cell, made: Mapping[str, float]) -> None:
-        """Store what making a cell's model cost, once for the cell."""
+        """Store what making the weights of a cell's model cost."""
         if made:
             with self._transaction():
                 row = (json.dumps(dict(made)), self._cell_id(cell))
                 self._db.execute("UPDATE cell SET made = ? WHERE id = ?", row)
 
     def _made(self, cell: Cell) -> dict[str, float]:
-        """What making a cell's model cost; before version 3 it was copied into the details of every attempt."""
+        """What making the weights cost. Before version 3 this was in the details of every attempt, as `made_…`."""
         row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (cell.key,)).fetchone()
         if row is None or row[1]:
             return json.loads(row[1]) if row else {}
@@ -226,20 +224,20 @@ class Store:
         return int(row[0]) if row else None
 
     def done(self, cell: Cell) -> set[tuple[int, int]]:
-        """Position and sample of each attempt of a cell that needn't be made again."""
+        """Position and sample of each attempt that is finished; failed ones are not."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status NOT IN ('failed', 'open')"""
         with self._one_at_a_time:
             return set(self._db.execute(sql, (self._find(cell),)))
 
     def score(self, cell: Cell) -> tuple[int, int]:
-        """How many answers of a cell are right, of how many."""
+        """How many answers of a cell are right, and how many there are."""
         sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
         right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
         return int(right), int(answers)
 
     def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
-        """By position and sample: the finished turns of the conversations that were cut short."""
+        """The finished turns of each conversation that was interrupted or failed, by position and sample."""
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
         with self._one_at_a_time:
@@ -247,7 +245,7 @@ class Store:
             return {(position, sample): tuple(self._turns(attempt)) for position, sample, attempt in cut}
 
     def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
-        """How many answers these cells have, and what they cost together."""
+        """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
         sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
@@ -259,7 +257,7 @@ class Store:
         return answers, bill
 
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
-        """What statistics need of the attempts that a study asks for, without their text."""
+        """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = """SELECT attempt.id, name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens,
                  seconds, counted_by, details FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
@@ -273,7 +271,7 @@ class Store:
                 yield Outcome._make((*labels, *graded, *cost, known, attempt, *model))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
-        """The attempts of a cell, whole, or the first few of them."""
+        """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
         sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
@@ -292,7 +290,7 @@ class Store:
             yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
 
     def regrade(self, changes: Iterable[Done]) -> None:
-        """Replace the grades of stored attempts; texts and bills stay as they are."""
+        """Replace the grades of stored attempts. Texts and bills are not changed."""
         sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
                  AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)"""
         with self._transaction():
@@ -304,14 +302,8 @@ class Store:
 
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
-    # Milliseconds are as fine as a shared network allows, and shorter on disk.
-    return (
-        bill.prompt_tokens,
-        bill.thinking_tokens,
-        bill.answer_tokens,
-        round(bill.seconds, 3),
-        bill.counted_by,
-    )
+    # Milliseconds: finer would be noise, and take more bytes.
+    return bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens, round(bill.seconds, 3), bill.counted_by
 
 
 def _limit(cell: Cell) -> int:

@@ -1,7 +1,7 @@
-"""A study: tasks × models × methods, and the figures to draw from them, read from TOML.
+"""A study: the tasks to ask, the models and methods to ask, and the figures to draw. It is read from a TOML file.
 
-A list is a sweep, except where a plugin's setting is itself a list. Every error names its place in the file and the
-nearest thing that would have been right.
+A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the file and, for an
+unknown key or name, the nearest known one.
 """
 
 from __future__ import annotations
@@ -24,24 +24,31 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
-TASK_KEYS = ("size", "remember", "window", "search", "target", "largest")  # of every [[task]], beside its own settings
+TASK_KEYS = (
+    "size",
+    "remember",
+    "window",
+    "search",
+    "target",
+    "largest",
+)  # that every [[task]] has, besides its settings
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study file's content. Tables keep the shape they have in TOML, so a study can be written in Python as well."""
+    """The content of a study file. In Python, `Study(task=[{…}], model=[{…}])` takes the same tables."""
 
     task: Sequence[Table]
     model: Sequence[Table]
     figure: Sequence[Table] = ()
     train: Sequence[Table] = ()  # what methods train on, as in [[task]]; by default other problems of the same tasks
-    title: str = ""  # of the report
-    question: str = ""  # that the study answers
+    title: str = ""  # title of the report
+    question: str = ""  # the question that the study answers
     samples: int = 1  # attempts per problem
-    problems: int | None = None  # per size; by default 20, or all of a fixed set
-    seed: int = 0  # of the problems
-    max_tokens: int | None = None  # a run stops before it spends more, prompt tokens included
-    max_cost: float | None = None  # the same in money, by the models' `prices`
+    problems: int | None = None  # problems per size; by default 20, or all of a fixed set
+    seed: int = 0  # seed of the problems
+    max_tokens: int | None = None  # cap: a run stops before it spends more tokens, prompt tokens included
+    max_cost: float | None = None  # cap in money, computed from the models' `prices`
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
@@ -51,17 +58,14 @@ class Study:
         """Read a built-in study by its name, or a study file by its path."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
-            raise UserError(
-                f"there is no study `{name}`",
-                hint=plugins.nearest(name, built_in()) + " (or give a path ending in .toml)",
-            )
+            hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
+            raise UserError(f"there is no study `{name}`", hint=hint)
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
             content = tomllib.loads(path.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"this is not TOML: {error}", where=where, hint="docs/reference/studies.md has examples"
-            ) from None
+            hint = "docs/reference/studies.md has examples"
+            raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
         for setting in settings:
             assign(content, setting)
         return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
@@ -70,18 +74,18 @@ class Study:
     def from_table(
         cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
     ) -> Study:
+        """Check the content of a study file and build the study. `where` names the file in errors."""
         known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                raise UserError(
-                    f"a study has no key `{key}`", where=f"{where}: {key}", hint=plugins.nearest(key, known)
-                )
+                what, hint = f"a study has no key `{key}`", plugins.nearest(key, known)
+                raise UserError(what, where=f"{where}: {key}", hint=hint)
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
                 raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
-        for i, table in enumerate(content.get("figure", ())):  # by name only: drawing is slow to load
+        for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
             figure = str(table.get("name"))
             with error_at(f"{where}: figure[{i}].name"):
                 if not figure.endswith(".py") and figure not in plugins.names("figures"):
@@ -89,27 +93,24 @@ class Study:
         study = cls(**content, name=name, where=where, folder=folder or Path())
         for key in ("samples", "problems", "max_tokens", "max_cost"):
             if (number := getattr(study, key)) is not None and number <= 0:
-                raise UserError(f"{key} must be at least 1, not {number}", where=f"{where}: {key}")
+                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{where}: {key}")
         return study
 
     def resolved(self) -> dict[str, Any]:
-        """The study as it is after defaults and `--set`, for the record."""
+        """The study with defaults and `--set` applied, for the record."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Everything to run, one model after the other."""
+        """Every cell of the study, model by model."""
         tasks = list(self._tasks(self.task, "task"))
         cells = []
         labels = set[str]()
         for model, methods, names in self._models():
             base, label, variant = names
             if label in labels:
-                raise UserError(
-                    f"two models would share the name `{label}`",
-                    where=f"{self.where}: model",
-                    hint="give each [[model]] a `label`",
-                )
+                what, hint = f"two models are both called `{label}`", "give each [[model]] a `label`"
+                raise UserError(what, where=f"{self.where}: model", hint=hint)
             labels.add(label)
             for task, size, memory, task_label, search in tasks:
                 with error_at(f"{self.where}: model `{label}`"):
@@ -122,13 +123,12 @@ class Study:
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """The figures that the study asks for."""
+        """The figures to draw."""
         figures: list[Figure] = []
         for i, given in enumerate(self.figure):
             where = f"{self.where}: figure[{i}]"
-            figures += [
-                build("figures", table, where, self.folder) for table, _ in sweep("figures", given, where, self.folder)
-            ]
+            tables = sweep("figures", given, where, self.folder)
+            figures += [build("figures", table, where, self.folder) for table, _ in tables]
         return tuple(figures)
 
     def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
@@ -144,14 +144,14 @@ class Study:
                     yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered}), search
 
     def _search(self, table: Table, where: str) -> Search | None:
-        """The search for the largest size, if the table asks for one instead of naming sizes."""
+        """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
         if "search" not in table:
             return None
-        from ponder.runner.search import Search  # loads NumPy, which nothing else here needs
+        from ponder.runner.search import Search  # imports NumPy, which nothing else here needs
 
         convert(table["search"], Literal["max"], f"{where}.search", self.folder)
         if "size" in table:
-            raise UserError("a search finds its own sizes", where=f"{where}.size", hint="leave out size, or search")
+            raise UserError("a search chooses its own sizes", where=f"{where}.size", hint="remove `size` or `search`")
         target = convert(table.get("target", 0.8), float, f"{where}.target", self.folder)
         largest = convert(table.get("largest", 4096), int, f"{where}.largest", self.folder)
         with error_at(where):
@@ -173,7 +173,7 @@ class Study:
                 yield Memory(**settings), swept
 
     def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], tuple[str, str, str]]]:
-        """Each model with its chain of methods, and its labels: without methods, with them, without training seeds."""
+        """Each model, its chain of methods, and its labels: without methods, with them, and without training seeds."""
         for i, table in enumerate(self.model):
             where = f"{self.where}: model[{i}]"
             settings = {k: v for k, v in table.items() if k != "method"}
@@ -183,16 +183,17 @@ class Study:
                 base = _label(model.label or model.title(), swept)
                 for links in chains:
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
-                    named = [(method, dict(swept_here)) for method, (_, swept_here) in zip(methods, links, strict=True)]
-                    label = " + ".join([base, *(_label(method.title(), keys) for method, keys in named)])
-                    for method, keys in named:
-                        if method.training_seed() is not None:
-                            keys.pop("seed", None)
-                    variant_label = " + ".join([base, *(_label(method.title(), keys) for method, keys in named)])
-                    yield model, methods, (base, label, variant_label)
+                    parts, seedless = [base], [base]
+                    for method, (_, chosen) in zip(methods, links, strict=True):
+                        trains = method.training_seed() is not None
+                        parts.append(_label(method.title(), chosen))
+                        seedless.append(
+                            _label(method.title(), {k: v for k, v in chosen.items() if not (trains and k == "seed")})
+                        )
+                    yield model, methods, (base, " + ".join(parts), " + ".join(seedless))
 
     def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
-        """Each variant of a chain of methods."""
+        """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
         places = (f"{where}.method[{j}]" for j in range(len(chain)))
         yield from itertools.product(
             *(sweep("methods", method, place, self.folder) for method, place in zip(chain, places, strict=True))
@@ -204,7 +205,7 @@ class Study:
 
     @cached_property
     def training_problems(self) -> tuple[TrainingProblems, ...]:
-        """What methods may train on."""
+        """What methods may train on: problems that the study doesn't ask."""
         asked = [
             (task, size, search.most if search else self._problems(task))
             for task, size, _, _, search in self._tasks(self.task, "task")
@@ -223,7 +224,7 @@ class Study:
 
 
 def _chains(table: Table) -> Sequence[Sequence[Table]]:
-    """The chains of methods of a model table: one chain, or a list of chains."""
+    """The chains of methods in a model's table, which may hold one chain or a list of chains."""
     given = table.get("method", [])
     given = given if isinstance(given, list | tuple) else [given]
     return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
@@ -235,6 +236,6 @@ def built_in() -> dict[str, str]:
 
 
 def _label(name: str, swept: Table) -> str:
-    # A plugin inside a plugin is named by its settings: { name = "qwen", size = "small" } as `qwen small`.
-    said = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
-    return name + "".join(f" {k}={v}" for k, v in said.items())
+    # A plugin inside a plugin is shown by its values: { name = "qwen", size = "small" } as `qwen small`.
+    shown = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
+    return name + "".join(f" {k}={v}" for k, v in shown.items())

@@ -1,5 +1,5 @@
-"""Attempts in, estimates out: clustered by problem, seeded, never a bare number.
+"""Statistics: outcomes in, estimates out, each with an interval clustered by problem.
 
-data = columns(outcomes)  # one task, one model
+data = columns(outcomes)  # of one task and one model
 by_size(data), effort(data), critical_size(data)
 """

@@ -1,8 +1,8 @@
-"""Accuracy and tokens at each size, with intervals that know that attempts at one problem hang together.
+"""Accuracy and tokens at each size, with intervals for attempts that are correlated within a problem.
 
-Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who put theirs into
-Clopper-Pearson, which is longer than it need be. It differs from theirs near 0 % and 100 %, where few problems
-show how attempts hang together: there the sample is nearly as small as it may be, one attempt a problem.
+Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who use it with Clopper-Pearson,
+whose intervals are wider than necessary. The effective size differs from theirs near 0 % and 100 %, where too few
+problems show how strongly attempts are correlated: there it approaches its minimum, the number of problems.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from ponder.stats.distributions import t_quantile, z_quantile
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """What one model did at one size. `graded`, `unparsed` and `truncated` add up to the attempts."""
+    """Results of one model at one size. `graded`, `unparsed` and `truncated` add up to the attempts."""
 
     size: float
     accuracy: Estimate
-    tokens: Estimate  # the mean of the thinking tokens spent, truncated attempts as far as they came
-    median: Estimate  # of the thinking tokens wanted: a truncated attempt wanted more than it got
+    tokens: Estimate  # mean of the thinking tokens spent; a truncated attempt counts what it spent
+    median: Estimate  # median of the thinking tokens needed; a truncated attempt needed more than it spent
     graded: int
     unparsed: int
     truncated: int
-    failed: int  # left out of every estimate
+    failed: int  # excluded from every estimate
 
 
 def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
-    """The share that is correct; `problem` says which attempts belong together."""
+    """The fraction correct; `problem` is the number of each attempt's problem."""
     n, problems = len(correct), len(np.unique(problem))
     if n == 0:
         return Estimate(math.nan, 0.0, 1.0, 0, 0)
     right = int(correct.sum())
-    if problems == 1:  # the others may be anything
+    if problems == 1:  # says nothing about other problems
         return Estimate(right / n, 0.0, 1.0, n, 1)
     low, high = wilson(right / n, _effective(correct, problem, level), level)
     return Estimate(right / n, low, high, n, problems)
@@ -64,36 +64,44 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
 
 
 def _variance_of_mean(values: Floats, problem: Ints) -> float:
-    """Linearised, between problems, for at least two of them; they may be of any number of attempts."""
+    """The variance of the mean between at least two problems, linearised, so that attempts per problem may vary."""
     totals = np.bincount(problem, weights=values - values.mean())
     problems = len(np.unique(problem))
     return float(totals @ totals) / len(values) ** 2 * problems / (problems - 1)
 
 
 def _effective(correct: Bools, problem: Ints, level: float) -> float:
-    """How many independent attempts would tell as much, for at least two problems."""
-    n, problems, share = len(correct), len(np.unique(problem)), float(correct.mean())
-    # How much attempts hang together shows only in problems with the rarer outcome: few of them show little, and at
-    # 0 % or 100 % there are none. Without this, one slip among 80 attempts would give a shorter interval than none.
-    shown = len(np.unique(problem[correct == (share < 0.5)]))
-    most = problems + (n - problems) * shown / (shown + 5)
+    fraction = float(correct.mean())
+    rarer = len(np.unique(problem[correct == (fraction < 0.5)]))
     variance = _variance_of_mean(correct.astype(np.float64), problem)
+    return effective_sample(fraction, variance, len(correct), len(np.unique(problem)), rarer, level)
+
+
+def effective_sample(fraction: float, variance: float, attempts: int, problems: int, rarer: int, level: float) -> float:
+    """How many independent attempts carry as much information as these, at two problems or more.
+
+    Only problems with the rarer outcome (`rarer` of them) show how strongly attempts are correlated: few show little,
+    and at 0 % or 100 % there are none. Without that limit, one error in 80 attempts would give a narrower interval
+    than none.
+    """
+    most = problems + (attempts - problems) * rarer / (rarer + 5)
     if variance == 0.0:
         return most
     upper = (1 + level) / 2
-    few = z_quantile(upper) / t_quantile(upper, problems - 1)
-    return min(most, share * (1 - share) / variance * few**2)
+    few_problems = z_quantile(upper) / t_quantile(upper, problems - 1)
+    return min(most, fraction * (1 - fraction) / variance * few_problems**2)
 
 
-def wilson(share: float, n: float, level: float) -> tuple[float, float]:
+def wilson(fraction: float, n: float, level: float) -> tuple[float, float]:
+    """Wilson's score interval of a fraction of n independent attempts."""
     z2 = z_quantile((1 + level) / 2) ** 2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
+    middle = (fraction + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (fraction * (1 - fraction) / n + z2 / (4 * n**2))) / (1 + z2 / n)
+    return min(fraction, max(0.0, middle - half)), max(fraction, min(1.0, middle + half))
 
 
 def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0.0) -> Estimate:
-    """The mean of something that is never below `least`, such as tokens."""
+    """The mean of a quantity that is never below `least`, such as tokens."""
     n, problems = len(values), len(np.unique(problem))
     if problems < 2:
         return Estimate(float(values.mean()) if n else math.nan, least, math.inf, n, problems)
@@ -103,7 +111,7 @@ def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0
 
 
 def _median(data: Columns, level: float) -> Estimate:
-    """Woodruff's interval: the values at the ends of the interval of the share that lies below the median."""
+    """The median with Woodruff's interval: the quantiles at the ends of the interval of the fraction below it."""
     n, problems = len(data), data.problems
     if n == 0:
         return Estimate(math.nan, 0.0, math.inf, 0, 0)
@@ -114,6 +122,6 @@ def _median(data: Columns, level: float) -> Estimate:
     below = np.where(data.truncated, math.inf, data.tokens) <= tokens[(n - 1) // 2]
     low, high = wilson(0.5, _effective(below, data.problem, level), level)
     ends = tokens[max(0, math.ceil(n * low) - 1)], tokens[min(n - 1, math.floor(n * high))]
-    # With more than half of the attempts cut off, even the low end may be unknown: it is what they got at least.
+    # With more than half of the attempts truncated, even the low end may be unknown: they spent at least this much.
     least = float(min(ends[0], data.tokens.max()))
     return Estimate(middle, least, float(ends[1]), n, problems)

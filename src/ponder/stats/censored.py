@@ -1,10 +1,10 @@
-"""Truncated attempts in a least-squares fit: each counts as "more than it got".
+"""Least squares with truncated attempts as censored observations: each needed more tokens than it spent.
 
-Tokens are taken as normal about the fitted mean, with a spread that is a power of size, and censored where an attempt
-was cut off (Tobin 1958, who has one spread for all). What the cut-off ones would have used is replaced by its
-expectation and the mean is fitted by plain least squares, until neither moves: with nothing truncated that is plain
-least squares, with one spread for all it is Tobin's maximum likelihood. Tails heavier than the normal's would
-need more than this adds.
+A Tobit model (Tobin 1958) in which the standard deviation is a power of size instead of constant: tokens are normal
+around the fitted mean, and censored where an attempt was truncated. The fit alternates between replacing what a
+truncated attempt would have spent by its expectation, and least squares, until neither changes. Without truncated
+attempts this is ordinary least squares; with a constant standard deviation it is Tobin's maximum likelihood. If tokens
+have heavier tails than the normal distribution, the correction is too small.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from ponder.stats.least_squares import search
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """The last Newton step: its weighted least-squares fit is the fit itself, and redrawing attempts repeats it."""
+    """The last Newton step as a weighted least-squares problem, which the bootstrap repeats for each replicate."""
 
-    rows: Floats  # an attempt's weight, its weight times its response, its part in the spread's two parameters
-    shift: Floats  # sizes × 2: how the weighted responses at a size move with those two parameters
+    rows: Floats  # per attempt: weight, weight times response, influence on the two parameters of the spread
+    shift: Floats  # sizes × 2: how the weighted responses at a size change with those two parameters
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
     design: Floats
-    powers: Floats  # sizes × 2: the spread's design, on the scale of logarithms
+    powers: Floats  # sizes × 2: design matrix of the log spread
     mean: Floats
     spread: Floats
 
 
 def working(data: Columns, designs: Sequence[Floats]) -> Working:
-    """For the best of the designs; weight 1 and response `tokens` unless an attempt was truncated."""
+    """For the best of the designs. An attempt that was not truncated has weight 1 and response `tokens`."""
     sizes, cut = np.unique(data.size), data.truncated
     rows = np.column_stack([np.ones(len(data)), data.tokens, np.zeros((len(data), 2))])
     if not cut.any():
@@ -49,7 +49,7 @@ def working(data: Columns, designs: Sequence[Floats]) -> Working:
     weight, excess = _beyond(x)
     rows[cut, 0] = weight[cut]
     rows[cut, 1] = (weight * mean + spread * excess)[cut]
-    # How the equations for the mean and for the spread move with each other's parameters.
+    # Derivatives of the score equations of mean and spread by each other's parameters.
     mean_by_shape = np.where(cut, spread * (excess - x * weight), 0.0)
     shape_score = np.where(cut, x * excess, x**2 - 1)
     shape_by_mean = np.where(cut, excess + x * weight, 2 * x) / spread
@@ -72,14 +72,14 @@ def working(data: Columns, designs: Sequence[Floats]) -> Working:
 
 
 def _beyond(x: Floats) -> tuple[Floats, Floats]:
-    """Of a standard normal known to exceed x: the information about its mean, and its expectation."""
+    """For a standard normal variable above x: the Fisher information about its mean, and its expectation."""
     excess = hazard(x)
     return np.clip(excess * (excess - x), 1e-9, 1.0), excess
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Attempts cut off at the same size and count are one cell; a common cap leaves one cell a size."""
+    """Truncated attempts grouped by size and token count; a common budget gives one group per size."""
 
     size_of: Ints
     cap: Floats
@@ -108,7 +108,7 @@ def _fit(data: Columns, size_of: Ints, designs: Sequence[Floats]) -> _Fit:
         spread = np.maximum(np.exp(powers @ shape), 1e-3 * scale)
         x = (cells.cap - mean[cells.size_of]) / spread[cells.size_of]
         information, excess = _beyond(x)
-        # Too short a step is safe, too long a one is not.
+        # A floor on the information keeps steps short: a short step only needs more iterations, a long one may diverge.
         weight = seen_n + cells.summed(np.maximum(information, 0.2), sizes)
         pull = seen_sum - seen_n * mean + spread * cells.summed(excess, sizes)
         best = search((mean + pull / weight)[None], weight, designs)

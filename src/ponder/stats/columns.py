@@ -1,4 +1,4 @@
-"""Outcomes of one task and one model as NumPy columns, sorted, so that their order can't move a number."""
+"""Outcomes of one task and one model as NumPy columns, sorted so that no estimate depends on their order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One row an attempt that got an answer; failed attempts are only counted."""
+    """One row per attempt that ended with an answer or a truncation; failed attempts are only counted."""
 
     size: Floats
-    problem: Ints  # 0, 1, 2, … in order of size: problems are nested in sizes
+    problem: Ints  # number of the problem: 0, 1, 2, … in order of size
     correct: Bools
     unparsed: Bools
     truncated: Bools
-    tokens: Floats  # thinking tokens; of a truncated attempt only a lower bound of what it wanted
+    tokens: Floats  # thinking tokens; for a truncated attempt a lower bound of what it needed
     failed_size: Floats  # the sizes of the failed attempts
 
     def __len__(self) -> int:
@@ -36,48 +36,49 @@ class Columns:
         return int(self.problem[-1]) + 1 if len(self) else 0
 
     def where(self, rows: Bools) -> Columns:
-        """These rows only, with the problems that are left numbered afresh."""
+        """These rows only, with their problems renumbered from 0."""
         problem = np.unique(self.problem[rows], return_inverse=True)[1].astype(np.int64)
         parts = (self.correct[rows], self.unparsed[rows], self.truncated[rows], self.tokens[rows])
         return Columns(self.size[rows], problem, *parts, self.failed_size)
 
     @property
     def size_of_problem(self) -> Ints:
-        """For each problem, which of the sizes, counted from 0, is its own."""
+        """For each problem, the index of its size."""
         first = np.unique(self.problem, return_index=True)[1]
         return np.unique(self.size[first], return_inverse=True)[1].astype(np.int64)
 
 
-def columns(outcomes: Sequence[Outcome]) -> Columns:
+def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes that did not fail, sorted by size and problem; an error if they mix tasks or models."""
     if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
         raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
-    rows = sorted(
-        (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct) for o in outcomes if o.status != "failed"
-    )
-    numbers: dict[tuple[int, str], int] = {}
-    problem = [numbers.setdefault((size, name), len(numbers)) for size, name, *_ in rows]
-    status = np.array([row[4] for row in rows], dtype="U9")
-    truncated, unparsed = status == "truncated", status == "unparsed"
+    ended = (o for o in outcomes if o.status not in ("failed", "open"))
+    return sorted(ended, key=lambda o: (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct))
+
+
+def columns(outcomes: Sequence[Outcome]) -> Columns:
+    rows = one_series(outcomes)
+    truncated, unparsed = (np.array([o.status == s for o in rows], dtype=np.bool_) for s in ("truncated", "unparsed"))
     return Columns(
-        size=np.array([row[0] for row in rows], dtype=np.float64),
-        problem=np.array(problem, dtype=np.int64),
-        # The pipeline never calls these right; here it can't.
-        correct=np.array([row[5] for row in rows], dtype=np.bool_) & ~truncated & ~unparsed,
+        size=np.array([o.size for o in rows], dtype=np.float64),
+        problem=clusters(rows),
+        # Graders never mark truncated or unparsed attempts correct; this makes sure.
+        correct=np.array([o.correct for o in rows], dtype=np.bool_) & ~truncated & ~unparsed,
         unparsed=unparsed,
         truncated=truncated,
-        tokens=np.array([row[3] for row in rows], dtype=np.float64),
+        tokens=np.array([o.thinking_tokens for o in rows], dtype=np.float64),
         failed_size=np.array(sorted(o.size for o in outcomes if o.status == "failed"), dtype=np.float64),
     )
 
 
 def summed(values: Floats | Bools, group: Ints) -> Floats:
-    """Sums by group, or for a matrix of each of its columns; groups are numbered from 0."""
+    """Sums by group, of a vector or of each column of a matrix; groups are numbered from 0."""
     if values.ndim == 2:
         return np.column_stack([summed(column, group) for column in values.T])
     return np.bincount(group, weights=values).astype(np.float64)
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem."""
-    names = [f"{o.size} {o.problem}" for o in outcomes]
-    return np.unique(np.array(names, dtype=np.str_), return_inverse=True)[1].astype(np.int64)
+    """The number of each outcome's problem, in the order in which they first appear."""
+    numbers: dict[tuple[int, str], int] = {}
+    return np.array([numbers.setdefault((o.size, o.problem), len(numbers)) for o in outcomes], dtype=np.int64)

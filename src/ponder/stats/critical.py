@@ -1,11 +1,12 @@
-"""The size at which a model is right half of the time: a psychometric curve through accuracy against size.
+"""The critical size, at which accuracy falls below 50 %, from a psychometric curve of accuracy against size.
 
 p(size) = (1 - lapse) · logistic(slope · (log c - log size)), lapse in [0, 0.2], by maximum likelihood; after Wichmann &
 Hill (2001), with the critical size where p itself, not the logistic, is one half.
 
-The interval is the wider of two at each end. Redrawing problems sees that attempts at one problem hang together. The
-profile likelihood sees that 20 right of 20 is not certainty, and that between two sizes of a cliff nothing is known.
-Beyond the sizes measured nothing is invented: an end that lies there is open, a value that lies there is nan.
+Each end of the interval is the wider of two. The bootstrap over problems accounts for attempts that are correlated
+within a problem. The profile likelihood accounts for the uncertainty that is left at 20 right of 20, and between the
+two sizes where accuracy drops from 100 % to 0 %. Nothing is extrapolated: an end beyond the sizes measured is open, and
+a value beyond them is nan.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ponder.stats.distributions import z_quantile
 
 @dataclass(frozen=True, slots=True)
 class Critical:
-    """`size` has nan for a value where accuracy doesn't cross one half within the sizes measured."""
+    """The value of `size` is nan if accuracy does not cross 50 % within the sizes measured."""
 
     size: Estimate
     slope: Estimate  # of the logit, in units of log size
-    lapse: Estimate  # the share of attempts wrong at any size
-    curve: Curve | None  # None: fewer than two sizes, or sizes without a logarithm
+    lapse: Estimate  # the fraction of attempts that is wrong at any size
+    curve: Curve | None  # None: fewer than two sizes, or a size of 0, which has no logarithm
 
 
 def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Critical:
@@ -40,7 +41,7 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
     size_of, log_size = data.size_of_problem, np.log(sizes)
     total = summed(counts, size_of)
     row, effect = _flat(total[None]), _design_effect(counts, size_of, total)
-    # Half of a chi-squared of three degrees exceeds 12 once in 40,000 times: no replicate's best lies further.
+    # Half of a chi-squared with three degrees of freedom exceeds 12 once in 40,000 times: replicates stay within.
     grid = _zoom(_box(log_size), row[0], log_size, within=12 * effect)
     table = _table(grid, log_size)
     best, top = _climb(grid, table, row[0], log_size)
@@ -56,8 +57,8 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
 
     sizes = np.unique(data.size)
     x = drawing_sizes(sizes)
-    value = _share(best[None], np.log(x))[0]
-    low, high = _wider(_share(likely, np.log(x)), _share(redrawn, np.log(x)), level)
+    value = _accuracy(best[None], np.log(x))[0]
+    low, high = _wider(_accuracy(likely, np.log(x)), _accuracy(redrawn, np.log(x)), level)
     size, slope = (estimate(math.exp(best[i]), np.exp(likely[:, i]), np.exp(redrawn[:, i])) for i in (0, 1))
     shallowest, steepest = np.exp(_box(np.log(sizes))[:, 1])
     cliff = slope.high >= steepest * (1 - 1e-9)
@@ -80,7 +81,7 @@ def _wider(likely: Floats, redrawn: Floats, level: float) -> tuple[Floats, Float
 
 
 def _within(critical: Estimate, sizes: Floats, cliff: bool) -> Estimate:
-    """Nothing is claimed beyond the sizes measured, nor, at what may be a cliff, between two of them."""
+    """Opens the ends beyond the sizes measured; at a possible cliff, widens the interval to the sizes around it."""
     first, last = float(sizes[0]), float(sizes[-1])
     low, high = min(critical.low, last), max(critical.high, first)
     if cliff:
@@ -88,7 +89,7 @@ def _within(critical: Estimate, sizes: Floats, cliff: bool) -> Estimate:
         high = float(sizes[int(np.searchsorted(sizes, high))]) if high <= last else high
     return replace(
         critical,
-        # A size of exactly one half may miss it by rounding.
+        # Where accuracy is exactly 50 % at the first or last size, rounding may put the value just outside.
         value=critical.value if first * (1 - 1e-6) <= critical.value <= last * (1 + 1e-6) else math.nan,
         low=low if low >= first else 0.0,
         high=high if high <= last else math.inf,
@@ -96,24 +97,24 @@ def _within(critical: Estimate, sizes: Floats, cliff: bool) -> Estimate:
 
 
 def _box(log_size: Floats) -> Floats:
-    """The least and the most of each parameter: log of the critical size, log of the slope, lapse."""
+    """Bounds of the parameters: log of the critical size, log of the slope, lapse."""
     first, last = log_size[0], log_size[-1]
     span, gap = last - first, float(np.diff(log_size).min())
-    # The slope goes from hardly any fall over all sizes to a cliff between the two nearest ones.
+    # The slope ranges from almost flat over all sizes to a cliff between the two nearest ones.
     return np.array([[first - span, math.log(0.5 / span), 0.0], [last + span, math.log(10 / gap), 0.2]])
 
 
 def _lattice(box: Floats, points: tuple[int, int, int]) -> Floats:
-    """Candidates, one a row."""
+    """A regular grid of parameters, one candidate per row."""
     axes = [np.linspace(low, high, n) for low, high, n in zip(*box, points, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
 
 
 def _zoom(box: Floats, row: Floats, log_size: Floats, within: float) -> Floats:
-    """A fine lattice of the candidates whose log likelihood comes `within` that of the best."""
+    """A fine grid of the candidates whose log likelihood is `within` this much of the best."""
     points = (49, 13, 5)
     whole = box
-    for _ in range(5):  # the more attempts, the smaller the part of the box that matters
+    for _ in range(5):  # with more attempts, a smaller part of the box is likely
         grid = _lattice(box, points)
         score = _table(grid, log_size) @ row
         near = grid[score >= score.max() - within]
@@ -129,14 +130,14 @@ def _logits(grid: Floats, log_size: Floats) -> Floats:
     return np.exp(grid[:, 1:2]) * (grid[:, :1] - log_size) + half
 
 
-def _share(grid: Floats, log_size: Floats) -> Floats:
+def _accuracy(grid: Floats, log_size: Floats) -> Floats:
     return np.asarray((1 - grid[:, 2:]) / (1 + np.exp(-np.clip(_logits(grid, log_size), -500, 500))))
 
 
 def _table(grid: Floats, log_size: Floats) -> Floats:
-    """One row a candidate: what a try at each size, and its being right, add to the log likelihood.
+    """One row per candidate: what one attempt at each size, and its being right, adds to the log likelihood.
 
-    The last column breaks ties for the shallower curve and the smaller lapse: at a cliff the data can't choose.
+    The last column breaks ties in favour of a shallow curve and a small lapse: at a cliff the data can't decide.
     """
     logit, lapse = _logits(grid, log_size), grid[:, 2:]
     # 1 - (1-lapse)·logistic = (e^-logit + lapse) / (1 + e^-logit), without loss where it is tiny
@@ -146,19 +147,19 @@ def _table(grid: Floats, log_size: Floats) -> Floats:
 
 
 def _flat(counts: Floats) -> Floats:
-    """Replicates × sizes × (tries, right), one row a replicate, in the order of the table's columns."""
+    """Replicates × sizes × (attempts, right) as one row per replicate, in the order of the table's columns."""
     rows = counts.transpose(0, 2, 1).reshape(len(counts), -1)
     return np.column_stack([rows, np.ones(len(rows))])
 
 
 def _refit(grid: Floats, table: Floats, rows: Floats) -> Floats:
-    """The best candidate for each replicate, a few replicates at a time to stay in the processor's cache."""
+    """The best candidate for each replicate, eight replicates at a time to stay in the processor's cache."""
     best = [(rows[a : a + 8] @ table.T).argmax(axis=1) for a in range(0, len(rows), 8)]
     return np.asarray(grid[np.concatenate(best)])
 
 
 def _climb(grid: Floats, table: Floats, row: Floats, log_size: Floats) -> tuple[Floats, float]:
-    """The best candidate of all, found on ever finer lattices around the best of the grid, and its score."""
+    """The best parameters and their log likelihood, on ever finer grids around the best candidate."""
     floor, ceiling = grid.min(axis=0), grid.max(axis=0)
     best, reach = _refit(grid, table, row[None])[0], (ceiling - floor) / 8
     for _ in range(40):
@@ -169,10 +170,10 @@ def _climb(grid: Floats, table: Floats, row: Floats, log_size: Floats) -> tuple[
 
 
 def _design_effect(counts: Floats, size_of: Ints, total: Floats) -> float:
-    """How many attempts are worth one independent attempt: from 1 to the mean number at a problem."""
-    share, problems, most = total[:, 1] / total[:, 0], np.bincount(size_of), float(counts[:, 0].mean())
-    spread = summed((counts[:, 1] - counts[:, 0] * share[size_of]) ** 2, size_of)
+    """Kish's design effect: attempts per independent attempt, from 1 to the mean number of attempts per problem."""
+    right, problems, most = total[:, 1] / total[:, 0], np.bincount(size_of), float(counts[:, 0].mean())
+    spread = summed((counts[:, 1] - counts[:, 0] * right[size_of]) ** 2, size_of)
     several = problems > 1
     between = float((spread * problems / np.maximum(problems - 1, 1))[several].sum())
-    alone = float((total[:, 0] * share * (1 - share))[several].sum())
+    alone = float((total[:, 0] * right * (1 - right))[several].sum())
     return min(max(between / alone, 1.0), most) if alone > 0 else most

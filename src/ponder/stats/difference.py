@@ -1,6 +1,6 @@
-"""The difference of two accuracies, each with its interval: Newcombe's (1998) square-and-add.
+"""The difference of two accuracies with Newcombe's (1998) square-and-add interval.
 
-It works on whatever interval each accuracy has, so clustering by problem carries over. The two must not share problems.
+It combines the two intervals, so clustering by problem carries over. The two must not share problems.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ponder.core import Estimate
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """First less second."""
+    """`first` minus `second`."""
     value = first.value - second.value
     below = math.hypot(first.value - first.low, second.high - second.value)
     above = math.hypot(first.high - first.value, second.value - second.low)

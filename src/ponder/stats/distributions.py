@@ -1,4 +1,4 @@
-"""The normal and Student's t, as far as the intervals need them: SciPy would be 113 MB for three functions."""
+"""Quantiles of the normal and Student's t, and the normal hazard: SciPy would add 113 MB for three functions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def z_quantile(p: float) -> float:
 
 @cache
 def t_quantile(p: float, df: int) -> float:
-    """Student's t with a whole number of degrees of freedom, for 0.5 <= p < 1.
+    """The quantile of Student's t with integer degrees of freedom, for 0.5 <= p < 1.
 
-    With t = √df·tan(a) the distribution function is a constant times the integral of cos(a)^(df-1), concave on
-    the right half: Newton's steps from a = 0 never overshoot, and 64 Gauss-Legendre nodes are exact to rounding.
+    With t = √df·tan(a), the distribution function is a constant times the integral of cos(a)^(df-1). It is concave on
+    the right half, so Newton's method from a = 0 never overshoots; 64 Gauss-Legendre nodes are exact to rounding.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
@@ -38,10 +38,10 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def hazard(x: Floats) -> Floats:
-    """The standard normal's density over its upper tail: how far above x what lies above x lies, on average."""
+    """The hazard of the standard normal: its density over its upper tail, which is also the mean of what exceeds x."""
     near = np.minimum(x, 25.0)
     tail = np.asarray(_erfc(near / math.sqrt(2)), dtype=np.float64) / 2
-    # Beyond 25 the tail nears the smallest float; its asymptotic series is exact to rounding there.
+    # Beyond 25 the tail approaches the smallest float; the asymptotic series is exact to rounding there.
     far = np.maximum(x, 25.0)
     series = far + 1 / far - 2 / far**3 + 10 / far**5
     density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)

@@ -1,12 +1,13 @@
-"""Thinking tokens against size: a line, and a line with a bend that asks whether effort falls after a peak.
+"""Fits of thinking tokens against size: a straight line, and two lines that meet at a peak.
 
-After Estermann & Wattenhofer (2025), who fit a line by least squares to the successes only. Here the same line is
-also fitted to all attempts, truncated ones as `censored` says. The bend is searched for among the sizes
-measured, with two of them on either side.
+After Estermann & Wattenhofer (2025), who fit a line by least squares to the solved attempts only. Here the same line is
+also fitted to all attempts, with truncated ones censored (see `censored`). The second fit tests whether effort falls
+after a peak; the peak is searched for among the sizes measured, with two of them on either side.
 
-Problems are redrawn within their size, which moves only the mean at that size: replicates cost a matrix product, and
-those of truncated attempts repeat the last Newton step. They are stretched by t/z, with Satterthwaite's degrees of
-freedom, because the largest sizes hold few problems, the most noise and the most leverage at once.
+Intervals come from a bootstrap over problems within a size. It changes only the mean at each size, so that a replicate
+costs one matrix product; with truncated attempts it repeats the last Newton step. The replicates are stretched by t/z
+with Satterthwaite's degrees of freedom, because the largest sizes have few problems, the most noise and the most
+leverage.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ Verdict: TypeAlias = Literal["rises", "falls", "falls after a peak", "no clear t
 class Line:
     intercept: Estimate
     slope: Estimate  # tokens per unit of size
-    r2: Estimate  # nan where attempts were truncated: what they wanted was not seen
+    r2: Estimate  # nan if attempts were truncated: the tokens that they needed are unknown
     curve: Curve
 
 
 @dataclass(frozen=True, slots=True)
 class Bend:
-    """Two lines that meet at `peak`, one of the sizes measured."""
+    """Two lines that meet at `peak`, which is one of the sizes measured."""
 
     before: Estimate  # slope up to the peak
     after: Estimate  # slope beyond it
     peak: Estimate
-    p_value: float  # chance of a fall as clear as this from a rise and a plateau, the search counted in
+    p_value: float  # of the fall after the peak, against a rise and a plateau; accounts for the search for the peak
     curve: Curve
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    line_on_successes: Line | None  # None: seen to the end at fewer than two sizes
+    line_on_successes: Line | None  # None: fewer than two sizes have an attempt that was not truncated
     line_on_all: Line | None
-    bend_on_successes: Bend | None  # None: seen to the end at fewer than five sizes
+    bend_on_successes: Bend | None  # None: fewer than five sizes have one
     bend_on_all: Bend | None
     truncated: int
     verdict: Verdict  # on all attempts
 
 
 def effort(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Effort:
+    """Fits thinking tokens against size, for solved attempts and for all."""
     line_on_successes, bend_on_successes = _fits(data.where(data.correct), level, replicates, seed)
     line, bend = _fits(data, level, replicates, seed)
     truncated = int(data.truncated.sum())
@@ -87,10 +89,10 @@ def _fits(data: Columns, level: float, replicates: int, seed: int) -> tuple[Line
     once = summed(np.column_stack([moments, straight.rows, bent.rows]), data.problem)
     again = resampled_sums(once, data.size_of_problem, replicates, seed)
     means = _means(data, line, once[:, 3:7], again[:, :, 3:7], straight.shift, level)
-    found = _line(means, _r2(data, once[:, :3], again[:, :, :3], means))
+    fitted = _line(means, _r2(data, once[:, :3], again[:, :, :3], means))
     if not bends:
-        return found, None
-    return found, _bend(_means(data, bends, once[:, 7:], again[:, :, 7:], bent.shift, level), bends, peaks)
+        return fitted, None
+    return fitted, _bend(_means(data, bends, once[:, 7:], again[:, :, 7:], bent.shift, level), bends, peaks)
 
 
 def _straight(x: Floats) -> Floats:
@@ -98,13 +100,13 @@ def _straight(x: Floats) -> Floats:
 
 
 def _bent(x: Floats, peak: float) -> Floats:
-    """Coefficients: the value at the peak, the slope before it, the slope after it."""
+    """Design with three coefficients: the value at the peak, the slope before it, the slope after it."""
     return np.column_stack([np.ones_like(x), np.minimum(x - peak, 0), np.maximum(x - peak, 0)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Means:
-    """A weight and a mean a size, and the noise of the means when problems are drawn again."""
+    """The weight and mean of each size, and the noise of the means over bootstrap replicates."""
 
     sizes: Floats
     weight: Floats
@@ -112,7 +114,7 @@ class _Means:
     noise: Floats  # replicates × sizes
     attempts: int
     problems: int
-    known: bool  # whether there are enough problems to show any noise
+    known: bool  # whether there are enough problems to estimate the noise
     level: float
 
     def interval(self, redrawn: Floats) -> tuple[Floats, Floats]:
@@ -130,14 +132,14 @@ class _Means:
 def _means(
     data: Columns, designs: Sequence[Floats], once: Floats, again: Floats, shift: Floats, level: float
 ) -> _Means:
-    """From the rows of `Working`: `once`, summed by problem, and `again`, redrawn and summed by size."""
+    """From the rows of `Working`: `once`, summed by problem, and `again`, resampled and summed by size."""
     size_of = data.size_of_problem
     total = summed(once, size_of)
     weight, mean = total[:, 0], total[:, 1] / total[:, 0]
     best = search(mean[None], weight, designs)
     design = designs[best.design[0]]
     project = projection(design, weight)
-    # A size with one problem shows its noise only as a distance from the fit, which it has pulled towards itself.
+    # A size with one problem shows its noise only as its distance from the fit, which its leverage has reduced.
     alone = np.bincount(size_of) == 1
     pulled = np.sqrt(1 - np.minimum(np.einsum("sc,cs->s", design, project), 0.99))
     centre = np.where(alone, best.fitted(designs)[0], mean)
@@ -151,7 +153,7 @@ def _means(
 
 
 def _degrees_of_freedom(contrast: Floats, noise: Floats, size_of: Ints) -> int:
-    """Satterthwaite's, of the contrast's variance: the last slope hangs on the last sizes' few problems."""
+    """Satterthwaite's degrees of freedom of a contrast: the last slope depends on few problems at the last sizes."""
     by_size = noise.var(axis=0) * contrast**2
     runs = strata(size_of)
     variance = np.array([by_size[np.unique(size_of[run])].sum() for run in runs])
@@ -177,12 +179,12 @@ def _r2(data: Columns, once: Floats, again: Floats, means: _Means) -> Estimate:
     if data.truncated.any() or data.tokens.min() == data.tokens.max():
         return Estimate(math.nan, 0.0, 1.0, means.attempts, means.problems)
     value = _squared_correlation(summed(once, data.size_of_problem)[None], means.sizes)[0]
-    found = means.estimate(value, _squared_correlation(again, means.sizes))
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0), found.attempts, found.problems)
+    r2 = means.estimate(value, _squared_correlation(again, means.sizes))
+    return Estimate(r2.value, max(r2.low, 0.0), min(r2.high, 1.0), r2.attempts, r2.problems)
 
 
 def _squared_correlation(moments: Floats, sizes: Floats) -> Floats:
-    """Of tokens and size, from replicates × sizes × (attempts, sum of tokens, sum of their squares)."""
+    """R² of tokens and size, from replicates × sizes × (attempts, sum of tokens, sum of their squares)."""
     n, y, yy = moments.sum(axis=1).T
     x, xx, xy = moments[:, :, 0] @ sizes, moments[:, :, 0] @ sizes**2, moments[:, :, 1] @ sizes
     return np.asarray((n * xy - x * y) ** 2 / np.maximum((n * xx - x**2) * (n * yy - y**2), 1e-300))
@@ -203,15 +205,15 @@ def _bend(means: _Means, designs: Sequence[Floats], peaks: Floats) -> Bend:
 
 
 def _peak(means: _Means, value: float, redrawn: Floats) -> Estimate:
-    """Known no finer than the sizes on either side of it."""
-    sizes, found = means.sizes, means.estimate(value, redrawn)
-    low = sizes[max(0, int(np.searchsorted(sizes, found.low)) - 1)]
-    high = sizes[min(len(sizes) - 1, int(np.searchsorted(sizes, found.high, side="right")))]
-    return Estimate(value, float(low), float(high), found.attempts, found.problems)
+    """The peak's interval, widened to the neighbouring sizes: no size in between was measured."""
+    sizes, peak = means.sizes, means.estimate(value, redrawn)
+    low = sizes[max(0, int(np.searchsorted(sizes, peak.low)) - 1)]
+    high = sizes[min(len(sizes) - 1, int(np.searchsorted(sizes, peak.high, side="right")))]
+    return Estimate(value, float(low), float(high), peak.attempts, peak.problems)
 
 
 def _p_value(means: _Means, designs: Sequence[Floats]) -> float:
-    """How often noise on the best rise and plateau falls as clearly, its peak searched for in the same way."""
+    """How often noise around the best rise-and-plateau fit shows as clear a fall, with the same search for a peak."""
     by_size = means.noise.var(axis=0)
     errors = np.sqrt([projection(design, means.weight)[2] ** 2 @ by_size for design in designs])
     if not means.known or not errors.all():

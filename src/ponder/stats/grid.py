@@ -1,14 +1,14 @@
-"""Is the best cell of a map the best? What a grid of accuracies over two settings shows beyond sampling noise.
+"""Tests whether the best cell of a grid of accuracies over two settings is the best, and whether cells differ at all.
 
-Every cell is asked the same problems, so cells are compared problem by problem. A cell stays in the confidence set
-unless others are ahead of it by more than noise: a max-t test (Hsu's comparison with the best, one test a cell) whose
-noise comes from flipping the signs of a problem's differences, all cells together. Hansen's model confidence set
-(2011) would hold all of several equal bests at once; this one holds the best, or each of several, at its level, with
-no order of elimination to explain. For single samples and equal cells the signs are exactly as likely either way.
+Every cell is asked the same problems, so cells are compared problem by problem. The confidence set holds every cell
+that could be the best: a cell is excluded if it trails some other cell by more than chance explains. That is a max-t
+test per cell (Hsu's comparison with the best); its null distribution comes from flipping the signs of each problem's
+differences, for all cells together. Each truly best cell is in the set with 95 % confidence. Hansen's model confidence
+set (2011) would hold all of several equal bests jointly, at the price of an elimination order to explain.
 
-Of a published map only the shares are known: `from_shares` takes answers as independent (binomial). Pairing over
-questions makes true noise between cells smaller than that, and questions that suit one cell and not another make it
-larger; `slack` says how much smaller it would have to be for the map to show anything.
+For published maps we have only the percentages: `from_accuracies` takes answers as independent (binomial). Cells that
+were asked the same questions differ by less chance than that, and settings that suit some questions only differ by
+more; `slack` says how small the chance would have to be for the map to show anything.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,39 +33,40 @@ class Cell:
     row: int
     column: int
     accuracy: Estimate
-    p_best: float  # chance of lagging so far behind others for a cell that none is better than
-    in_set: bool  # can't be excluded as the best
+    p_best: float  # of trailing another cell this far, if no cell is better than this one
+    in_set: bool  # in the confidence set: could be the best
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One source of the variance between cells: its share, noise taken off, and its p-value."""
+    """One source of the variance between cells: the fraction that it explains beyond noise, and its p-value."""
 
-    share: float
+    fraction: float
     p_value: float
 
 
+Parts: TypeAlias = tuple[Part, Part, Part]  # rows, columns, interaction
 UNKNOWN = Part(math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A map and what it shows. What can't be known is nan; `needed` is infinite for a tie."""
+    """A map and what it shows. What can't be estimated is nan; `needed` is infinite for a tie."""
 
     cells: tuple[Cell, ...]  # by row, then by column
     best: int  # index of the cell
     runner_up: int
     compared: int  # problems that every cell answered; 0 for a published map
-    p_value: float  # of cells that differ this much if settings make no difference
-    luck: float  # how far above the mean the best of so many equal cells lies on average
+    p_value: float  # of cells that differ this much, if the settings make no difference
+    luck: float  # how far the best of as many equal cells lies above their mean, on average
     lead: float  # of the best over the runner-up
-    needed: float  # attempts a cell that would tell these two apart: 80 % power at 5 %, if the lead is real
+    needed: float  # attempts per cell to tell these two apart with 80 % power at 5 %, if the lead is real
     row: Part = UNKNOWN
     column: Part = UNKNOWN
     interaction: Part = UNKNOWN
-    noise: float = math.nan  # share of the variance between cells
-    chi_square: float = math.nan  # the last two: of a published map
-    slack: float = math.nan  # the share of binomial noise below which the map would show structure at 5 %
+    noise: float = math.nan  # fraction of the variance between cells
+    chi_square: float = math.nan  # published maps only, as is `slack`
+    slack: float = math.nan  # the map would show structure at 5 % if noise were below this fraction of binomial noise
 
     @property
     def in_set(self) -> int:
@@ -80,26 +82,26 @@ def grid(
     replicates: int = 2000,
     seed: int = 0,
 ) -> Grid:
-    """From attempts: the row, column and problem of each, counted from 0, and whether it was right."""
+    """The map of attempts: the row, column and problem of each, counted from 0, and whether it was right."""
     places = sorted(set(zip(row.tolist(), column.tolist(), strict=True)))
     number = np.full((int(row.max()) + 1, int(column.max()) + 1), -1)
     number[tuple(np.transpose(places))] = np.arange(len(places))
     cell = number[row, column]
     estimates = [accuracy(correct[cell == k], problem[cell == k], level) for k in range(len(places))]
-    share, tried = _by_problem(cell, problem, correct)
+    right, tried = _by_problem(cell, problem, correct)
     rng = np.random.default_rng(seed)
-    if len(share) < 2:  # nothing to compare
+    if len(right) < 2:  # nothing to compare
         p_best, p_value, luck, parts = np.ones(len(places)), math.nan, math.nan, (UNKNOWN,) * 3
-        share = np.array([[e.value for e in estimates]])
+        right = np.array([[e.value for e in estimates]])
     else:
-        p_best = _p_best(share, replicates, rng)
-        p_value, luck = _shuffled(share, replicates, rng)
+        p_best = _p_best(right, replicates, rng)
+        p_value, luck = _shuffled(right, replicates, rng)
         full = len(places) == number.size
-        parts = _parts(share.reshape(-1, *number.shape), replicates, rng) if full else (UNKNOWN,) * 3
-    means = share.mean(axis=0)
+        parts = _parts(right.reshape(-1, *number.shape), replicates, rng) if full else (UNKNOWN,) * 3
+    means = right.mean(axis=0)
     best, runner_up = _first_two(means)
     lead = float(means[best] - means[runner_up])
-    spread = float(np.var(share[:, best] - share[:, runner_up], ddof=1)) if len(share) > 1 else math.nan
+    spread = float(np.var(right[:, best] - right[:, runner_up], ddof=1)) if len(right) > 1 else math.nan
     return Grid(
         cells=tuple(
             Cell(*place, estimate, p, p > 1 - level or k == best)
@@ -115,15 +117,17 @@ def grid(
         row=parts[0],
         column=parts[1],
         interaction=parts[2],
-        noise=1 - sum(p.share for p in parts if p.share > 0) if parts[0] is not UNKNOWN else math.nan,
+        noise=1 - sum(p.fraction for p in parts if p.fraction > 0) if parts[0] is not UNKNOWN else math.nan,
     )
 
 
-def from_shares(shares: Floats, samples: int, level: float = 0.95, replicates: int = 10_000, seed: int = 0) -> Grid:
-    """From a published map alone, rows × columns, with `samples` answers a cell taken as independent."""
-    shares = np.round(shares * samples) / samples  # printed with one decimal, they were counts
-    rng, flat, cells = np.random.default_rng(seed), shares.ravel(), shares.size
-    # Agresti & Coull's two answers more of each kind: 0 % and 100 % have noise too.
+def from_accuracies(
+    published: Floats, samples: int, level: float = 0.95, replicates: int = 10_000, seed: int = 0
+) -> Grid:
+    """The map of published accuracies, rows × columns, with `samples` answers per cell taken as independent."""
+    means = np.round(published * samples) / samples  # undoes the rounding to one decimal
+    rng, flat, cells = np.random.default_rng(seed), means.ravel(), means.size
+    # Agresti & Coull add two answers of each kind, so that 0 % and 100 % have noise too.
     smooth = (flat * samples + 2) / (samples + 4)
     variance = smooth * (1 - smooth) / samples
     apart = np.sqrt(variance[:, None] + variance)
@@ -133,22 +137,19 @@ def from_shares(shares: Floats, samples: int, level: float = 0.95, replicates: i
     p_best = _p_values(drawn, lag)
     best, runner_up = _first_two(flat)
     common = float(flat.mean())
-    binomial = common * (1 - common) / samples
-    chi_square = float(((flat - common) ** 2).sum()) / binomial if binomial > ROUNDING else 0.0
+    of_chance = common * (1 - common) / samples
+    chi_square = float(((flat - common) ** 2).sum()) / of_chance if of_chance > ROUNDING else 0.0
     lead, of_two = float(flat[best] - flat[runner_up]), float(variance[best] + variance[runner_up]) * samples
-    # A shuffled map has the same noise, whatever it is; but one number a cell can't tell an interaction from noise.
-    shuffled = rng.permuted(np.tile(flat, (replicates, 1)), axis=1).reshape(-1, *shares.shape)
-    found, by_chance = two_way(shares), two_way(shuffled)
-    total = max(float(sum(found)), 1e-300)
-    expected = [binomial * df / cells for df in _freedom(shares.shape)]
-    p_values = [float(_p_values(c, f)) for c, f in zip(by_chance[:2], found[:2], strict=True)]
-    parts = [
-        Part(max(0.0, float(f - e)) / total, p) for f, e, p in zip(found, expected, [*p_values, math.nan], strict=True)
-    ]
+    # A shuffled map has the same noise, whatever it is; but one number per cell can't tell an interaction from noise.
+    shuffled = rng.permuted(np.tile(flat, (replicates, 1)), axis=1).reshape(-1, *means.shape)
+    measured, by_chance = two_way(means), two_way(shuffled)
+    expected = [of_chance * df / cells for df in _freedom(means.shape)]
+    p_values = [float(_p_values(c, m)) for c, m in zip(by_chance[:2], measured[:2], strict=True)]
+    parts = _beyond_noise(measured, expected, [*p_values, math.nan])
     return Grid(
         cells=tuple(
-            Cell(k // shares.shape[1], k % shares.shape[1], _binomial(share, samples, level), p, p > 1 - level)
-            for k, (share, p) in enumerate(zip(flat.tolist(), p_best.tolist(), strict=True))
+            Cell(k // means.shape[1], k % means.shape[1], binomial(right, samples, level), p, p > 1 - level)
+            for k, (right, p) in enumerate(zip(flat.tolist(), p_best.tolist(), strict=True))
         ),
         best=best,
         runner_up=runner_up,
@@ -160,17 +161,22 @@ def from_shares(shares: Floats, samples: int, level: float = 0.95, replicates: i
         row=parts[0],
         column=parts[1],
         interaction=parts[2],
-        noise=1 - sum(p.share for p in parts),
+        noise=1 - sum(p.fraction for p in parts),
         chi_square=chi_square,
         slack=chi_square / _chi_square_quantile(0.05, cells - 1),
     )
 
 
-def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """First less second, each the shares right of the same problems.
+def binomial(accuracy: float, answers: int, level: float = 0.95) -> Estimate:
+    """An accuracy with Wilson's interval, for answers taken as independent, one per problem."""
+    return Estimate(accuracy, *wilson(accuracy, answers, level), answers, answers)
 
-    Bonett & Price's (2012) interval: one problem more in either direction, so that two models that agree on all of ten
-    problems are not known to agree on all others.
+
+def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
+    """The first less the second, each the accuracy on every one of the same problems, with a paired interval.
+
+    The interval of Bonett & Price (2012) adds one problem in either direction, so that two models that agree on all of
+    ten problems are not said to agree on all others.
     """
     apart, n = first - second, len(first)
     if n < 2:
@@ -183,21 +189,21 @@ def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Est
 
 
 def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats, Floats]:
-    """The shares right of the problems that both answered, in one order."""
-    shares = []
+    """The accuracy of each on the problems that both answered, in the same order."""
+    means = []
     for outcomes in (first, second):
-        found: dict[tuple[int, str], list[bool]] = {}
+        answers: dict[tuple[int, str], list[bool]] = {}
         for o in outcomes:
             if o.status != "failed":
-                found.setdefault((o.size, o.problem), []).append(o.correct)
-        shares.append({name: sum(right) / len(right) for name, right in found.items()})
-    both = sorted(shares[0].keys() & shares[1].keys())
-    one, other = (np.array([share[name] for name in both], dtype=np.float64) for share in shares)
+                answers.setdefault((o.size, o.problem), []).append(o.correct)
+        means.append({name: sum(right) / len(right) for name, right in answers.items()})
+    both = sorted(means[0].keys() & means[1].keys())
+    one, other = (np.array([mean[name] for name in both], dtype=np.float64) for mean in means)
     return one, other
 
 
 def two_way(means: Floats) -> tuple[Floats, Floats, Floats]:
-    """The variance between cells (… × rows × columns) due to rows, to columns and to neither alone."""
+    """The variance between cells (… × rows × columns) due to rows, to columns, and to their interaction."""
     centred = means - means.mean(axis=(-2, -1), keepdims=True)
     rows, columns = centred.mean(axis=-1, keepdims=True), centred.mean(axis=-2, keepdims=True)
     parts = (rows, columns, centred - rows - columns)
@@ -206,7 +212,7 @@ def two_way(means: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def chi_square_tail(x: float, df: int) -> float:
-    """The chance that chi-square exceeds x: a finite sum for whole degrees of freedom."""
+    """The probability that chi-square exceeds x: a finite sum for whole degrees of freedom."""
     if x <= 0 or df < 1:
         return 1.0
     half = x / 2
@@ -223,17 +229,13 @@ def _chi_square_quantile(tail: float, df: int) -> float:
     return high
 
 
-def _binomial(share: float, samples: int, level: float) -> Estimate:
-    return Estimate(share, *wilson(share, samples, level), samples, 0)
-
-
 def _freedom(shape: tuple[int, ...]) -> tuple[int, int, int]:
     rows, columns = shape
     return rows - 1, columns - 1, (rows - 1) * (columns - 1)
 
 
 def _by_problem(cell: Ints, problem: Ints, correct: Bools) -> tuple[Floats, Floats]:
-    """Shares right and attempts, problems × cells, of the problems that every cell answered."""
+    """Accuracy and number of attempts, problems × cells, on the problems that every cell answered."""
     shape = int(problem.max()) + 1, int(cell.max()) + 1
     tried, right = np.zeros(shape), np.zeros(shape)
     np.add.at(tried, (problem, cell), 1.0)
@@ -248,78 +250,83 @@ def _first_two(means: Floats) -> tuple[int, int]:
 
 
 def _needed(lead: float, variance: float) -> float:
-    """Draws until a difference with this variance a draw is found by a two-sided test at 5 % in 80 % of cases."""
+    """Draws for a two-sided test at 5 % to have 80 % power, if a single draw of the difference has this variance."""
     if lead < ROUNDING or math.isnan(variance):
         return math.inf
     return max(2.0, math.ceil((z_quantile(0.975) + z_quantile(0.8)) ** 2 * variance / lead**2 - ROUNDING))
 
 
-def _p_values(drawn: Floats, found: Floats) -> Floats:
-    """The share of draws as large as what was found, which counts as one of them."""
-    as_large = (drawn >= found * (1 - ROUNDING) - ROUNDING**2).sum(axis=0)
+def _p_values(drawn: Floats, measured: Floats) -> Floats:
+    """The fraction of draws as large as what was measured, which counts as one of them."""
+    as_large = (drawn >= measured * (1 - ROUNDING) - ROUNDING**2).sum(axis=0)
     return np.asarray((1 + as_large) / (1 + len(drawn)), dtype=np.float64)
 
 
-def _p_best(share: Floats, replicates: int, rng: np.random.Generator) -> Floats:
-    """For each cell the p-value of its largest lag behind another, both asked the same problems."""
-    cells = share.shape[1]
-    apart = [_unit(share - share[:, [k]]) for k in range(cells)]
+def _p_best(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
+    """For each cell, the p-value of how far it trails the cell that leads it by most, paired by problem."""
+    cells = right.shape[1]
+    apart = [_unit(right - right[:, [k]]) for k in range(cells)]
     drawn = np.empty((replicates, cells))
-    for some in _chunks(replicates, len(share)):
-        signs = rng.choice([-1.0, 1.0], (some.stop - some.start, len(share)))
+    for chunk in _chunks(replicates, len(right)):
+        signs = rng.choice([-1.0, 1.0], (chunk.stop - chunk.start, len(right)))
         for k in range(cells):
-            drawn[some, k] = (signs @ apart[k]).max(axis=1)
+            drawn[chunk, k] = (signs @ apart[k]).max(axis=1)
     return _p_values(drawn, np.array([a.sum(axis=0).max() for a in apart]))
 
 
 def _unit(apart: Floats) -> Floats:
-    """Columns of length 1, which signs don't change: their sums are studentised, even if only one problem differs."""
+    """Columns scaled to length 1, which signs don't change: their sums are studentised without dividing by zero."""
     length = np.sqrt((apart**2).sum(axis=0))
     return np.asarray(apart / np.where(length > 0, length, 1.0), dtype=np.float64)
 
 
-def _shuffled(share: Floats, replicates: int, rng: np.random.Generator) -> tuple[float, float]:
-    """The p-value of the variance between cells, and the lead of the best over the mean, if a cell's name says nothing.
+def _shuffled(right: Floats, replicates: int, rng: np.random.Generator) -> tuple[float, float]:
+    """The p-value of the variance between cells, and the mean lead of the best cell, if settings make no difference.
 
-    All samples of a problem in a cell move together: whether a setting suits one problem is no evidence about others.
+    Shuffles cells within each problem. All samples of a problem in a cell move together: that a setting suits one
+    problem is no evidence about others.
     """
-    means = _shuffled_means(share, replicates, rng)
-    p_value = float(_p_values(means.var(axis=1), share.mean(axis=0).var()))
+    means = _shuffled_means(right, replicates, rng)
+    p_value = float(_p_values(means.var(axis=1), right.mean(axis=0).var()))
     return p_value, float((means.max(axis=1) - means.mean(axis=1)).mean())
 
 
-def _shuffled_means(share: Floats, replicates: int, rng: np.random.Generator) -> Floats:
-    means = np.empty((replicates, share.shape[1]))
-    for some in _chunks(replicates, share.size):
-        copies = np.broadcast_to(share, (some.stop - some.start, *share.shape)).copy()
-        means[some] = rng.permuted(copies, axis=2, out=copies).mean(axis=1)
+def _shuffled_means(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
+    means = np.empty((replicates, right.shape[1]))
+    for chunk in _chunks(replicates, right.size):
+        copies = np.broadcast_to(right, (chunk.stop - chunk.start, *right.shape)).copy()
+        means[chunk] = rng.permuted(copies, axis=2, out=copies).mean(axis=1)
     return means
 
 
-def _parts(share: Floats, replicates: int, rng: np.random.Generator) -> tuple[Part, Part, Part]:
-    """Rows are shuffled whole within a problem, so columns can't disturb them, and columns likewise.
+def _parts(right: Floats, replicates: int, rng: np.random.Generator) -> Parts:
+    """What rows, columns and their interaction explain. Whole rows are shuffled within a problem, then whole columns.
 
-    What is left after both has no labels to shuffle: a problem's whole pattern changes its sign.
+    The interaction has nothing to shuffle, so the sign of each problem's whole residual is flipped instead.
     """
-    n, means = len(share), share.mean(axis=0)
-    found = two_way(means)
-    by_noise = [part.sum() / (n - 1) / n for part in two_way(share - means)]
+    n, means = len(right), right.mean(axis=0)
+    measured = two_way(means)
+    by_noise = [part.sum() / (n - 1) / n for part in two_way(right - means)]
     p_rows, p_columns = (
         float(_p_values(_shuffled_means(lines, replicates, rng).var(axis=1), lines.mean(axis=0).var()))
-        for lines in (share.mean(axis=2), share.mean(axis=1))
+        for lines in (right.mean(axis=2), right.mean(axis=1))
     )
-    rows, columns = share.mean(axis=2, keepdims=True), share.mean(axis=1, keepdims=True)
-    rest = (share - rows - columns + share.mean(axis=(1, 2), keepdims=True)).reshape(n, -1)
+    rows, columns = right.mean(axis=2, keepdims=True), right.mean(axis=1, keepdims=True)
+    rest = (right - rows - columns + right.mean(axis=(1, 2), keepdims=True)).reshape(n, -1)
     drawn = np.empty(replicates)
-    for some in _chunks(replicates, n):
-        signs = rng.choice([-1.0, 1.0], (some.stop - some.start, n))
-        drawn[some] = ((signs @ rest / n) ** 2).mean(axis=1)
-    p_values = (p_rows, p_columns, float(_p_values(drawn, found[2])))
-    total = max(float(sum(found)), 1e-300)
-    first, second, third = (
-        Part(max(0.0, float(f - e)) / total, p if df else math.nan)
-        for f, e, p, df in zip(found, by_noise, p_values, _freedom(share.shape[1:]), strict=True)
-    )
+    for chunk in _chunks(replicates, n):
+        signs = rng.choice([-1.0, 1.0], (chunk.stop - chunk.start, n))
+        drawn[chunk] = ((signs @ rest / n) ** 2).mean(axis=1)
+    p_values = (p_rows, p_columns, float(_p_values(drawn, measured[2])))
+    told = [p if df else math.nan for p, df in zip(p_values, _freedom(right.shape[1:]), strict=True)]
+    return _beyond_noise(measured, by_noise, told)
+
+
+def _beyond_noise(measured: Sequence[Any], expected: Sequence[Any], p_values: Sequence[float]) -> Parts:
+    """The fraction of the variance that each part explains beyond what noise is expected to."""
+    total = max(float(sum(measured)), 1e-300)
+    parts = zip(measured, expected, p_values, strict=True)
+    first, second, third = (Part(max(0.0, float(m - e)) / total, p) for m, e, p in parts)
     return first, second, third
 
 

@@ -1,13 +1,13 @@
-"""How far a model executes before it slips: accuracy along a rollout, survival of the first error, the horizon H_s.
+"""Accuracy along a rollout, survival until the first error, and the horizon H_s.
 
-After Sinha et al. 2025, whose H_s is the first step at which less than a share s of the rollouts is free of error, and
-who predict ln s / ln p from a step accuracy p that stays the same. Departures: a reply without a number is wrong
-even in a turn that adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every
-number has an interval clustered by problem; and whether p stays the same is tested.
+After Sinha et al. (2025). H_s is the first step at which the fraction of rollouts without an error is below s; a
+constant step accuracy p predicts ln s / ln p. Differences from the paper: a reply without a number is wrong even if the
+turn adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every number has an interval
+clustered by problem; and whether p is constant is tested.
 
-The survival's band is Wilson's on the effective sample of its variance (Rothman 1978), the variance summed by problem
-(Williams 1995): without censoring it is that of `accuracy`. The horizon's interval holds the steps at which the
-band allows a first fall below s. An error is known only to its turn, so the interval goes on to the turn's edges.
+The survival band is Wilson's interval on the effective sample size (Rothman 1978), with the variance summed by problem
+(Williams 1995); without censoring it equals the interval of `accuracy`. The interval of the horizon holds every step
+at which the band allows a first fall below s. Errors are known per turn only, so it extends to the turn's edges.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, Outcome
-from ponder.stats.accuracy import accuracy, wilson
+from ponder.stats.accuracy import accuracy, effective_sample, wilson
 from ponder.stats.bootstrap import Curve, draw_curve
-from ponder.stats.columns import Bools, Floats, Ints, summed
-from ponder.stats.distributions import t_quantile, z_quantile
+from ponder.stats.columns import Bools, Floats, Ints, clusters, one_series, summed
 
-Direction: TypeAlias = Literal["falls", "rises", "no sign", "too few errors"]
+Direction: TypeAlias = Literal["falls", "rises", "no clear trend", "too few errors"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """One row a rollout, one column a turn; turns after a rollout's `length` are False throughout."""
+    """One row per rollout and one column per turn; turns after a rollout's `length` are False."""
 
     per_turn: int
-    problem: Ints  # 0, 1, 2, …
+    problem: Ints  # number of the problem: 0, 1, 2, …
     length: Ints  # turns asked
-    index: Bools  # the sum is the true one
-    turn: Bools  # the sum is right if the model's own last answer was
+    index: Bools  # the sum is correct
+    turn: Bools  # the sum follows from the model's own previous answer
     unparsed: Bools  # no number in the reply
-    failed: int  # attempts left out
+    failed: int  # attempts excluded
 
     def __len__(self) -> int:
         return len(self.problem)
@@ -53,7 +52,7 @@ class Rollouts:
 
     @property
     def first_error(self) -> Ints:
-        """The turn, counted from 1, of each rollout's first wrong sum; beyond every turn where there is none."""
+        """The turn of each rollout's first wrong sum, counted from 1; one past the last turn if there is none."""
         wrong = self.seen & ~self.index
         never = np.ones((len(self), 1), dtype=np.bool_)
         return np.asarray(np.concatenate([wrong, never], axis=1).argmax(axis=1) + 1)
@@ -61,53 +60,48 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class TurnRow:
-    """From step `first` to step `last`: `task` as it stands at `last`, the others over the turns between."""
+    """Steps `first` to `last`: `task` holds at step `last`, the others are averages over these steps."""
 
     first: int
     last: int
-    index: Estimate  # the sum is the true one
-    task: Estimate  # every sum up to here is
-    turn: Estimate  # the sum follows from the model's own last answer
+    index: Estimate  # the sum is correct
+    task: Estimate  # every sum so far is correct
+    turn: Estimate  # the sum follows from the model's own previous answer
     unparsed: Estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Whether turn accuracy stays the same along a rollout."""
+    """Whether turn accuracy is constant along a rollout."""
 
     early: Estimate  # turn accuracy in the first half of a rollout
     late: Estimate
-    p_value: float  # of a drift as clear as this where there is none
+    p_value: float  # of a trend this clear if turn accuracy were constant
     direction: Direction
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
     rows: tuple[TurnRow, ...]
-    survival: Curve  # steps down: each value holds until the next step listed
-    horizon: Estimate  # nan: task accuracy never falls below the share within the steps seen
-    step_accuracy: Estimate  # if it is the same at each step
-    predicted: Estimate  # the horizon that follows from it; nan where no turn was wrong
+    survival: Curve  # a step function: each value holds until the next step listed
+    horizon: Estimate  # nan: task accuracy never falls below the target within the steps seen
+    step_accuracy: Estimate  # assuming that it is the same at every step
+    predicted: Estimate  # the horizon that follows from it; nan if no turn was wrong
     trend: Trend
     failed: int
 
 
 def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     """Outcomes of `execution` for one model and one number of steps per turn."""
-    if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
-        raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
-    ended = [o for o in outcomes if o.status not in ("failed", "open")]
-    ended.sort(key=lambda o: (o.size, o.problem, o.sample))
+    ended = one_series(outcomes)
     steps = {int(o.details["per_turn"]) for o in ended}
     if len(steps) > 1:
         raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
-    names: dict[tuple[int, str], int] = {}
-    problem = [names.setdefault((o.size, o.problem), len(names)) for o in ended]
     judged = [_judged(o.details["parsed"], o.details["true"], o.details["start"]) for o in ended]
     index, turn, unparsed = (_padded([rows[i] for rows in judged]) for i in range(3))
     return Rollouts(
         per_turn=steps.pop() if steps else 1,
-        problem=np.array(problem, dtype=np.int64),
+        problem=clusters(ended),
         length=np.array([len(rows[0]) for rows in judged], dtype=np.int64),
         index=index,
         turn=turn,
@@ -116,30 +110,30 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     )
 
 
-def horizon(data: Rollouts, share: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
-    """Turns are taken together, `blur` of the way so far at a time, so that a thousand of them stay readable."""
+def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
+    """Turns are averaged in groups, each `blur` times as long as all before it, to keep long rollouts readable."""
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
     return Horizon(
         rows=_rows(data, level, blur),
         survival=survival,
-        horizon=_crossing(data, survival, share),
+        horizon=_crossing(data, survival, target),
         step_accuracy=step,
-        predicted=_predicted(step, share),
+        predicted=_predicted(step, target),
         trend=_trend(data, level),
         failed=data.failed,
     )
 
 
-def _judged(said: Sequence[Any], true: Sequence[int], start: int) -> tuple[list[bool], list[bool], list[bool]]:
-    """Turn by turn: index, turn, unparsed. In Python's integers, because a model may say one of forty digits."""
+def _judged(parsed: Sequence[Any], true: Sequence[int], start: int) -> tuple[list[bool], list[bool], list[bool]]:
+    """Per turn: index, turn, unparsed. With Python's integers, because an answer may have forty digits."""
     index, turn = [], []
     shown = before = start
-    for answer, total in zip(said, true, strict=False):
+    for answer, total in zip(parsed, true, strict=False):
         index.append(answer == total)
         turn.append(answer is not None and answer - shown == total - before)
         shown, before = shown if answer is None else answer, total
-    return index, turn, [answer is None for answer, _ in zip(said, true, strict=False)]
+    return index, turn, [answer is None for answer, _ in zip(parsed, true, strict=False)]
 
 
 def _padded(rows: Sequence[Sequence[bool]]) -> Bools:
@@ -154,9 +148,9 @@ def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
     unbroken = np.logical_and.accumulate(data.index, axis=1)
     while start < turns:
         end = min(turns, start + max(1, int(blur * start)))
-        some, last = slice(start, end), slice(end - 1, end)
-        index, turn, unparsed = (_over(data, x, some, level) for x in (data.index, data.turn, data.unparsed))
-        # Only rollouts that were asked this far: those that end before can't be right here, only wrong.
+        group, last = slice(start, end), slice(end - 1, end)
+        index, turn, unparsed = (_over(data, x, group, level) for x in (data.index, data.turn, data.unparsed))
+        # Only rollouts that were asked this far: shorter ones would count as wrong here.
         task = _over(data, unbroken, last, level)
         rows.append(TurnRow(start * data.per_turn + 1, end * data.per_turn, index, task, turn, unparsed))
         start = end
@@ -164,15 +158,15 @@ def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
 
 
 def _over(data: Rollouts, values: Bools, turns: slice, level: float) -> Estimate:
-    """The share of True over some turns, resting on rollouts, not on turns."""
+    """The fraction of True over these turns; its `attempts` are rollouts, not turns."""
     seen = data.seen[:, turns]
     row, column = np.nonzero(seen)
-    found = accuracy(values[:, turns][row, column], data.problem[row], level)
-    return replace(found, attempts=int(seen.any(axis=1).sum()))
+    fraction = accuracy(values[:, turns][row, column], data.problem[row], level)
+    return replace(fraction, attempts=int(seen.any(axis=1).sum()))
 
 
 def _survival(data: Rollouts, level: float) -> Curve:
-    """Kaplan-Meier at every turn where it, or what it rests on, changes."""
+    """The Kaplan-Meier estimate at every turn where it, or its number of rollouts, changes."""
     error, turns = data.first_error, data.index.shape[1]
     until = np.minimum(error, data.length)
     events = np.bincount(error[error <= data.length], minlength=turns + 1)[: turns + 1]
@@ -188,9 +182,9 @@ def _survival(data: Rollouts, level: float) -> Curve:
 
 
 def _influence(data: Rollouts, events: Ints, at_risk: Ints, at: Ints) -> Floats:
-    """Rollouts × turns: how far each moves the log survival; the squares add up to Greenwood's variance."""
+    """Rollouts × turns: the influence of each on the log survival; the squares add up to Greenwood's variance."""
     when = np.flatnonzero(events)
-    left = np.maximum(at_risk - events, 1)[when]  # none left: survival is 0, and its logarithm not asked for
+    left = np.maximum(at_risk - events, 1)[when]  # if none is left, survival is 0 and its logarithm is not used
     until = np.minimum(data.first_error, data.length)[:, None]
     expected = (until >= when) * (events[when] / at_risk[when])
     moved = ((data.first_error[:, None] == when) - expected) / left
@@ -199,68 +193,64 @@ def _influence(data: Rollouts, events: Ints, at_risk: Ints, at: Ints) -> Floats:
 
 
 def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -> tuple[float, float]:
-    """The band at one turn; `most` and `few` are those of `accuracy`."""
-    slipped = data.first_error <= np.minimum(turn, data.length)
-    known = slipped | (data.length >= turn)
+    """The band at one turn."""
+    wrong = data.first_error <= np.minimum(turn, data.length)
+    known = wrong | (data.length >= turn)
     problems = len(np.unique(data.problem[known]))
     if problems < 2:
         return 0.0, 1.0
-    shown = len(np.unique(data.problem[known & (slipped == (value > 0.5))]))
-    n = problems + (int(known.sum()) - problems) * shown / (shown + 5)
+    rarer = len(np.unique(data.problem[known & (wrong == (value > 0.5))]))
     variance = float((summed(value * pull, data.problem) ** 2).sum()) * data.problems / (data.problems - 1)
-    if variance > 0:
-        upper = (1 + level) / 2
-        n = min(n, value * (1 - value) / variance * (z_quantile(upper) / t_quantile(upper, problems - 1)) ** 2)
-    return wilson(value, n, level)
+    return wilson(value, effective_sample(value, variance, int(known.sum()), problems, rarer, level), level)
 
 
-def _crossing(data: Rollouts, survival: Curve, share: float) -> Estimate:
-    """The first step at which survival is below the share, and the first at which its band may be and must be."""
+def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
+    """The first step at which survival is below the target, and the first at which its band's low and high end are."""
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:
-        below = np.flatnonzero(np.array(values) < share - 1e-9)  # 16 of 20 is not below 0.8, whatever the product says
+        below = np.flatnonzero(np.array(values) < target - 1e-9)  # the product for 16 of 20 may round to just below 0.8
         return float(steps[below[0]]) if len(below) else math.inf
 
     value, high = first(survival.value), first(survival.high)
-    # The error may be in the turn's first step. If the band never comes down to the share, all steps seen lie before.
+    # The error may be in the turn's first step. If the band stays above the target, the horizon exceeds all steps seen.
     low = min(first(survival.low) - data.per_turn + 1, float(steps[-1]))
     return Estimate(value if math.isfinite(value) else math.nan, max(low, 1.0), high, len(data), data.problems)
 
 
 def _step_accuracy(data: Rollouts, level: float) -> Estimate:
-    """The K-th root of turn accuracy."""
-    found = _over(data, data.turn, slice(None), level)
-    low, total = found.low, int(data.length.sum())
-    if found.value == 1.0 and data.problems > 1:
-        # Turn accuracy q that is always the same leaves a rollout of T turns clean with chance q^T: the bound on the
-        # share of clean rollouts bounds q much more closely than one turn a problem would.
+    """The K-th root of turn accuracy, for K steps per turn."""
+    turn = _over(data, data.turn, slice(None), level)
+    low, total = turn.low, int(data.length.sum())
+    if turn.value == 1.0 and data.problems > 1:
+        # With a constant turn accuracy q, a rollout of T turns has no error with probability q^T. The bound on the
+        # fraction of such rollouts therefore bounds q more tightly than one turn per problem would.
         low = low ** (data.problems / total)
-    value, low, high = (x ** (1 / data.per_turn) for x in (found.value, low, found.high))
-    return replace(found, value=value, low=low, high=high)
+    value, low, high = (x ** (1 / data.per_turn) for x in (turn.value, low, turn.high))
+    return replace(turn, value=value, low=low, high=high)
 
 
-def _predicted(step: Estimate, share: float) -> Estimate:
+def _predicted(step: Estimate, target: float) -> Estimate:
     def steps(p: float) -> float:
-        return math.inf if p >= 1 else math.log(share) / math.log(p) if p > 0 else 0.0
+        return math.inf if p >= 1 else math.log(target) / math.log(p) if p > 0 else 0.0
 
     value = math.nan if math.isnan(step.value) or step.value >= 1 else steps(step.value)
     return Estimate(value, steps(step.low), steps(step.high), step.attempts, step.problems)
 
 
 def _trend(data: Rollouts, level: float) -> Trend:
-    """By the signs of each problem's own drift, so that hard problems, and errors in bursts, mislead no one.
+    """A sign-flip test on each problem's own trend, which hard problems and bursts of errors do not bias.
 
-    Where accuracy stays the same, a rollout is as likely as its reverse, so a problem's covariance of being right with
-    the turn's number is as likely positive as negative: all signs are tried for up to 12 problems, beyond which their
-    sum is normal. Six problems with an error are the fewest that can show a drift at 95 %.
+    If turn accuracy is constant, a rollout is as likely as its reverse, so a problem's covariance of being right with
+    the turn's number is as likely positive as negative. Up to 12 problems, all signs are enumerated; beyond that, their
+    sum is approximately normal. A trend at 95 % needs at least six problems with an error.
     """
     turn = np.arange(data.index.shape[1], dtype=np.float64)
     centred = (turn - (data.length[:, None] - 1) / 2) * data.seen
     drift = summed((centred * data.turn).sum(axis=1), data.problem) if len(data) else np.zeros(0)
     drift = drift[drift != 0]
     p_value = _sign_flips(drift)
-    direction: Direction = "no sign"
+    direction: Direction = "no clear trend"
     if 2.0 ** (1 - len(drift)) > 1 - level:
         direction = "too few errors"
     elif p_value < 1 - level:
@@ -271,12 +261,11 @@ def _trend(data: Rollouts, level: float) -> Trend:
 
 def _half(data: Rollouts, turns: Bools, level: float) -> Estimate:
     row, column = np.nonzero(turns & data.seen)
-    found = accuracy(data.turn[row, column], data.problem[row], level)
-    return replace(found, attempts=len(np.unique(row)))
+    return replace(accuracy(data.turn[row, column], data.problem[row], level), attempts=len(np.unique(row)))
 
 
 def _sign_flips(drift: Floats) -> float:
-    """The chance that the sum would be as far from 0 if each had either sign at random."""
+    """The probability of a sum as far from 0 if every sign were random."""
     n, far = len(drift), abs(float(drift.sum()))
     if n == 0:
         return 1.0

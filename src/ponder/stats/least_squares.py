@@ -1,4 +1,4 @@
-"""Weighted least squares for many responses at once, and the search for the best of several designs."""
+"""Weighted least squares for many responses at once, with a choice of the best of several design matrices."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ponder.stats.columns import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """For each row of responses: the design that leaves the smallest squares, and its coefficients."""
+    """For each row of responses: the design with the smallest sum of squares, and its coefficients."""
 
     design: Ints
     coefficients: Floats
 
     def fitted(self, designs: Sequence[Floats]) -> Floats:
-        """The values of the fits, row by row; other rows in `designs` give values at other places."""
+        """The fitted values, row by row; pass designs for other sizes to evaluate the fits there."""
         out = np.empty((len(self.design), len(designs[0])))
         for i, design in enumerate(designs):
             out[self.design == i] = self.coefficients[self.design == i] @ design.T
@@ -32,6 +32,7 @@ def projection(design: Floats, weight: Floats) -> Floats:
 
 
 def search(responses: Floats, weight: Floats, designs: Sequence[Floats]) -> Fits:
+    """Fits every design to every row of responses and keeps the best design of each row."""
     coefficients = np.array([responses @ projection(design, weight).T for design in designs])
     explained = [
         np.einsum("rc,rc->r", (responses * weight) @ design, fit)

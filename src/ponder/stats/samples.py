@@ -1,11 +1,11 @@
-"""How often is one of n samples right? pass@n, with an interval clustered by problem, and what a picker makes of it.
+"""Estimates pass@n with an interval clustered by problem, and how much of the gap to pass@n a selector closes.
 
-pass@n is the unbiased estimator of Chen et al. 2021 (Codex): of a problem with m samples, c of them right, the share of
-all sets of n that hold a right one. Its interval is that of `accuracy`, Wilson's on an effective sample size: m samples
-hold m/n sets that share nothing, so for n = 1 the two are the same, and for n = m each problem counts once.
+pass@n is the unbiased estimator of Chen et al. 2021 (Codex): for a problem with m samples, the fraction of all subsets
+of n that contain a right one. Its interval is that of `accuracy`, Wilson's on an effective sample size: m samples hold
+m/n disjoint subsets, so for n = 1 the two intervals are equal, and for n = m each problem counts once.
 
-What a picker closes of the gap between one sample and pass@n is a ratio of means over the same problems, with Fieller's
-interval (1954), which is open where the gap itself may be none.
+The gap closed by a selector, from one sample to pass@n, is a ratio of means over the same problems with Fieller's
+interval (1954). The interval is unbounded if the gap itself may be zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ponder.stats.distributions import t_quantile, z_quantile
 
 
 def pass_by_problem(tried: Ints, right: Ints, n: int) -> Floats:
-    """The chance that n of a problem's samples, without replacement, hold a right one; each has at least n."""
+    """For each problem, the probability that n of its samples, drawn without replacement, contain a right one."""
     left = tried - right
     places = np.arange(n)
     none = np.clip(left[:, None] - places, 0, None) / (tried[:, None] - places)
@@ -29,7 +29,7 @@ def pass_by_problem(tried: Ints, right: Ints, n: int) -> Floats:
 
 
 def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
-    """pass@n of the problems with at least n samples."""
+    """pass@n on the problems that have at least n samples."""
     enough = tried >= n
     chances, attempts, problems = (
         pass_by_problem(tried[enough], right[enough], n),
@@ -39,7 +39,7 @@ def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
     if problems < 2:
         return Estimate(float(chances.mean()) if problems else math.nan, 0.0, 1.0, attempts, problems)
     value = min(1.0, float(chances.mean()))
-    # As in `accuracy`: how much samples hang together shows only in problems with the rarer outcome.
+    # As in `accuracy`: only problems with the rarer outcome show how correlated their samples are.
     shown = int((chances > 0).sum() if value < 0.5 else (chances < 1).sum())
     independent = problems + (attempts / n - problems) * shown / (shown + 5)
     variance = float(chances.var(ddof=1)) / problems
@@ -51,13 +51,13 @@ def pass_at(tried: Ints, right: Ints, n: int, level: float = 0.95) -> Estimate:
 
 
 def gap_closed(one: Floats, picked: Floats, best: Floats, level: float = 0.95) -> Estimate:
-    """The share of the way from `one` to `best` that `picked` goes, each the shares right of the same problems."""
+    """How far `picked` gets from `one` to `best`, as a fraction; each is the accuracy on every one of the problems."""
     n = len(one)
     gained, gap = picked - one, best - one
     if n < 2 or gap.mean() <= 0:
         return Estimate(math.nan, -math.inf, math.inf, n, n)
     value = float(gained.mean() / gap.mean())
-    # One problem more in either direction, as in Bonett and Price's interval of a difference.
+    # One more problem in either direction, as in the interval of `paired_difference`.
     gained, gap = np.append(gained, [1.0, -1.0]), np.append(gap, [0.0, 0.0])
     variance = np.cov(gained, gap) / (n + 2)
     t2 = t_quantile((1 + level) / 2, n - 1) ** 2

@@ -1,1 +1,1 @@
-"""Problems of a size and the grading of answers to them: one task a file."""
+"""Tasks: problems of a given size, and the grading of answers to them. One plugin per file."""

@@ -1,6 +1,6 @@
-"""AIME 2024: the thirty problems of the year's two American Invitational Mathematics Examinations; whole numbers.
+"""Asks AIME 2024: 30 competition problems from the year's two AIME papers, each with an integer answer.
 
-From the hub, where it is a parquet file and needs polars, or from a file of your own.
+Read from the hub (a parquet file, so polars must be installed) or from a local file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""AIME 2025: the thirty problems of the year's two American Invitational Mathematics Examinations; whole numbers.
+"""Asks AIME 2025: 30 competition problems from the year's two AIME papers, each with an integer answer.
 
-From the hub, or from a file of your own.
+Read from the hub or from a local file.
 """
 
 from __future__ import annotations

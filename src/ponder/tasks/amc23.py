@@ -1,6 +1,6 @@
-"""AMC 2023: forty problems of the year's American Mathematics Competitions 12, asked for a number, without choices.
+"""Asks AMC 2023: 40 problems of the American Mathematics Competitions 12, without their choices, for a number.
 
-From the hub, or from a file of your own.
+Read from the hub or from a local file.
 """
 
 from __future__ import annotations

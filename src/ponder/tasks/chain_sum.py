@@ -1,4 +1,4 @@
-"""Sums of k numbers, such as 31 - 7 + 54: the smallest whole example of a task."""
+"""Generates sums of k numbers, such as 31 - 7 + 54. The smallest complete example of a task; size = k."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ponder.core import Grade, Problem, Task, UserError, answers
 
 @dataclass(frozen=True)
 class ChainSum(Task):
-    digits: int = 2  # of each number
+    digits: int = 2  # digits of each number
 
     default_sizes = (2, 4, 8, 16, 32)
 
@@ -35,7 +35,8 @@ class ChainSum(Task):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        said = answers.number(answers.final(answer) or "")
-        if said is None:
+        parsed = answers.number(answers.final(answer) or "")
+        if parsed is None:
             return Grade(correct=False, why="no number")
-        return Grade(correct=said == problem.gold, parsed=str(said), why="" if said == problem.gold else "wrong sum")
+        correct = parsed == problem.gold
+        return Grade(correct=correct, parsed=str(parsed), why="" if correct else "wrong sum")

@@ -1,10 +1,12 @@
-"""Execution: keep a running sum over a given plan, looking each step's value up in a given dictionary.
+"""Generates long-horizon execution problems: keep a running sum over a plan, turn by turn (Sinha et al. 2025).
 
-After Sinha et al. 2025. Plan and knowledge are both given, so only execution is tested: size = steps in all, `per_turn`
-of them asked at once, the answer after each turn the sum so far. Departures: each rollout has a dictionary of its own
-unless `shared`; the prompts are ours, and their worked examples are right (two of the published ones are not); the last
-answer tag counts, not the first; a reply without a number is wrong even where the turn adds up to 0; injected errors
-are never 0, so the error rate is what it says.
+Each step names a key, whose value is looked up in a dictionary and added to the sum. Plan and dictionary are given, so
+only execution is tested. Size = steps in all, of which `per_turn` are asked at once; the answer to each turn is the sum
+so far. `history_turns` and `error_rate` give a history with injected errors, to measure self-conditioning.
+
+Differences from the paper: each problem has its own dictionary unless `shared`; the prompts are ours, with right worked
+examples (two of the published ones are wrong); the last answer tag counts, not the first; a reply without a number is
+wrong even if the turn adds 0; an injected error is never 0, so `error_rate` is the true rate of wrong sums.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ price pride prime print prior prize proof proud prove queen quick quiet quite ra
 """.split()  # noqa: SIM905 three hundred words read better so
 
 EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango": -1}
-INJECTED = 10  # a wrong sum in a filled history is off by 1 to so much
+INJECTED = 10  # largest error of a wrong sum in the given history; the smallest is 1
 
 RULES = """\
-CacheBudget a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
+Keep a running sum. It starts at 0. Each message names one or more keys; look up the value of each key in the \
 dictionary and add it to the sum. The sum goes on from message to message.
 {how}
 
@@ -59,33 +61,34 @@ HOW = {
 
 @dataclass(frozen=True)
 class Execution(Task):
-    per_turn: int = 1  # steps asked in one turn; 0: all of them in a single turn
-    mode: Literal["answer", "cot", "thinking"] = "thinking"  # answer only, worked out in the reply, or thought over
-    dictionary: int = 100  # words in it
-    values: int = 99  # the largest value; the smallest is its negative
-    shared: bool = False  # one dictionary for all rollouts, as published
-    history_turns: int = renamed("filled", 0)  # turns already answered in the history before the first one asked
-    error_rate: float = renamed("errors", 0.0)  # share of those turns whose shown sum is wrong
+    per_turn: int = 1  # steps per turn; 0: all steps in a single turn
+    mode: Literal["answer", "cot", "thinking"] = "thinking"  # answer only, steps in the reply, or steps in the thinking
+    dictionary: int = 100  # entries in the dictionary
+    values: int = 99  # values are drawn from -values to values
+    shared: bool = False  # one dictionary for all problems, as in the paper
+    history_turns: int = renamed("filled", 0)  # turns that the given history shows as already answered
+    error_rate: float = renamed("errors", 0.0)  # probability that the sum shown for such a turn is wrong
 
     default_sizes = (12, 24, 60)
 
     def __post_init__(self) -> None:
         if not 0 <= self.error_rate <= 1:
-            raise UserError(f"errors is a share from 0 to 1, not {self.error_rate}", hint="errors = [0.0, 0.5, 1.0]")
+            what = f"error_rate is a fraction from 0 to 1, not {self.error_rate}"
+            raise UserError(what, hint="error_rate = [0.0, 0.5, 1.0]")
         if not 1 <= self.dictionary <= len(WORDS):
             raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
         if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
-            raise UserError("values must be at least 1, and per_turn and filled not negative")
+            raise UserError("values must be at least 1, and per_turn and history_turns not negative")
 
     def check_size(self, size: int) -> None:
         if size < 1 or size % (self.per_turn or size):
             near = [n for n in range(max(1, size - self.per_turn), size + self.per_turn + 1) if n % self.per_turn == 0]
             hint = f"{size} steps: per_turn = {[k for k in range(1, size + 1) if size % k == 0]}" if size > 0 else ""
-            what = f"{size} steps can't be asked {self.per_turn} at a time"
+            what = f"{size} steps can't be divided into turns of {self.per_turn}"
             raise UserError(what, hint=f"{hint}; or size = {near}" if near and hint else "size = 12")
         if self.history_turns >= size // (self.per_turn or size):
             hint = f"size = {(self.history_turns + 1) * max(1, self.per_turn)}"
-            raise UserError(f"{self.history_turns} turns are filled in, so none is left to ask", hint=hint)
+            raise UserError(f"all turns are in the history (history_turns = {self.history_turns})", hint=hint)
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
@@ -116,7 +119,7 @@ class Execution(Task):
         )
 
     def _shown(self, added: Sequence[int], rng: random.Random) -> list[int]:
-        """The sums that a filled history shows; an error changes one of them and is not carried on."""
+        """The sums that the given history shows. An error changes one of them; later sums don't include it."""
         wrong = (rng.choice((-1, 1)) * rng.randint(1, INJECTED) if rng.random() < self.error_rate else 0 for _ in added)
         return [true + off for true, off in zip(accumulate(added), wrong, strict=True)]
 
@@ -130,19 +133,19 @@ class Execution(Task):
         return self.grade_turns(problem, [answer] * len(problem.turns))
 
     def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
-        """Right if every turn's sum is; the sums themselves go into the details, for the horizon."""
-        gold, said = problem.gold, [_number(text) for text in answers]
-        details = {"parsed": said, "true": gold["sums"], "start": gold["start"]}
-        # Stored problems may have facts under older names, so only what never changed is read from there.
+        """Right if the sum of every turn is right; all sums are stored as details, for the horizon."""
+        gold, parsed = problem.gold, [_number(text) for text in answers]
+        details = {"parsed": parsed, "true": gold["sums"], "start": gold["start"]}
+        # Older stores have other names for the other facts, so those come from the settings.
         details |= {"per_turn": problem.facts["per_turn"]}
         details |= {"history_turns": self.history_turns, "error_rate": self.error_rate}
-        wrong = next((t for t, (s, true) in enumerate(zip(said, gold["sums"], strict=False)) if s != true), None)
-        if wrong is None and len(said) == len(gold["sums"]):
-            return Grade(True, said, "", details)
-        why = "no number" if wrong is not None and said[wrong] is None else "wrong sum"
-        return Grade(False, None if all(s is None for s in said) else said, why, details)
+        wrong = next((n for n, (one, true) in enumerate(zip(parsed, gold["sums"], strict=False)) if one != true), None)
+        if wrong is None and len(parsed) == len(gold["sums"]):
+            return Grade(True, parsed, "", details)
+        why = "no number" if wrong is not None and parsed[wrong] is None else "wrong sum"
+        return Grade(False, None if all(one is None for one in parsed) else parsed, why, details)
 
-    def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 it needs no problem
+    def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 the answer is enough
         return _number(answer)
 
     def history_entry(self, answer: str) -> str:
@@ -155,13 +158,13 @@ def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, in
 
 
 def dictionary(problem: Problem) -> dict[str, int]:
-    """The dictionary that a problem gives, for models that render their own prompt."""
+    """The dictionary in a problem's system message, for models that render their own prompt."""
     entries = re.findall(r"'(\w+)': (-?\d+)", problem.system.rsplit("\n", 1)[-1])
     return {key: int(value) for key, value in entries}
 
 
 def _number(text: str) -> int | None:
-    """The whole number in the last answer tag, or the reply as a whole; `1,234` and `12.0` are whole numbers."""
+    """The integer in the last answer tag, or of a reply that is nothing but a number; `1,234` and `12.0` count."""
     number = answers.number(answers.tagged(text) or text)
     return int(number) if number is not None and number.denominator == 1 else None
 
@@ -172,7 +175,7 @@ def _system(table: dict[str, int], mode: str, per_turn: int) -> str:
 
 
 def _shot(group: int, mode: str) -> str:
-    """The example's six keys in turns of so many, each with its right reply."""
+    """The worked example: its six keys in turns of `group`, each with the right reply."""
     keys, total, lines = list(EXAMPLE), 0, []
     for i in range(0, len(keys), group):
         turn = keys[i : i + group]

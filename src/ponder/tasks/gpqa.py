@@ -1,8 +1,8 @@
-"""GPQA-Diamond: 198 graduate questions in biology, physics and chemistry with four choices.
+"""Asks GPQA-Diamond (Rein et al. 2023): 198 graduate-level science questions with four choices each.
 
-After Rein et al. 2023. The order of the choices is drawn once for each question, and is the same in every study. The
-dataset is gated: agree to its terms on the hub, then `hf auth login`; or use a file of your own. Its authors ask that
-the questions stay off the open web, and reports quote them.
+The order of the choices is drawn at random once per question, and is the same in every study. The dataset is gated:
+accept its terms on the hub, then run `hf auth login`; or use a local file. Its authors ask not to publish the questions
+on the open web. Ponder's reports quote them, so don't publish a report of this task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.core import Grade, Problem, answers, digest, seed_from
-from ponder.tasks._benchmark import PROBLEM, Benchmark, Row, facts, text
+from ponder.tasks._benchmark import PROBLEM, Benchmark, DataRow, facts, text
 
 LETTERS = "ABCD"
 STEP_BY_STEP = "Please reason step by step, and put the letter of your choice within \\boxed{}."
@@ -24,7 +24,7 @@ class Gpqa(Benchmark):
     count = 198
     example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "gpqa_example.jsonl")}
 
-    def from_row(self, row: Row, where: str) -> Problem:
+    def from_row(self, row: DataRow, where: str) -> Problem:
         question, right = text(row, where, *PROBLEM), text(row, where, "answer", "correct answer")
         wrong = [text(row, where, f"wrong {n}", f"incorrect answer {n}") for n in (1, 2, 3)]
         choices = sorted([right, *wrong])
@@ -37,7 +37,8 @@ class Gpqa(Benchmark):
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        said = answers.choice(answer, LETTERS)
-        if said is None:
+        parsed = answers.choice(answer, LETTERS)
+        if parsed is None:
             return Grade(correct=False, why="no answer")
-        return Grade(correct=said == problem.gold, parsed=said, why="" if said == problem.gold else "wrong choice")
+        correct = parsed == problem.gold
+        return Grade(correct=correct, parsed=parsed, why="" if correct else "wrong choice")

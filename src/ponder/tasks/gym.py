@@ -1,7 +1,7 @@
-"""Any reasoning-gym dataset by name, with its curriculum level as the size.
+"""Generates problems of any reasoning-gym dataset (Stojanovski et al. 2025); size = its curriculum level.
 
-After Stojanovski et al. 2025. It seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of
-their items; here every item has a dataset of its own, with a hashed seed.
+Reasoning-gym seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of their items. Here every
+problem comes from a dataset of one item, with a hashed seed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer
 @dataclass(frozen=True)
 class Gym(Task):
     dataset: str  # its name in reasoning-gym
-    vary: str = ""  # the one curriculum attribute that follows the size; all of them if empty
-    options: dict[str, Any] = field(default_factory=dict)  # the dataset's own settings
+    vary: str = ""  # the curriculum attribute that the size sets; default: all of them
+    options: dict[str, Any] = field(default_factory=dict)  # settings of the dataset
 
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
 
@@ -35,7 +35,7 @@ class Gym(Task):
 
     def _curriculum(self) -> BaseCurriculum:
         if self.dataset not in CURRICULA:
-            hint = "take a dataset that has one, or give its settings as `options` with size = 0"
+            hint = "choose a dataset with a curriculum, or set `options` and size = 0"
             raise UserError(f"{self.dataset} has no curriculum, so no size", hint=hint)
         return CURRICULA[self.dataset]()
 
@@ -68,7 +68,7 @@ class Gym(Task):
         return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
 
     def problem(self, size: int, seed: int) -> Problem:
-        seed %= 2**31  # some of its datasets hand the seed to NumPy, which takes 32 bits
+        seed %= 2**31  # some datasets pass the seed to NumPy, which takes 32 bits
         item = self._dataset(size, seed)[0]
         return Problem(
             id=digest(self.dataset, item["question"]).hex(),
@@ -82,11 +82,9 @@ class Gym(Task):
         return f"<answer>{problem.gold['answer']}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        said = answers.final(answer)
-        if said is None:
+        parsed = answers.final(answer)
+        if parsed is None:
             return Grade(correct=False, why="no answer")
         dataset = self._dataset(problem.size, problem.gold["seed"])
-        score = float(dataset.score_answer(said, dataset[0]))
-        return Grade(
-            correct=score >= 1, parsed=said, why="" if score >= 1 else "wrong answer", details={"score": score}
-        )
+        score = float(dataset.score_answer(parsed, dataset[0]))
+        return Grade(score >= 1, parsed, "" if score >= 1 else "wrong answer", {"score": score})

@@ -1,4 +1,8 @@
-"""Your own problems from a JSONL file: one object a line with `prompt`, `answer` and, if you like, `size` and `id`."""
+"""Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have `size` and `id`.
+
+It may also have `system` (a system message) and `facts` (kept with each attempt). Answers are compared as numbers if
+both are, else as text, ignoring case and spacing.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,26 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest, lines
+from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core.jsonl import records
 
 EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
+LINE = '{"prompt": "2 + 2?", "answer": 4, "size": 2}'
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True):
+class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of the file."""
+
     prompt: str
     answer: str | int | float
     size: int = 0
     id: str = ""
     system: str = ""
     facts: dict[str, Any] = {}
+
+    def problem(self) -> Problem:
+        name = self.id or digest(self.prompt, str(self.answer)).hex()
+        return Problem(name, self.size, (self.prompt,), str(self.answer), self.system, facts=self.facts)
 
 
 @dataclass(frozen=True)
@@ -34,38 +46,25 @@ class Jsonl(Task):
 
     @cached_property
     def _problems(self) -> list[Problem]:
-        found: dict[str, Problem] = {}
-        for where, text in lines(self.file):
-            problem = _problem(text, where)
-            if problem.id in found:
-                raise UserError(
-                    f"the id {problem.id!r} stands here again",
-                    where=where,
-                    hint="give each problem its own id",
-                )
-            found[problem.id] = problem
-        return list(found.values())
+        by_id: dict[str, Problem] = {}
+        for where, given in records(self.file, GivenProblem, LINE):
+            problem = given.problem()
+            if problem.id in by_id:
+                what = f"the id {problem.id!r} occurs twice"
+                raise UserError(what, where=where, hint="give each problem its own id")
+            by_id[problem.id] = problem
+        return list(by_id.values())
 
     def problem(self, size: int, seed: int) -> Problem:
-        chosen = [p for p in self._problems if p.size == size]
-        return chosen[seed % len(chosen)]
+        of_size = [p for p in self._problems if p.size == size]
+        return of_size[seed % len(of_size)]
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        said = answers.final(answer)
-        if said is None:
+        parsed = answers.final(answer)
+        if parsed is None:
             return Grade(correct=False, why="no answer")
-        correct = answers.same(said, problem.gold)
-        return Grade(correct=correct, parsed=said, why="" if correct else "wrong answer")
-
-
-def _problem(text: str, where: str) -> Problem:
-    try:
-        line = msgspec.json.decode(text, type=Line)
-    except msgspec.MsgspecError as error:
-        hint = '{"prompt": "2 + 2?", "answer": 4, "size": 2}'
-        raise UserError(str(error), where=where, hint=hint) from None
-    name = line.id or digest(line.prompt, str(line.answer)).hex()
-    return Problem(name, line.size, (line.prompt,), str(line.answer), line.system, facts=line.facts)
+        correct = answers.same(parsed, problem.gold)
+        return Grade(correct=correct, parsed=parsed, why="" if correct else "wrong answer")

@@ -1,6 +1,6 @@
-"""MATH-500: five hundred problems of Hendrycks' MATH, chosen by Lightman et al. 2023; any expression for an answer.
+"""Asks MATH-500: 500 problems of MATH (Hendrycks et al. 2021), selected by Lightman et al. 2023.
 
-From the hub, or from a file of your own.
+Answers are mathematical expressions. Read from the hub or from a local file.
 """
 
 from __future__ import annotations

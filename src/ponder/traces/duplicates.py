@@ -1,10 +1,10 @@
-"""Near-duplicates among any number of traces, in a time that grows with their number and not with its square.
+"""Finds near-duplicates among any number of traces, in time linear in their number.
 
-A trace's print holds the smallest codes of its runs of five words (MinHash, Broder 1997), all from one hash (Li, Owen
-and Zhang 2012), empty places filled from others (Shrivastava 2017), 16 bits each (Li and König 2010): 384 bytes.
-Prints that agree in a band of places are compared (Indyk and Motwani 1998). What was said has places of its own, for
-prompts may share a page of rules; the whole trace has others, for short answers are often the same. A near-duplicate is
-alike in both.
+A trace's fingerprint consists of MinHashes (Broder 1997) of its runs of five words, all from one hash function (Li,
+Owen and Zhang 2012), empty bins filled from others (Shrivastava 2017), 16 bits each (Li and König 2010): 384 bytes.
+Fingerprints that agree in a band of bins are compared (Indyk and Motwani 1998). Thinking and answer have bins of their
+own, since prompts may share a page of rules; the whole trace has others, since short answers are often equal.
+Near-duplicates are similar in both.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ import numpy.typing as npt
 
 from ponder.core import digest
 from ponder.traces import Trace
-from ponder.traces.words import Codes, plain, runs, words
+from ponder.traces.ngrams import Hashes, ngrams, normalized, words
 
-Places: TypeAlias = npt.NDArray[np.uint16]
+MinHashes: TypeAlias = npt.NDArray[np.uint16]
 
 RUN = 5  # words
-SAID, WHOLE = 128, 64  # places for thinking and answer, and for all with the question
-MISSED = 0.01  # share of the pairs right at the threshold that no band finds
-DEPTH = 256  # prints that are looked at in one bucket: what more of them share is a phrase, and tells nothing
-_OF_SAID = np.arange(SAID + WHOLE) % 3 < 2  # two of them, then one of the whole
+REPLY, WHOLE = 128, 64  # bins for thinking and answer, and for the whole trace
+MISSED = 0.01  # the fraction of pairs exactly at the threshold that no band finds
+DEPTH = 256  # fingerprints compared per bucket: what more of them share is a common phrase
+_IS_REPLY = np.arange(REPLY + WHOLE) % 3 < 2  # two bins of the reply, then one of the whole
 
 
-class Print(NamedTuple):
-    exact: bytes
-    places: Places
+class Fingerprint(NamedTuple):
+    exact: bytes  # equal for traces that differ only in case and spacing
+    bins: MinHashes
 
 
-def fingerprint(trace: Trace) -> Print:
-    # A sign may be all that tells two short traces apart.
-    said = runs(words(f"{trace.thinking}\n{trace.answer}", signs=True), RUN)
-    whole = np.concatenate([said, runs(words(trace.question, signs=True), RUN)])
-    places = np.column_stack([_smallest(said, SAID).reshape(-1, 2), _smallest(whole, WHOLE)]).ravel()
-    return Print(digest(plain(trace.question, trace.thinking, trace.answer)), places)
+def fingerprint(trace: Trace) -> Fingerprint:
+    # With signs, as one may be all that tells two short traces apart.
+    reply = ngrams(words(f"{trace.thinking}\n{trace.answer}", signs=True), RUN)
+    whole = np.concatenate([reply, ngrams(words(trace.question, signs=True), RUN)])
+    bins = np.column_stack([_minhashes(reply, REPLY).reshape(-1, 2), _minhashes(whole, WHOLE)]).ravel()
+    return Fingerprint(digest(normalized(trace.question, trace.thinking, trace.answer)), bins)
 
 
-def _smallest(codes: Codes, count: int) -> Places:
-    """The smallest code in each of `count` equal parts of the range of codes."""
-    if not len(codes):
+def _minhashes(hashes: Hashes, count: int) -> MinHashes:
+    """The smallest hash in each of `count` equal parts of the range of hashes."""
+    if not len(hashes):
         return np.zeros(count, np.uint16)
-    codes = np.sort(codes)
+    hashes = np.sort(hashes)
     starts = np.arange(count, dtype=np.uint64) << np.uint64(64 - count.bit_length() + 1)
-    first = np.searchsorted(codes, starts)
-    filled = first < np.append(first[1:], len(codes))
-    # An empty place takes the code of the first filled one in an order of its own, the same for every text.
+    first = np.searchsorted(hashes, starts)
+    filled = first < np.append(first[1:], len(hashes))
+    # An empty bin takes the hash of the first filled one, in an order of its own that is the same for every text.
     order = _ORDER[count]
     lender = order[np.arange(count), filled[order].argmax(axis=1)]
-    return codes[first[np.where(filled, np.arange(count), lender)]].astype(np.uint16)
+    return hashes[first[np.where(filled, np.arange(count), lender)]].astype(np.uint16)
 
 
 def _orders(count: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(0).permuted(np.tile(np.arange(count), (count, 1)), axis=1)
 
 
-_ORDER = {count: _orders(count) for count in (SAID, WHOLE)}
+_ORDER = {count: _orders(count) for count in (REPLY, WHOLE)}
 
 
-class CacheView:
-    """Prints, and which of them a new one is nearest to."""
+class FingerprintIndex:
+    """Fingerprints so far, and which of them a new one repeats."""
 
     def __init__(self, alike: float) -> None:
         self.alike = alike
@@ -72,10 +72,10 @@ class CacheView:
         self._rows, self._bands = bands(alike)
         self._exact: dict[bytes, int] = {}
         self._buckets: dict[tuple[int, bytes], list[int]] = defaultdict(list)
-        self._places: list[Places] = []
+        self._bins: list[MinHashes] = []
 
-    def nearest(self, new: Print) -> tuple[int, bool] | None:
-        """The number of the print that this one repeats, if there is one, and whether exactly."""
+    def nearest(self, new: Fingerprint) -> tuple[int, bool] | None:
+        """The number of the fingerprint that this one repeats, if any, and whether exactly."""
         if (same := self._exact.get(new.exact)) is not None:
             return same, True
         near = {n for key in self._keys(new) for n in self._buckets.get(key, ())[-DEPTH:]}
@@ -83,28 +83,28 @@ class CacheView:
             return None
         self.compared += len(near)
         ordered = sorted(near)
-        equal = np.array([self._places[n] for n in ordered]) == new.places
-        likeness = np.minimum(equal[:, _OF_SAID].mean(axis=1), equal[:, ~_OF_SAID].mean(axis=1))
+        equal = np.array([self._bins[n] for n in ordered]) == new.bins
+        likeness = np.minimum(equal[:, _IS_REPLY].mean(axis=1), equal[:, ~_IS_REPLY].mean(axis=1))
         best = int(likeness.argmax())
         return (ordered[best], False) if likeness[best] >= self.alike else None
 
-    def add(self, new: Print) -> None:
-        number = len(self._places)
-        self._places.append(new.places)
+    def add(self, new: Fingerprint) -> None:
+        number = len(self._bins)
+        self._bins.append(new.bins)
         self._exact.setdefault(new.exact, number)
         for key in self._keys(new):
             self._buckets[key].append(number)
 
-    def _keys(self, new: Print) -> list[tuple[int, bytes]]:
-        cut = range(0, self._rows * self._bands, self._rows)
-        return [(start, new.places[start : start + self._rows].tobytes()) for start in cut]
+    def _keys(self, new: Fingerprint) -> list[tuple[int, bytes]]:
+        starts = range(0, self._rows * self._bands, self._rows)
+        return [(start, new.bins[start : start + self._rows].tobytes()) for start in starts]
 
 
 def bands(alike: float) -> tuple[int, int]:
-    """Places in a band and how many bands, so that a pair that is just `alike` enough is hardly missed."""
+    """Bins per band and number of bands that miss at most `MISSED` of the pairs of similarity `alike`."""
     for rows in (5, 4, 3, 2):
         missed = 1 - alike**rows
         count = 1 if missed <= MISSED else math.ceil(math.log(MISSED) / math.log(missed))
-        if rows * count <= SAID + WHOLE:
+        if rows * count <= REPLY + WHOLE:
             return rows, count
-    return 1, SAID + WHOLE
+    return 1, REPLY + WHOLE

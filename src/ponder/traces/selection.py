@@ -1,14 +1,15 @@
-"""Which traces are worth training on: ranked by a reward, cleaned of copies and of what the evaluation asks.
+"""Selects the traces to train on: ranked by a reward, without duplicates and without evaluation problems.
 
     from ponder.traces.selection import Choice, Scored, select
 
-    chosen = select([Scored(trace, score), …], Choice(top=1000, right=True, without=("math500",)))
-    chosen.kept[0].place, chosen.kept[0].reason
-    chosen.counts  # {"wrong": 412, "near-duplicate": 96, "beyond 1,000": 57_492}
+    selection = select([Scored(trace, score), …], Choice(top=1000, right=True, without=("math500",)))
+    selection.kept[0].index, selection.kept[0].reason
+    selection.counts  # {"wrong": 412, "near-duplicate": 96, "beyond the top 1,000": 57_492}
 
-After ReasonFlux-PRM (arXiv 2506.18896), which keeps the thousand best of 59,000. A reward may tell teachers and lengths
-apart before it tells good from bad, so one can rank within a teacher (`per_teacher`) and among traces of like length
-(`match_length`); random, longest and shortest are the baselines, at an equal number of tokens (`budget_tokens`).
+After ReasonFlux-PRM (arXiv 2506.18896), which keeps the best 1,000 of 59,000. A reward may distinguish teachers and
+lengths before it distinguishes good from bad, so traces can be ranked per teacher (`per_teacher`) and among traces of
+similar length (`match_length`). The baselines are random, longest and shortest, at an equal number of tokens
+(`budget_tokens`).
 """
 
 from __future__ import annotations
@@ -23,44 +24,42 @@ from typing import Any, Literal, TypeAlias
 
 from ponder.core import Problem, UserError, answers, plugins
 from ponder.traces import Trace
-from ponder.traces.duplicates import CacheView, Print, fingerprint
-from ponder.traces.evaluation import Evaluation, problems
-from ponder.traces.matching import matched, rank_correlation
-
-__all__ = ["Choice", "Dropped", "Evaluation", "Kept", "Scored", "Selection", "select"]
+from ponder.traces.contamination import EvaluationSet, problems
+from ponder.traces.duplicates import Fingerprint, FingerprintIndex, fingerprint
+from ponder.traces.length_matching import matched, rank_correlation
 
 By: TypeAlias = Literal["reward", "random", "longest", "shortest", "all"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to keep of a pile; as it is, everything but copies, the best first."""
+    """Which traces to keep; by default all but duplicates, the best first."""
 
-    by: By = "reward"  # the best first; or in a random order, the longest or shortest first, or all as they come
-    top: int | None = None  # how many
-    threshold: float | None = None  # only those with at least this score
-    budget_tokens: int | None = None  # from the first on, as long as they have at most so many tokens
-    per_topic: int | None = None  # at most so many of each topic
-    per_teacher: int | None = None  # at most so many of each teacher, each ranked among its own
-    teacher: str = ""  # only this one's
-    match_length: bool = False  # rank each among traces of its length
-    right: bool = False  # only those whose answer is right
-    without: tuple[str, ...] = ()  # evaluation problems: task, task:size, task:size:seed, or a JSONL file of questions
-    words: int = 8  # in a row, that a question must share with an evaluation problem for them to count
-    share: float = 0.5  # of an evaluation problem's words: a question that shares so many is that problem
+    by: By = "reward"  # order: highest score, random, longest, shortest, or all as they come
+    top: int | None = None  # keep at most this many
+    threshold: float | None = None  # keep only traces with at least this score
+    budget_tokens: int | None = None  # keep the first traces, up to this many tokens in total
+    per_topic: int | None = None  # keep at most this many per topic
+    per_teacher: int | None = None  # keep at most this many per teacher, each ranked among its own traces
+    teacher: str = ""  # keep only the traces of this teacher
+    match_length: bool = False  # rank each trace among traces of similar length
+    right: bool = False  # keep only traces with a correct answer
+    without: tuple[str, ...] = ()  # evaluation problems: TASK, TASK:SIZE, TASK:SIZE:SEED or a JSONL file of questions
+    min_run: int = 8  # the shortest run of shared words that counts as overlap with an evaluation problem
+    overlap: float = 0.5  # drop a trace whose question shares at least this fraction of an evaluation problem's words
     keep_duplicates: bool = False
-    alike: float = 0.8  # Jaccard similarity from which on traces are near-duplicates
+    alike: float = 0.8  # Jaccard similarity from which two traces are near-duplicates
     seed: int = 0  # of a random order
 
     def __post_init__(self) -> None:
-        for name in ("top", "budget_tokens", "per_topic", "per_teacher", "words"):
+        for name in ("top", "budget_tokens", "per_topic", "per_teacher", "min_run"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise UserError(f"{name} must be at least 1, not {number}")
-        for name in ("share", "alike"):
+        for name in ("overlap", "alike"):
             if not 0 < (number := getattr(self, name)) <= 1:
-                raise UserError(f"{name} is above 0 and at most 1, not {number}")
+                raise UserError(f"{name} must be above 0 and at most 1, not {number}")
         if self.match_length and self.by != "reward":
-            raise UserError("match_length is for a ranking by reward", hint="leave it out, or leave out `by`")
+            raise UserError("match_length ranks by reward", hint="leave out match_length, or leave out `by`")
 
     @property
     def needs_scores(self) -> bool:
@@ -69,7 +68,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A trace and its total score; None where the reward gave none."""
+    """A trace and its total score; None if it has none."""
 
     trace: Trace
     score: float | None = None
@@ -77,9 +76,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    place: int  # in the pile, from 0
+    """A trace that was kept, and why."""
+
+    index: int  # in the input, from 0
     id: str
-    rank: int  # among those kept, from 1
+    rank: int  # among the kept traces, from 1
     score: float | None
     tokens: int
     reason: str
@@ -87,24 +88,28 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    place: int
+    """A trace that was dropped, and why."""
+
+    index: int
     id: str
     reason: str
-    of: str = ""  # the id of the one that it repeats
+    of: str = ""  # the id of the kept trace that it duplicates
 
 
 @dataclass(frozen=True)
 class Selection:
+    """The result: what was kept, what was dropped, and how score and length are related."""
+
     kept: tuple[Kept, ...]  # the best first
     dropped: tuple[Dropped, ...]
-    counted_by: Literal["traces", "estimate"]  # who counted the tokens
-    tokens_before: float  # mean of the traces that were ranked
-    # Rank correlation of score and length among those that were ranked: of the score, and of what they were ranked by.
+    counted_by: Literal["traces", "estimate"]  # where the token counts are from
+    tokens_before: float  # mean over the traces that were ranked
+    # Rank correlation with length over the traces that were ranked: of the score, and of what they were ranked by.
     with_length: tuple[float, float] | None = None
 
     @property
     def counts(self) -> Counter[str]:
-        """How many fell out for each reason."""
+        """How many traces were dropped for each reason."""
         return Counter(dropped.reason for dropped in self.dropped)
 
     @property
@@ -124,73 +129,92 @@ class Selection:
         }
 
     def table(self) -> str:
-        """The same for a reader."""
+        """The summary as text, one fact per line."""
         copies: dict[str, list[str]] = defaultdict(list)
         for dropped in self.dropped:
             if dropped.of:
                 copies[dropped.reason].append(f"{dropped.id} of {dropped.of}")
         rows = [f"{len(self.kept):10,}  kept"]
         for why, number in self.counts.most_common():
-            some = copies[why][:3] + ["…"] * (len(copies[why]) > 3)
-            rows.append(f"{number:10,}  {why}" + (f" ({', '.join(some)})" if some else ""))
+            examples = copies[why][:3] + ["…"] * (len(copies[why]) > 3)
+            rows.append(f"{number:10,}  dropped: {why}" + (f" ({', '.join(examples)})" if examples else ""))
         if self.kept:
-            estimated = " (an estimate: not every trace has `tokens`)" if self.counted_by == "estimate" else ""
-            mean = self.tokens / len(self.kept)
-            rows.append(f"{self.tokens:10,}  tokens, {mean:,.0f} a trace; {self.tokens_before:,.0f} before{estimated}")
+            estimated = " (estimated: not every trace has `tokens`)" if self.counted_by == "estimate" else ""
+            mean = f"{self.tokens / len(self.kept):,.0f} per kept trace, {self.tokens_before:,.0f} per ranked trace"
+            rows.append(f"{self.tokens:10,}  tokens, {mean}{estimated}")
         if self.kept and self.with_length:
             score, rank = self.with_length
-            matched = f"; {rank:.2f} of its rank among traces of its length" if rank != score else ""
+            matched = f", {rank:.2f} after matching lengths" if rank != score else ""
             rows.append(f"{score:10.2f}  rank correlation of score and length{matched}")
         return "\n".join(rows)
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """What selection remembers of a trace: no text."""
+    """What selection keeps in memory of a trace: no text."""
 
-    place: int
+    index: int
     id: str
     teacher: str
     topic: str
     score: float | None
-    tokens: int | None  # as the trace says
-    length: float  # tokens as the trace says, if all do; else an estimate
-    why: str  # it falls out before any ranking
-    print: Print | None
-    worth: float = 0.0  # the highest goes first
+    tokens: int | None  # as given in the trace
+    length: float  # tokens: as given, if all traces give them; else an estimate
+    why: str  # why it is dropped before ranking; "" if it is ranked
+    fingerprint: Fingerprint | None
+    worth: float = 0.0  # the sort key, highest first
 
 
-def select(pile: Iterable[Scored], how: Choice, asked: Iterable[Problem] = (), folder: Path | None = None) -> Selection:
-    """The traces to keep, and why the others fell out. The pile is gone through once, and no text is held.
+def select(
+    traces: Iterable[Scored], how: Choice, asked: Iterable[Problem] = (), folder: Path | None = None
+) -> Selection:
+    """Which traces to keep, and why the others are dropped.
 
-    `asked` are evaluation problems beside those of `how.without`, whose files are relative to `folder`.
+    `asked` are evaluation problems in addition to `how.without`, whose files are relative to `folder`.
     """
-    named = (problem for name in how.without for problem in problems(name, folder or Path()))
-    evaluation = Evaluation([*named, *asked], how.words, how.share)
-    found = [_candidate(place, scored, how, evaluation) for place, scored in enumerate(pile)]
-    _check(found, how)
-    counted = all(c.tokens is not None for c in found)
-    for candidate in found if counted else ():
-        candidate.length = float(candidate.tokens or 0)
-    ranked = [candidate for candidate in found if not candidate.why]
-    _rank(ranked, how)
-    early = [Dropped(c.place, c.id, c.why) for c in found if c.why]
-    kept, late = _walk(ranked, how)
-    lengths, scores = [c.length for c in ranked], [c.score or 0.0 for c in ranked]
-    with_length = rank_correlation(scores, lengths), rank_correlation([c.worth for c in ranked], lengths)
-    return Selection(
-        tuple(kept),
-        (*early, *late),
-        "traces" if counted else "estimate",
-        sum(lengths) / max(1, len(lengths)),
-        with_length if how.by == "reward" else None,
-    )
+    selector = Selector(how, asked, folder)
+    for scored in traces:
+        selector.add(scored)
+    return selector.selection()
 
 
-def _candidate(place: int, scored: Scored, how: Choice, evaluation: Evaluation) -> _Candidate:
+class Selector:
+    """Takes traces one at a time, keeps no text, and then selects."""
+
+    def __init__(self, how: Choice, asked: Iterable[Problem] = (), folder: Path | None = None) -> None:
+        named = (problem for name in how.without for problem in problems(name, folder or Path()))
+        self.how = how
+        self._evaluation = EvaluationSet([*named, *asked], how.min_run, how.overlap)
+        self._candidates: list[_Candidate] = []
+
+    def add(self, scored: Scored) -> None:
+        self._candidates.append(_candidate(len(self._candidates), scored, self.how, self._evaluation))
+
+    def selection(self) -> Selection:
+        how, candidates = self.how, self._candidates
+        _check(candidates, how)
+        counted = all(c.tokens is not None for c in candidates)
+        for candidate in candidates if counted else ():
+            candidate.length = float(candidate.tokens or 0)
+        ranked = [candidate for candidate in candidates if not candidate.why]
+        _rank(ranked, how)
+        before = [Dropped(c.index, c.id, c.why) for c in candidates if c.why]
+        kept, after = _keep(ranked, how)
+        lengths, scores = [c.length for c in ranked], [c.score or 0.0 for c in ranked]
+        with_length = rank_correlation(scores, lengths), rank_correlation([c.worth for c in ranked], lengths)
+        return Selection(
+            tuple(kept),
+            (*before, *after),
+            "traces" if counted else "estimate",
+            sum(lengths) / max(1, len(lengths)),
+            with_length if how.by == "reward" else None,
+        )
+
+
+def _candidate(index: int, scored: Scored, how: Choice, evaluation: EvaluationSet) -> _Candidate:
     trace, score = scored.trace, None if scored.score is None or math.isnan(scored.score) else scored.score
     if how.teacher and trace.teacher != how.teacher:
-        why = "of another teacher"
+        why = "another teacher"
     elif how.needs_scores and score is None:
         why = "unscored"
     elif how.threshold is not None and score is not None and score < how.threshold:
@@ -198,99 +222,99 @@ def _candidate(place: int, scored: Scored, how: Choice, evaluation: Evaluation) 
     elif how.right and (wrong := _wrong(trace)):
         why = wrong
     else:
-        why = "in the evaluation set" if evaluation.holds(trace) else ""
-    # Four bytes of UTF-8 are about a token, in English as in Chinese.
+        why = "in the evaluation set" if evaluation.contains(trace) else ""
+    # Four bytes of UTF-8 are about one token, in English as in Chinese.
     length = sum(len(text.encode("utf-8", "surrogatepass")) for text in (trace.thinking, trace.answer)) / 4
     mark = None if why or how.keep_duplicates else fingerprint(trace)
-    return _Candidate(place, trace.id, trace.teacher, trace.topic, score, trace.tokens, length, why, mark)
+    return _Candidate(index, trace.id, trace.teacher, trace.topic, score, trace.tokens, length, why, mark)
 
 
 def _wrong(trace: Trace) -> str:
-    """Why a trace isn't right; nothing if it is."""
+    """Why a trace doesn't count as correct; "" if it does."""
     if trace.correct is not None:
         return "" if trace.correct else "wrong"
     gold = str(trace.gold) if isinstance(trace.gold, str | int | float) else ""
-    if "\\boxed{" in gold or "<answer>" in gold:  # a solution, not only its answer
+    if "\\boxed{" in gold or "<answer>" in gold:  # a whole solution
         gold = answers.final(gold) or ""
     if not gold.strip():
-        return "can't be checked"
-    said = answers.final(trace.answer)
-    return "wrong" if said is None or answers.differs(said, gold) else ""
+        return "no reference answer to check it against"
+    answer = answers.final(trace.answer)
+    return "wrong" if answer is None or answers.differs(answer, gold) else ""
 
 
-def _check(found: Sequence[_Candidate], how: Choice) -> None:
-    """Raise `UserError` where the pile can't be chosen from in this way."""
-    if not found:
+def _check(candidates: Sequence[_Candidate], how: Choice) -> None:
+    """Raise `UserError` if the traces lack what the choice needs."""
+    if not candidates:
         raise UserError("there are no traces")
-    if how.needs_scores and all(c.score is None for c in found):
-        raise UserError("no trace has a score", hint="ponder score FILE --reward NAME, or choose --by random")
-    teachers = {c.teacher for c in found} - {""}
+    if how.needs_scores and all(c.score is None for c in candidates):
+        raise UserError("no trace has a score", hint="ponder score FILE --reward NAME; or --by random")
+    teachers = {c.teacher for c in candidates} - {""}
     if how.teacher and how.teacher not in teachers:
-        hint = plugins.nearest(how.teacher, teachers) if teachers else "no trace says who its teacher is"
-        raise UserError(f"no trace is of the teacher `{how.teacher}`", hint=hint)
+        hint = plugins.nearest(how.teacher, teachers) if teachers else "no trace names its teacher"
+        raise UserError(f"no trace is by the teacher `{how.teacher}`", hint=hint)
     if how.per_teacher and not teachers:
-        raise UserError("no trace says who its teacher is", hint="per_teacher needs the key `teacher` in each record")
-    if how.per_topic and not any(c.topic for c in found):
+        raise UserError("no trace names its teacher", hint="per_teacher needs the key `teacher` in each record")
+    if how.per_topic and not any(c.topic for c in candidates):
         raise UserError("no trace has a topic", hint="per_topic needs the key `topic` in each record")
 
 
 def _rank(ranked: list[_Candidate], how: Choice) -> None:
-    """The best first; equals by id, and copies of an id as they come."""
+    """Sort, the best first; ties by id, then in the order of the input."""
     shuffled = random.Random(how.seed)
     for c in ranked:
-        worth = {"reward": c.score or 0.0, "longest": c.length, "shortest": -c.length, "all": -float(c.place)}
+        worth = {"reward": c.score or 0.0, "longest": c.length, "shortest": -c.length, "all": -float(c.index)}
         c.worth = shuffled.random() if how.by == "random" else worth[how.by]
     if how.match_length:
         groups: dict[str, list[_Candidate]] = defaultdict(list)
         for c in ranked:
             groups[c.teacher if how.per_teacher else ""].append(c)
         for group in groups.values():
-            shares = matched([c.worth for c in group], [c.length for c in group])
-            for c, share in zip(group, shares, strict=True):
-                c.worth = share
-    ranked.sort(key=lambda c: (-c.worth, c.id, c.place))
+            ranks = matched([c.worth for c in group], [c.length for c in group])
+            for c, rank in zip(group, ranks, strict=True):
+                c.worth = rank
+    ranked.sort(key=lambda c: (-c.worth, c.id, c.index))
 
 
-def _walk(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[Dropped]]:
-    """CacheBudget from the first on what is neither a copy of a better one nor beyond a limit."""
+def _keep(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[Dropped]]:
+    """Go through the ranking; drop duplicates of a better trace, and what is beyond a limit."""
     kept, dropped = list[Kept](), list[Dropped]()
     topics, teachers = Counter[str](), Counter[str]()
-    seen, spent, full = CacheView(how.alike), 0.0, False
+    index, spent, full = FingerprintIndex(how.alike), 0.0, False
     for position, c in enumerate(ranked, 1):
         why, of = "", ""
         if len(kept) == how.top:
-            why = f"beyond {how.top:,}"
+            why = f"beyond the top {how.top:,}"
         elif full:
-            why = "beyond the budget"
+            why = "beyond the token budget"
         elif topics[c.topic] == how.per_topic:
             why = f"beyond {how.per_topic:,} of its topic"
         elif teachers[c.teacher] == how.per_teacher:
             why = f"beyond {how.per_teacher:,} of its teacher"
-        elif c.print and (copy := seen.nearest(c.print)):
+        elif c.fingerprint and (copy := index.nearest(c.fingerprint)):
             number, exact = copy
             why, of = "duplicate" if exact else "near-duplicate", kept[number].id
         elif how.budget_tokens is not None and spent + c.length > how.budget_tokens:
-            why, full = "beyond the budget", True
+            why, full = "beyond the token budget", True
         if why:
-            dropped.append(Dropped(c.place, c.id, why, of))
+            dropped.append(Dropped(c.index, c.id, why, of))
             continue
-        if c.print:
-            seen.add(c.print)
+        if c.fingerprint:
+            index.add(c.fingerprint)
         spent += c.length
         topics[c.topic] += 1
         teachers[c.teacher] += 1
         reason = _reason(c, how, position, len(ranked))
-        kept.append(Kept(c.place, c.id, len(kept) + 1, c.score, round(c.length), reason))
+        kept.append(Kept(c.index, c.id, len(kept) + 1, c.score, round(c.length), reason))
     return kept, dropped
 
 
 def _reason(c: _Candidate, how: Choice, position: int, of: int) -> str:
     if how.match_length:
-        return f"its score is above {c.worth:.1%} of those of its length"
+        return f"scores above {c.worth:.1%} of the traces of similar length"
     return {
-        "reward": f"its score ranks {position:,} of {of:,}",
-        "random": f"drawn {position:,} of {of:,} with the seed {how.seed}",
-        "longest": f"{position:,} of {of:,} by length",
-        "shortest": f"{position:,} of {of:,} by length, the shortest first",
-        "all": "all are kept",
+        "reward": f"score ranks {position:,} of {of:,}",
+        "random": f"drawn {position:,} of {of:,} with seed {how.seed}",
+        "longest": f"{position:,} of {of:,} by length, longest first",
+        "shortest": f"{position:,} of {of:,} by length, shortest first",
+        "all": "all traces are kept",
     }[how.by]

@@ -1,1 +1,1 @@
-"""Changing weights: one optimiser loop, samples to learn from, and the models that come out."""
+"""Training: the loop, samples to train on, the models that methods make, averages of weights, process rewards."""

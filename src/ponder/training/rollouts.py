@@ -1,7 +1,7 @@
-"""What a model says to problems that methods train on: many samples of each, graded, written many at once.
+"""Samples to train on: a model's graded replies to training problems, several per problem, drawn concurrently.
 
-Any model that can be asked can be sampled, an endpoint too. Where the model runs here its tokens are taken as written;
-else its text is put into tokens again.
+Any model can be sampled, an endpoint too. A model in this process gives its tokens as it wrote them; the text of any
+other model is tokenized again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ponder.core import (
     UserError,
     seed_from,
 )
-from ponder.models.transformers import Loaded
-from ponder.training.loop import Example
+from ponder.models._torch_engine import Loaded
+from ponder.training.loop import TokenExample
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A problem to practise on."""
+class TrainingProblem:
+    """One problem to train on, with its task."""
 
     task: Task
     problem: Problem
@@ -44,9 +44,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Sample:
-    """One text that a model wrote, and whether its answer is right."""
+    """One reply, and whether its answer is right."""
 
-    text: Example
+    text: TokenExample
     right: bool
     thinking: str = ""
     answer: str = ""
@@ -56,66 +56,68 @@ class Sample:
         return len(self.text.said)
 
 
-def chosen(on: Sequence[TrainingProblems], number: int, seed: int) -> list[Asked]:
-    """So many problems in all, from each task and size in turn."""
-    found: list[Asked] = []
-    sources = [(practice.task, practice.problems(seed)) for practice in on]
-    while sources and len(found) < number:
+def draw_problems(train_on: Sequence[TrainingProblems], number: int, seed: int) -> list[TrainingProblem]:
+    """This many problems in all, from each task and size in turn; fewer if there are no more."""
+    drawn: list[TrainingProblem] = []
+    sources = [(problems.task, problems.problems(seed)) for problems in train_on]
+    while sources and len(drawn) < number:
         for source in tuple(sources):
             task, problems = source
             if (problem := next(problems, None)) is None:
                 sources.remove(source)
             elif len(problem.turns) > 1:
                 raise UserError("methods train on problems of one turn", hint="per_turn = 0 under [[train]]")
-            elif len(found) < number:
-                found.append(Asked(task, problem))
-    if not found:
-        what = "there is no problem to train on: the study asks them all"
-        raise UserError(what, hint="a smaller `problems`, or a [[train]] with another task")
-    return found
+            elif len(drawn) < number:
+                drawn.append(TrainingProblem(task, problem))
+    if not drawn:
+        what = "there is no problem to train on: the study asks all of them"
+        raise UserError(what, hint="lower `problems`, or add a [[train]] with another task")
+    return drawn
 
 
 class Rollouts:
-    """Samples of a model, `n` for each problem, once it has been iterated over to its end."""
+    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read `samples`."""
 
     def __init__(
         self,
         model: Model,
         loaded: Loaded,
-        asked: Sequence[Asked],
+        problems: Sequence[TrainingProblem],
         n: int,
         seed: int,
         kept: Path,
         budget: int | None = None,
     ) -> None:
-        self._model, self._loaded, self._asked, self._n = model, loaded, asked, n
+        self._model, self._loaded, self._problems, self._n = model, loaded, problems, n
         self._seed, self._budget, self._kept = seed, budget, kept
         self.samples: list[list[Sample]] = []
 
     def __iter__(self) -> Iterator[Progress]:
-        """Write them all; says about once a second how many are written. Those that a file keeps are read from it."""
+        """Draw all samples and write them to the file `kept`, or read them if it exists."""
         if not self._kept.is_file():
-            said: dict[tuple[int, int], Completion] = {}
-            yield from self._write(said)
-            found = [[self._sample(place, said[place, n]) for n in range(self._n)] for place in range(len(self._asked))]
+            replies: dict[tuple[int, int], Completion] = {}
+            yield from self._draw(replies)
+            samples = [[self._sample(p, replies[p, n]) for n in range(self._n)] for p in range(len(self._problems))]
             new = self._kept.with_suffix(f".{os.getpid()}")
-            new.write_bytes(msgspec.json.encode(found))
+            new.write_bytes(msgspec.json.encode(samples))
             new.replace(self._kept)
         self.samples = msgspec.json.decode(self._kept.read_bytes(), type=list[list[Sample]])
 
-    def _write(self, said: dict[tuple[int, int], Completion]) -> Iterator[Progress]:
+    def _draw(self, replies: dict[tuple[int, int], Completion]) -> Iterator[Progress]:
+        """Ask for every reply; reports progress about once per second."""
+
         async def begin() -> set[asyncio.Task[None]]:
             room = asyncio.Semaphore(self._model.concurrency)
-            places = itertools.product(range(len(self._asked)), range(self._n))
-            return {asyncio.create_task(ask(place, n, room)) for place, n in places}
+            pairs = itertools.product(range(len(self._problems)), range(self._n))
+            return {asyncio.create_task(ask(p, n, room)) for p, n in pairs}
 
-        async def ask(place: int, n: int, room: asyncio.Semaphore) -> None:
-            asked = self._asked[place]
+        async def ask(p: int, n: int, room: asyncio.Semaphore) -> None:
+            problem = self._problems[p]
             async with room:
-                seed = seed_from(self._seed, asked.problem.id, n)
+                seed = seed_from(self._seed, problem.problem.id, n)
                 try:
-                    said[place, n] = await self._model.complete(asked.request(seed, self._budget))
-                except ModelFailure as failure:  # which the model has tried again already
+                    replies[p, n] = await self._model.complete(problem.request(seed, self._budget))
+                except ModelFailure as failure:  # after the model's own retries
                     raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
 
         with asyncio.Runner() as runner:
@@ -123,23 +125,21 @@ class Rollouts:
             try:
                 waiting = runner.run(begin())
                 while waiting:
-                    done, waiting = runner.run(_some(waiting))
+                    done, waiting = runner.run(asyncio.wait(waiting, timeout=1.0))
                     for task in done:
                         task.result()
-                    yield {"written": len(said), "of": len(self._asked) * self._n}
+                    yield {"sampled": len(replies), "of": len(self._problems) * self._n}
             finally:
                 runner.run(self._model.__aexit__(None, None, None))
 
-    def _sample(self, place: int, said: Completion) -> Sample:
-        asked = self._asked[place]
-        right = asked.task.grade_turns(asked.problem, [said.answer]).correct and said.stop == "end"
-        tokens = said.tokens or self._loaded.encode(said)
-        return Sample(Example(self._loaded.prompt(asked.request()), tokens), right, said.thinking, said.answer)
+    def _sample(self, p: int, reply: Completion) -> Sample:
+        """A graded sample; one that reached its token limit is wrong."""
+        problem = self._problems[p]
+        right = problem.task.grade_turns(problem.problem, [reply.answer]).correct and reply.stop == "end"
+        tokens = reply.tokens or self._loaded.encode(reply)
+        return Sample(TokenExample(self._loaded.prompt(problem.request()), tokens), right, reply.thinking, reply.answer)
 
     @property
     def tokens(self) -> int:
+        """Prompt and reply tokens of all samples."""
         return sum(len(sample.text) for samples in self.samples for sample in samples)
-
-
-async def _some(waiting: set[asyncio.Task[None]]) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
-    return await asyncio.wait(waiting, timeout=1.0)

@@ -1,20 +1,20 @@
-"""What a process reward learns of each step: alignment, quality and coherence, weighted against each other.
+"""The targets that a process reward is trained on: alignment, quality and coherence of each step, combined.
 
-After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896), as far as it is public:
+After ReasonFlux-PRM (Zou et al. 2025, arXiv 2506.18896), as far as it is published:
 
-- alignment: the cosine of a step of the thinking and the step of the answer that it belongs to;
-- quality: what a judge says of it; here, true labels where the trace or its task knows them, or any reward;
-- coherence: how much more it is like the step before it (the first: like the question) than steps of other traces are,
-  as the logarithm of a ratio, at a temperature;
-- the target is their mean with the softmax of the three as weights.
+- alignment: the cosine similarity of a thinking step and the step of the answer that it is aligned with;
+- quality: a judge's score; here the true labels where the trace or its task has them, or any reward;
+- coherence: how much more similar a step is to the one before it (the first: to the question) than steps of other
+  traces are, as a log-ratio at a temperature;
+- the target is the mean of the three, weighted with their softmax.
 
-Published, the three go into the softmax as they are. Then r = Σ w·r has the slope w(1 + r_k - r) in a component, which
-is below 0 where that lies more than 1 under the mean: with alignment .7 and quality .8, a coherence of -2 gives .667
-and one of -0.5 gives .596, so that the less coherent step is worth more. Brought to [0, 1] first, the slope is never
-negative; `published` keeps the published form. Where a component isn't known of a step (no answer to align it with, no
-label), the others are weighted alone. The trajectory is worth the share of right answers that a policy gives when it
-follows the trace's template, where the trace says so (`template_accuracy`, or `template_answers` and a gold answer);
-else whether its own answer is right.
+As published, the three enter the softmax unscaled. Then r = Σ w·r has the slope w(1 + r_k - r) in component k, which is
+negative where r_k is more than 1 below the mean: with alignment 0.7 and quality 0.8, a coherence of -2 gives 0.667 and
+one of -0.5 gives 0.596, so the less coherent step gets the higher target. Scaled to [0, 1] first, as here by default,
+the slope is never negative; `published` keeps the published form. A component that is unknown for a step (no answer to
+align with, no label) is left out of its mean. The target of the trajectory is the fraction of right answers that a
+policy gives when it follows the trace's template, if the trace has it (`template_accuracy`, or `template_answers` and a
+gold answer); else whether its own answer is right.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ponder.core.answers import final, same
 from ponder.traces import align, hashed, similarity
 from ponder.traces.alignment import Encoder, Floats
 
-DRAWS = 4096  # steps that those of other traces are drawn from, at most
+POOL = 4096  # steps from which those of other traces are drawn, at most
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a trace's steps and its trajectory are worth; NaN where that isn't known."""
+    """The targets of a trace's steps and of its trajectory; NaN where unknown."""
 
     steps: Floats
     trajectory: float = math.nan
@@ -45,13 +45,13 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """How the targets of traces are made."""
+    """How targets are computed."""
 
-    targets: Literal["mixed", "labels"] = "mixed"  # the three, weighted; or the quality alone, where labels are exact
-    published: bool = False  # whether the three are weighted as they are, not brought to [0, 1] first
-    alignment: Literal["monotone", "best"] = "monotone"
-    tau: float = 0.1  # the temperature of coherence
-    others: int = 16  # steps of other traces that a step is compared with
+    targets: Literal["mixed", "labels"] = "mixed"  # all three components; or quality alone, where labels are exact
+    published: bool = False  # combine the components unscaled, as published, not scaled to [0, 1] first
+    alignment: Literal["monotone", "best"] = "monotone"  # steps aligned in order, or each with its most similar step
+    tau: float = 0.1  # temperature of coherence
+    others: int = 16  # steps of other traces that each step is compared with
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Targets:
             raise UserError("tau must be above 0, and others at least 1")
 
     def of(self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed) -> list[Target]:
-        """The targets of the steps that `quality` scores, and of the trajectories."""
+        """The targets of each trace: of the steps that `quality` scores, and of the trajectory."""
         rated = quality.score(traces)
         pool = [] if self.targets == "labels" else self._pool(traces, quality.of)
         return [
@@ -68,9 +68,9 @@ class Targets:
         ]
 
     def _pool(self, traces: Sequence[Steps], of: Part) -> list[tuple[str, str]]:
-        """Steps to compare with, each with the trace that it is of."""
-        found = [(trace.id, step) for trace in traces for step in trace.part(of)]
-        return random.Random(seed_from("others", self.seed)).sample(found, min(DRAWS, len(found)))
+        """Steps to compare with, each with the id of its trace."""
+        steps = [(trace.id, step) for trace in traces for step in trace.part(of)]
+        return random.Random(seed_from("others", self.seed)).sample(steps, min(POOL, len(steps)))
 
     def _steps(
         self, trace: Steps, scores: Scores, of: Part, pool: Sequence[tuple[str, str]], encoder: Encoder
@@ -85,24 +85,24 @@ class Targets:
         aligned = aligned_steps(trace, of, self.alignment, encoder)
         coherent = coherence(trace, of, others, self.tau, encoder)
         if not self.published:
-            aligned, coherent = aligned.clip(0.0, 1.0), _share(coherent, len(others))
+            aligned, coherent = aligned.clip(0.0, 1.0), _logistic(coherent, len(others))
         return mixed(np.stack([aligned, quality, coherent]))
 
 
 def aligned_steps(
     trace: Steps, of: Part, how: Literal["monotone", "best"] = "monotone", encoder: Encoder = hashed
 ) -> Floats:
-    """How like the step of the answer that it belongs to each step of the thinking is; NaN for the answer's own."""
+    """Each thinking step's similarity to the answer step it is aligned with; NaN for the answer's own steps."""
     thinking = trace.thinking if of != "answer" else ()
-    found = np.full(len(trace.part(of)), math.nan)
+    aligned = np.full(len(trace.part(of)), math.nan)
     if thinking and trace.answer:
         cosines = similarity(thinking, trace.answer, encoder)
-        found[: len(thinking)] = cosines[np.arange(len(thinking)), align(cosines, how)]
-    return found
+        aligned[: len(thinking)] = cosines[np.arange(len(thinking)), align(cosines, how)]
+    return aligned
 
 
 def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder: Encoder = hashed) -> Floats:
-    """The log-ratio of each step's likeness to the one before it against that of other traces' steps."""
+    """The log-ratio of each step's similarity to the step before it and that of other traces' steps to it."""
     steps = trace.part(of)
     if not others or not steps:
         return np.full(len(steps), math.nan)
@@ -113,16 +113,15 @@ def coherence(trace: Steps, of: Part, others: Sequence[str], tau: float, encoder
     return ratio
 
 
-def _share(ratio: Floats, others: int) -> Floats:
-    """From 0 to 1, a half where a step is as like the one before it as the others are on average."""
-    shares: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # the logistic, without overflow
-    return shares
+def _logistic(ratio: Floats, others: int) -> Floats:
+    """Scaled to [0, 1]; 0.5 where a step is as similar to the one before it as other traces' steps are on average."""
+    scaled: Floats = 0.5 + 0.5 * np.tanh((ratio + math.log(max(1, others))) / 2)  # without overflow
+    return scaled
 
 
 def mixed(components: Floats) -> Floats:
-    """The mean of the components of each step (columns) that are known, weighted with their softmax."""
+    """The mean of each step's known components (one column per step), weighted with their softmax; NaN if none is."""
     known = np.isfinite(components)
-    # Of a step of which nothing is known, the mean is NaN.
     raised = np.where(known, np.exp(np.where(known, components, 0.0)), 0.0)
     total = raised.sum(axis=0)
     sums = (raised * np.where(known, components, 0.0)).sum(axis=0)
@@ -131,7 +130,7 @@ def mixed(components: Floats) -> Floats:
 
 
 def trajectory(trace: Steps, scores: Scores | None = None) -> float:
-    """What the trace as a whole is worth; NaN where nothing says so."""
+    """The target of the trace as a whole; NaN if unknown."""
     facts = trace.facts
     if facts.get("template_accuracy") is not None:
         return _accuracy(trace, facts["template_accuracy"])
@@ -144,5 +143,5 @@ def trajectory(trace: Steps, scores: Scores | None = None) -> float:
 
 def _accuracy(trace: Steps, given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
-        raise UserError(f"trace {trace.id}: template_accuracy is a share from 0 to 1, not {given!r:.40}")
+        raise UserError(f"trace {trace.id}: template_accuracy is a fraction from 0 to 1, not {given!r:.40}")
     return float(given)

@@ -1,10 +1,10 @@
-"""Those stay that a small network expects the answer to look at.
+"""Evicts the tokens to which a small network predicts that the answer will attend least (DynTS).
 
-DynTS (arXiv 2601.18383): a predictor reads the last hidden state of each token, in the step that makes it, and says how
-much attention the answer's tokens will pay to it; `ponder prepare STUDY` trains one for a study's model from the model's
-own right traces. It lies beside the weights, as `dynts.safetensors` with its recipe and quality in `dynts.json`.
-Departures: what is protected is the engine's affair, so the question doesn't use up the ratio; labels are scaled by
-their own mean, so that one recipe serves every model.
+arXiv 2601.18383: a predictor reads each token's last hidden state when the token is generated, and predicts how much
+attention the answer will pay to it. `ponder prepare STUDY` trains a predictor for each model of a study, on the model's
+own correct traces, and writes it beside the weights: `dynts.safetensors`, with its recipe and accuracy in `dynts.json`.
+Unlike in the paper, the protected question doesn't count towards the ratio, and labels are divided by their mean, so
+that one recipe serves every model.
 """
 
 from __future__ import annotations
@@ -28,34 +28,30 @@ WEIGHTS, CARD = "dynts.safetensors", "dynts.json"
 @dataclass(frozen=True)
 class Dynts(Policy):
     per_layer = False
-    predictor: Any = field(default=None, compare=False)
+    predictor: Any = field(default=None, compare=False)  # set by `fitted`
 
-    def fitted(self, folder: Path, tokenizer: Any) -> Dynts:  # noqa: ARG002 the folder is enough
+    def fitted(self, folder: Path, tokenizer: Any) -> Dynts:  # noqa: ARG002 needs no vocabulary
         if self.predictor is not None:
             return self
         from safetensors.torch import load_file
 
         from ponder.caches.dynts.predictor import Predictor
 
-        beside = folder if folder.is_dir() else folder.parent
+        beside, hint = _beside(folder), "ponder prepare STUDY trains one"
         try:
-            card = json.loads((beside / CARD).read_text("utf-8"))
-            weights = load_file(beside / WEIGHTS)
+            card, weights = _card(beside), load_file(beside / WEIGHTS)
         except OSError:
-            what = f"there is no predictor beside {folder}"
-            raise UserError(what, hint="ponder prepare STUDY trains one") from None
-        if card["model"] != fingerprint(beside / "model.safetensors"):
-            what = f"the predictor beside {folder} was trained for other weights"
-            raise UserError(what, hint="ponder prepare STUDY trains one")
+            raise UserError(f"there is no predictor beside the weights in {folder}", hint=hint) from None
+        if self.needs_fit(folder):
+            raise UserError(f"the predictor in {folder} was trained for other weights", hint=hint)
         predictor = Predictor(card["width"])
         predictor.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         return Dynts(predictor.eval())
 
     def needs_fit(self, folder: Path) -> bool:
-        beside = folder if folder.is_dir() else folder.parent
+        beside = _beside(folder)
         try:
-            card = json.loads((beside / CARD).read_text("utf-8"))
-            return bool(card["model"] != fingerprint(beside / "model.safetensors"))
+            return bool(_card(beside)["model"] != fingerprint(beside / "model.safetensors"))
         except FileNotFoundError:
             return True
 
@@ -67,11 +63,21 @@ class Dynts(Policy):
         yield from fit(network, traces, Recipe(), folder, dict(facts))
         yield {"made": str(folder / WEIGHTS)}
 
-    def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002 the state says it all
+    def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002 needs only the states
         assert self.predictor is not None
-        said: Tensor = self.predictor(hidden.float())
-        return said
+        predicted: Tensor = self.predictor(hidden.float())
+        return predicted
 
-    def score(self, seen: CacheView) -> Tensor:
-        assert seen.born is not None
-        return seen.born
+    def score(self, view: CacheView) -> Tensor:
+        assert view.features is not None
+        return view.features
+
+
+def _beside(folder: Path) -> Path:
+    """The folder in which the weights are; they may also be one .gguf file."""
+    return folder if folder.is_dir() else folder.parent
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((folder / CARD).read_text("utf-8"))
+    return card

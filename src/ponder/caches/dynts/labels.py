@@ -1,7 +1,7 @@
-"""How much attention the answer pays to each token of a trace: what DynTS learns to foresee.
+"""How much attention the answer pays to each token of a trace: the labels that the DynTS predictor learns.
 
-The mean over layers, heads and the answer's tokens of their attention to the token, itself left out. Only the answer's
-rows of the attention matrix are ever computed, so memory grows with the trace and not with its square.
+The mean over layers, heads and answer tokens of their attention to a token, except to themselves. Only the answer's
+rows of the attention matrix are computed, so memory grows linearly with the length of the trace.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-ROWS = 64  # of the answer at once
+ROWS = 64  # answer tokens per block
 
 
-def _watched(
+def _attention_with_labels(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -28,29 +28,29 @@ def _watched(
     paid: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as ever, which adds to `paid` what the rows from `answer` on pay to each column."""
+    """Standard attention that also adds to `paid` the attention from tokens at or after `answer` to each token."""
     out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     if paid is not None:
         (_, heads, n, width), shared = query.shape, key.shape[1]
         for start in range(answer, n, ROWS):
-            asked = query[0, :, start : start + ROWS]
-            rows = asked.shape[1]
-            logits = (asked.reshape(shared, -1, width) @ key[0].mT * scaling).view(heads, rows, n)
-            ahead = torch.ones(rows, n, dtype=torch.bool, device=key.device).triu(start + 1)
-            weights = logits.masked_fill_(ahead, -torch.inf).softmax(-1)
+            block = query[0, :, start : start + ROWS]
+            rows = block.shape[1]
+            logits = (block.reshape(shared, -1, width) @ key[0].mT * scaling).view(heads, rows, n)
+            future = torch.ones(rows, n, dtype=torch.bool, device=key.device).triu(start + 1)
+            weights = logits.masked_fill_(future, -torch.inf).softmax(-1)
             itself = torch.arange(rows, device=key.device)
             weights[:, itself, start + itself] = 0
             paid += weights.sum((0, 1)) / heads
     return out, None
 
 
-AttentionInterface.register("ponder_labels", _watched)
+AttentionInterface.register("ponder_labels", _attention_with_labels)
 AttentionMaskInterface.register("ponder_labels", sdpa_mask)
 
 
 @torch.no_grad()
 def importance(model: Any, ids: Tensor, answer: int) -> tuple[Tensor, Tensor]:
-    """For a trace (tokens) whose answer starts at a place: each token's importance, and its last hidden state."""
+    """Each token's importance and last hidden state, for a trace whose answer starts at token `answer`."""
     before = model.config._attn_implementation
     model.set_attn_implementation("ponder_labels")
     try:

@@ -1,8 +1,8 @@
-"""The network that foresees how much the answer will look at a token, and its training.
+"""The network that predicts how much attention the answer will pay to a token, and its training.
 
-As published: three linear maps (d → 2d → d/2 → 1) with Softplus after each, no bias; mean squared error on the thinking
-tokens of right traces; AdamW at 5e-4 with warm-up and cosine decay; the model itself is frozen. The published label is
-10 · I^0.3 / 0.3 for one model and 10,000 · I for another; here it is (I / mean of I)^0.3 for all.
+As published: three linear layers (d → 2d → d/2 → 1) without bias, Softplus after each; mean squared error on the
+thinking tokens of correct traces; AdamW at 5e-4 with warm-up and cosine decay; the model itself is frozen. The
+published label is 10 · I^0.3 / 0.3 for one model and 10,000 · I for another; here it is (I / mean of I)^0.3 for all.
 """
 
 from __future__ import annotations
@@ -39,17 +39,21 @@ class Predictor(nn.Module):
 
 @dataclass(frozen=True)
 class Recipe:
+    """How a predictor is trained."""
+
     steps: int = 405
-    tokens: int = 4096  # a step, drawn from all traces
+    tokens: int = 4096  # per step, drawn from all traces
     rate: float = 5e-4
     decay: float = 0.01
-    power: float = 0.3
-    test: float = 0.2  # share of the traces that is only measured
+    power: float = 0.3  # of the relative importance, in the label
+    test: float = 0.2  # fraction of the traces that are held out for measuring
     seed: int = 2025
 
 
 @dataclass(frozen=True)
 class Labelled:
+    """The thinking tokens of a trace: hidden states, and the labels to predict from them."""
+
     hidden: Tensor
     wanted: Tensor
 
@@ -63,20 +67,23 @@ def labelled(model: Any, trace: TokenTrace, power: float) -> Labelled:
 
 
 def fit(
-    model: Any, traces: Sequence[TokenTrace], recipe: Recipe, folder: Path, said: dict[str, Any]
+    model: Any, traces: Sequence[TokenTrace], recipe: Recipe, folder: Path, facts: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Train a predictor, measure it on traces that it hasn't seen, and put both beside the model's weights."""
+    """Train a predictor, measure it on held-out traces, and write it, with `facts` on its card, beside the weights."""
     if len(traces) < 10:
-        raise UserError(f"{len(traces)} right traces are too few to learn from", hint="ask smaller or more problems")
+        raise UserError(
+            f"{len(traces)} correct traces are too few to train a predictor; 10 are needed",
+            hint="[[train]] on a smaller size",
+        )
     torch.manual_seed(recipe.seed)
-    found = []
+    examples = []
     for n, trace in enumerate(traces):
-        found.append(labelled(model, trace, recipe.power))
+        examples.append(labelled(model, trace, recipe.power))
         if (n + 1) % 100 == 0:
             yield {"labelled": n + 1}
-    test = found[: max(2, int(recipe.test * len(found)))]
-    learnt = found[len(test) :]
-    hidden, wanted = torch.cat([t.hidden for t in learnt]), torch.cat([t.wanted for t in learnt])
+    test = examples[: max(2, int(recipe.test * len(examples)))]
+    train = examples[len(test) :]
+    hidden, wanted = torch.cat([t.hidden for t in train]), torch.cat([t.wanted for t in train])
     predictor = Predictor(hidden.shape[1])
     adam = torch.optim.AdamW(predictor.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=recipe.decay)
     warm = max(1, recipe.steps // 10)
@@ -98,11 +105,11 @@ def fit(
     quality = measured(predictor, test)
     save_file({name: t.half() for name, t in predictor.state_dict().items()}, folder / WEIGHTS)
     card = {
-        **said,
+        **facts,
         "model": fingerprint(folder / "model.safetensors"),
         "width": hidden.shape[1],
         "recipe": asdict(recipe),
-        "traces": {"learnt": len(learnt), "tested": len(test)},
+        "traces": {"learnt": len(train), "tested": len(test)},
         **quality,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", "utf-8")
@@ -110,16 +117,16 @@ def fit(
 
 
 @torch.no_grad()
-def measured(predictor: Predictor, test: Sequence[Labelled], share: float = 0.2) -> dict[str, float]:
-    """Rank correlation (Spearman) and overlap of the top share, by trace, averaged over held-out traces."""
+def measured(predictor: Predictor, test: Sequence[Labelled], fraction: float = 0.2) -> dict[str, float]:
+    """Spearman's rank correlation and the overlap of the most important tokens, averaged over held-out traces."""
     correlations, overlaps = [], []
     for trace in test:
         guess, true = predictor(trace.hidden).numpy(), trace.wanted.numpy()
-        top = max(1, int(share * len(true)))
+        top = max(1, int(fraction * len(true)))
         overlaps.append(len(set(np.argsort(-guess)[:top]) & set(np.argsort(-true)[:top])) / top)
         ranks = [np.argsort(np.argsort(x)).astype(float) for x in (guess, true)]
         correlations.append(float(np.corrcoef(ranks[0], ranks[1])[0, 1]) if len(true) > 2 else 0.0)
     return {
         "rank_correlation": round(float(np.mean(correlations)), 4),
-        f"top_{share:.0%}_overlap": round(float(np.mean(overlaps)), 4),
+        f"top_{fraction:.0%}_overlap": round(float(np.mean(overlaps)), 4),
     }

@@ -1,9 +1,9 @@
-"""What a pocket model reads and writes: words of its own, one token each, for one task.
+"""Translates between a task and a pocket model, whose vocabulary is one token per word, made for that task.
 
-A `PocketCodec` renders a request as words, reads an answer back into the text that the task grades, and writes the
-lessons that a model learns it from. Each word is given with the parts of its meaning (`b3?`: column b, row 3, open), so
-that what is learnt of one word is learnt of those that share a part. The same table is written as a Hugging Face
-tokenizer.
+A `PocketCodec` renders a request as words, turns a reply back into the text that the task grades, and generates the
+examples that a model is trained on. Each word is declared with the parts of its meaning (`b3?`: column b, row 3, open),
+and words that share a part share that part of their embedding in training. The vocabulary is also written as a Hugging
+Face tokenizer.
 """
 
 from __future__ import annotations
@@ -22,42 +22,40 @@ from ponder.core import Problem, Request, Task, seed_from
 Style: TypeAlias = Literal["plain", "long", "short"]
 
 PAD, BOS, EOS, THINK, ANSWER = "<pad>", "<bos>", "<eos>", "<think>", "</think>"
-AGAIN = "<again>"  # begins another pass over the same steps
+AGAIN = "<again>"  # starts another pass over the same steps
 
 
 @dataclass(frozen=True)
 class Example:
-    """A request in words, and what to say to it: thinking, `ANSWER`, answer, `EOS`."""
+    """A training example in words: the prompt, and the reply (thinking, `ANSWER`, answer, `EOS`)."""
 
     prompt: list[str]
-    said: list[str]
-    apart: frozenset[int] = (
-        frozenset()
-    )  # places of said words that aren't learnt: slips on purpose, questions of a drill
+    said: list[str]  # the reply
+    apart: frozenset[int] = frozenset()  # indices in the reply without a loss: deliberate errors, questions of a drill
 
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Problems of one kind that a model is measured on."""
+    """Held-out problems of one kind, to measure a model on."""
 
     label: str
     task: Task
     size: int
-    key: tuple[int, ...]  # what its seeds are hashed from
-    glance: int  # tokens for a quick look: so many as the longest lessons have
+    key: tuple[int, ...]  # its problems' seeds are hashed from this
+    glance: int  # token budget of a quick check during training: the length of the longest examples
 
 
 class PocketCodec(ABC):
-    """The words of one task, and what is said in them."""
+    """The vocabulary of one task, its prompts and replies, and the training examples."""
 
     task: ClassVar[str]
     styles: ClassVar[tuple[Style, ...]] = ("plain",)
-    can: ClassVar[str]  # what it has words for, as a hint
-    taught: ClassVar[str]  # what its models learn from
-    exams: ClassVar[tuple[EvalSet, ...]]  # what the card says of a model
-    glances: ClassVar[tuple[EvalSet, ...]]  # what is looked at while it trains
-    limits: ClassVar[tuple[str, ...]]
-    begins: ClassVar[str]  # the words with which a step of the thinking begins, as a pattern
+    can: ClassVar[str]  # what the vocabulary covers, for hints
+    taught: ClassVar[str]  # what the models are trained on, for the card
+    exams: ClassVar[tuple[EvalSet, ...]]  # measured for the card
+    glances: ClassVar[tuple[EvalSet, ...]]  # measured during training
+    limits: ClassVar[tuple[str, ...]]  # known limits, for the card
+    begins: ClassVar[str]  # regular expression of the words that start a step of the thinking
 
     def __init__(self, words: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         self.words = [word for word, _ in words]
@@ -71,11 +69,11 @@ class PocketCodec(ABC):
         return [self.words[token] for token in tokens]
 
     def held_out(self, problem: Problem) -> bool:
-        """Whether a problem belongs to the test, and so never to training."""
+        """Whether a problem is reserved for testing, and so never trained on."""
         return seed_from("pocket", problem.id) % 10 == 0
 
     def tests(self, exam: EvalSet, seed: int = 0) -> Iterator[Problem]:
-        """Different held-out problems of an exam, until there seem to be no more: of 4×4 Tents there are 240."""
+        """Distinct held-out problems, until no new ones turn up: there are only 240 Tents puzzles of 4×4."""
         seen: set[str] = set()
         index = repeats = 0
         while repeats < 1000:
@@ -89,31 +87,34 @@ class PocketCodec(ABC):
 
     @abstractmethod
     def check(self, task: Task, size: int) -> None:
-        """Raise `UserError` for what there are no words for."""
+        """Raise `UserError` for a task or size that the vocabulary doesn't cover."""
 
     @abstractmethod
     def prompt(self, request: Request) -> list[str]:
-        """The request, up to the word after which the model thinks; `ModelFailure` where words are missing."""
+        """The request as words, up to `THINK`; `ModelFailure` if the vocabulary doesn't cover it."""
 
     @abstractmethod
     def text(self, request: Request, answer: Sequence[str]) -> str:
-        """The answer's words as the text that the task grades."""
+        """The answer's words as text that the task can grade."""
 
     @abstractmethod
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
-        """Something to learn from at a step of the training."""
+        """A random request to train on, at a step of the training."""
 
     def practise(self, rng: random.Random, step: int, curriculum: Any, style: Style) -> Example | None:
-        """One lesson at a step of the training; None if what was drawn is held out or can't be taught."""
+        """A random example, at a step of the training; None if the problem drawn is held out or has no example."""
         request = self.draw(rng, step, curriculum)
         return None if self.held_out(request.problem) else self.lesson(request, style, rng)
 
     @abstractmethod
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
-        """The request with every step towards its answer, or None where it can't be taught."""
+        """The request with a complete, right reply; None if the codec can't generate one."""
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
-        """The first word of some thinking that is false or doesn't follow; unless overridden, that isn't as taught."""
+        """The first word of the thinking that is wrong or doesn't follow; None if there is none.
+
+        By default, the first that differs from the example.
+        """
         taught = self.lesson(request, style)
         right = taught.said[: taught.said.index(ANSWER)] if taught else []
         if thinking == right:
@@ -121,13 +122,13 @@ class PocketCodec(ABC):
         return next((a for a, b in zip(thinking, right, strict=False) if a != b), EOS)
 
     def steps(self, thinking: Iterable[str]) -> list[list[str]]:
-        """Thinking, cut where a step begins."""
-        found: list[list[str]] = []
+        """Thinking, split where a step starts."""
+        steps: list[list[str]] = []
         for word in thinking:
-            if not found or re.fullmatch(self.begins, word):
-                found.append([])
-            found[-1].append(word)
-        return found
+            if not steps or re.fullmatch(self.begins, word):
+                steps.append([])
+            steps[-1].append(word)
+        return steps
 
     def prompt_ids(self, request: Request) -> list[int]:
         return self.encode(self.prompt(request))
@@ -140,7 +141,7 @@ class PocketCodec(ABC):
         return [" ".join(step) for step in self.steps(thinking.split())]
 
     def sound(self, request: Request, steps: Sequence[str], style: str = "plain") -> list[bool]:
-        """A step is right up to the first word of its pass that is false or doesn't follow."""
+        """The steps of a pass are right up to its first word that is wrong or doesn't follow."""
         verdicts: list[bool] = []
         words: list[str] = []
         right, ended = True, False
@@ -150,15 +151,15 @@ class PocketCodec(ABC):
             words += [word for word in step.split() if word != AGAIN]
             if right:
                 fault = self.unsound(request, words, "short" if style == "short" else "plain")
-                # The end of the text is what unfinished thinking lacks; after complete thinking it is an error.
+                # `EOS`: right so far but unfinished, unless it was finished before: then the words since are wrong.
                 right = fault is None or (fault == EOS and not ended)
                 ended = fault is None
             verdicts.append(right)
         return verdicts
 
-    def read(self, request: Request, said: Sequence[int]) -> tuple[list[str], str]:
-        """What was thought, and the answer's text, from the tokens that a model wrote."""
-        words = self.decode(said)
+    def read(self, request: Request, ids: Sequence[int]) -> tuple[list[str], str]:
+        """The words of the thinking, and the answer as text, from a reply's token ids."""
+        words = self.decode(ids)
         ended = words[-1:] == [EOS]
         words = words[:-1] if ended else words
         thinking = words[: words.index(ANSWER)] if ANSWER in words else words
@@ -178,7 +179,7 @@ class PocketCodec(ABC):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Thinking must stay readable when special tokens are left out of the text, so only these three are special.
+            # Special tokens are dropped when decoding with `skip_special_tokens`, and the thinking must not be.
             "added_tokens": [{"id": self.index[word], "content": word, **special} for word in (PAD, BOS, EOS)],
             "normalizer": None,
             "pre_tokenizer": {"type": "WhitespaceSplit"},

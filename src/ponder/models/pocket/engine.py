@@ -1,67 +1,38 @@
-"""A Llama on NumPy that writes many texts at once: rows join and leave at any step.
+"""Runs a Llama on NumPy with continuous batching: generations join and leave the batch at any step.
 
-A row's keys and values lie in pages of 64 tokens, as in vLLM (Kwon et al. 2023). Reading them from memory is most of
-the work, so nothing else is read: the pages in use are always the first of the cache, whoever they belong to.
+Keys and values are stored in pages of 64 tokens, as in vLLM's PagedAttention (Kwon et al. 2023). Reading them from
+memory is most of the work, so unused pages are never read: the pages in use are always the first of the cache.
 
-A row's numbers, and with them its text, don't depend on who shares the batch, to the last bit: attention works page by
-page, and the rest on tiles of 16 rows, each in products of one shape. In a tile, numbers × rows, the rows lie in the
-lanes of the processor's vectors and so are treated alike. In products of rows × numbers they are not: OpenBLAS sums the
-first 6 rows of 12 in another order than the last.
+A generation's logits don't depend on the rest of the batch, to the last bit. Attention works page by page; the rest
+works on tiles of 16 rows, in matrix products of one fixed shape. A tile is stored as features × rows, so that the rows
+fill the lanes of the processor's vector registers and are all computed alike. Stored as rows × features they are not:
+OpenBLAS sums the first 6 rows of 12 in another order than the last 6.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
-Floats: TypeAlias = npt.NDArray[np.float32]
-PAGE = 64  # tokens; half a page of each row is read in vain, and each page costs a few calls
+from ponder.models._batch import Floats, Generation
+
+PAGE = 64  # tokens; larger: more of each last page is read in vain; smaller: more calls per step
 TILE = 16  # rows
-AHEAD = np.triu(np.full((PAGE, PAGE), -np.inf, dtype=np.float32), 1)  # added to scores, hides what comes after a token
-
-
-@dataclass(eq=False)
-class Row:
-    """A text being written."""
-
-    prompt: list[int]
-    budget: int
-    temperature: float
-    seed: int
-    done: Callable[[Row], object]  # called with the row when its text is written
-    said: list[int] = field(default_factory=list)
-    ended: bool = False  # by itself, not by the budget
-
-    def __post_init__(self) -> None:
-        self._random = np.random.default_rng(self.seed)
-        self.pages: list[int] = []  # of the engine's cache, from the first token to the last
-
-    @property
-    def place(self) -> int:
-        """Of the last token, which is the one to read next."""
-        return len(self.prompt) + len(self.said) - 1
-
-    def choose(self, logits: Floats) -> int:
-        if not self.temperature:
-            return int(logits.argmax())
-        scaled = logits.astype(np.float64) / self.temperature
-        weights = np.exp(scaled - scaled.max()).cumsum()
-        return int(np.searchsorted(weights, self._random.random() * weights[-1], side="right"))
+CAUSAL = np.triu(np.full((PAGE, PAGE), -np.inf, dtype=np.float32), 1)  # added to scores: masks later tokens
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's matrices, with what can be multiplied in once and for all.
+    """A layer's matrices, with all constant factors multiplied in.
 
-    That is the weights of the norms, the scale of the scores, and -1 for `gate` and `down`, because SiLU takes exp(-x).
+    Those are the norms' weights, the scale of the attention scores, and -1 for `gate` and `down`: SiLU needs exp(-x).
     """
 
     qkv: Floats
@@ -71,90 +42,91 @@ class Layer:
 
 
 class Pages:
-    """Attention in one step, over the pages in use; `rows` have the most pages first, `owners` are the pages' rows."""
+    """Attention of one step over the pages in use. `batch` has the most pages first, `owners` one entry per page."""
 
-    def __init__(self, rows: list[Row], owners: list[Row], heads: tuple[int, int], width: int) -> None:
-        number = {row: n for n, row in enumerate(rows)}
-        self._owner = np.array([number[row] for row in owners])
-        levels = [[row.pages[n] for row in rows if n < len(row.pages)] for n in range(len(rows[0].pages))]
+    def __init__(self, batch: list[Generation], owners: list[Generation], heads: tuple[int, int], width: int) -> None:
+        index = {generation: n for n, generation in enumerate(batch)}
+        self._owner = np.array([index[owner] for owner in owners])
+        levels = [[g.pages[n] for g in batch if n < len(g.pages)] for n in range(len(batch[0].pages))]
         self._order = np.concatenate(levels)  # all first pages, all second pages, ...
         self._ends = np.cumsum([len(level) for level in levels]).tolist()
-        self.last = np.array([row.pages[-1] for row in rows])
-        self.offset = np.array([row.place % PAGE for row in rows])  # of the new token in the last page
-        self._ahead = AHEAD[self.offset, None, None]
-        # Room to work in, the same for all layers, and so in the processor's cache.
+        self.last = np.array([g.pages[-1] for g in batch])
+        self.offset = np.array([g.position % PAGE for g in batch])  # of the new token in its last page
+        self._mask = CAUSAL[self.offset, None, None]
+        # Buffers that all layers reuse, so that they stay in the processor's cache.
         self._scores = np.empty((len(owners), *heads, PAGE), dtype=np.float32)
         self._parts = np.empty((len(owners), *heads, width + 1), dtype=np.float32)
 
-    def mixed(self, q: Floats, keys: Floats, values: Floats) -> Floats:
-        """For each row, its values as far as its queries care for their keys."""
+    def attend(self, q: Floats, keys: Floats, values: Floats) -> Floats:
+        """The values of each generation, averaged by the softmax of its attention scores."""
         scores, parts, used = self._scores, self._parts, len(self._owner)
         np.matmul(q.reshape(len(q), *scores.shape[1:3], -1)[self._owner], keys[:used].swapaxes(2, 3), out=scores)
-        scores[self.last] += self._ahead
-        scores -= self._whole(scores.max(axis=-1), np.maximum)[self._owner, ..., None]
+        scores[self.last] += self._mask
+        scores -= self._per_generation(scores.max(axis=-1), np.maximum)[self._owner, ..., None]
         np.exp(scores, out=scores)
         np.matmul(scores, values[:used], out=parts[..., :-1])
         parts[..., -1] = scores @ np.ones(PAGE, dtype=np.float32)
-        sums = self._whole(parts, np.add)
+        sums = self._per_generation(parts, np.add)
         return (sums[..., :-1] / sums[..., -1:]).reshape(len(q), -1)
 
-    def _whole(self, parts: Floats, combine: np.ufunc) -> Floats:
-        """What the rows' pages come to, combined one after the other."""
-        found = parts[self._order]
+    def _per_generation(self, parts: Floats, combine: np.ufunc) -> Floats:
+        """One result per generation: those of its pages, combined in order."""
+        combined = parts[self._order]
         for start, end in itertools.pairwise(self._ends):
-            combine(found[: end - start], found[start:end], out=found[: end - start])
-        return found[: self._ends[0]]
+            combine(combined[: end - start], combined[start:end], out=combined[: end - start])
+        return combined[: self._ends[0]]
 
 
-class Engine:
-    """Weights from a folder in the Hugging Face format, and a cache for up to `rows` texts, as large as they need."""
+class NumpyEngine:
+    """A Llama from a folder in the Hugging Face format, and a KV cache that grows with the generations in it."""
 
-    def __init__(self, folder: Path, rows: int) -> None:
-        # With two threads, on a busy machine, each mostly waits for the other, and burns CPU while it does.
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        # Two BLAS threads on a busy machine mostly wait for each other, and burn CPU while they do.
         threadpool_limits(1, user_api="blas")
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        weights = safetensors(folder / "model.safetensors")
+        stored = folder / "model.safetensors"
+        weights = {name: tensor.astype(np.float32) for name, tensor in load_file(stored).items()}
         self.end = int(config["eos_token_id"])
         self.positions = int(config["max_position_embeddings"])
         self._eps = float(config["rms_norm_eps"])
-        # Heads of keys and values, and how many heads of queries share each of them.
+        # Heads of keys and values, and how many query heads share each of them.
         queries, kv = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
         self._heads, self._width = (kv, queries // kv), int(config["head_dim"])
         self._embed = weights["model.embed_tokens.weight"]
         self._head = np.ascontiguousarray(weights["model.norm.weight"][:, None] * weights["lm_head.weight"].T)
         self._layers = [_layer(weights, n, self._width) for n in range(config["num_hidden_layers"])]
         half = self._width // 2
-        turn = float(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])  # transformers 5 writes those
-        angles = np.outer(np.arange(self.positions), turn ** (-np.arange(half) / half))
-        self._turns = np.exp(1j * angles).astype(np.complex64)
-        self._limit = rows
-        self._rows: list[Row] = []
-        self._owners: list[tuple[Row, int]] = []  # of each page in use: the row, and which of its pages it is
-        # An array for each layer, because memory is read the faster, the longer the stretch.
+        theta = float(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])  # transformers 5: the latter
+        angles = np.outer(np.arange(self.positions), theta ** (-np.arange(half) / half))
+        self._rope = np.exp(1j * angles).astype(np.complex64)
+        self._limit = batch_size
+        self._batch: list[Generation] = []
+        self._owners: list[tuple[Generation, int]] = []  # of each page in use, and which of the owner's pages it is
+        # One array per layer: long contiguous reads are faster.
         self._keys, self._values = (
             [np.zeros((0, kv, PAGE, self._width), dtype=np.float32) for _ in self._layers] for _ in "kv"
         )
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows)
+        return bool(self._batch)
 
     @property
     def room(self) -> bool:
-        return len(self._rows) < self._limit
+        return len(self._batch) < self._limit
 
-    def _claim(self, row: Row) -> None:
-        """Another page for a row."""
+    def _claim(self, generation: Generation) -> None:
+        """Give a generation another page."""
         for pages in (*self._keys, *self._values):
             if len(self._owners) == len(pages):
-                # In place, without a copy where the system can move memory; no view of the cache outlives a call.
+                # Resized in place: no copy where the system can remap memory. No view of the cache outlives a call.
                 pages.resize((len(pages) * 5 // 4 + 16, *pages.shape[1:]), refcheck=False)
-        row.pages.append(len(self._owners))
-        self._owners.append((row, len(row.pages) - 1))
+        generation.pages.append(len(self._owners))
+        self._owners.append((generation, len(generation.pages) - 1))
 
-    def _release(self, row: Row) -> None:
-        """Fill the gaps that a row leaves with the last pages in use."""
-        for page in sorted(row.pages, reverse=True):
+    def _release(self, generation: Generation) -> None:
+        """Free a generation's pages, and move the last pages in use into the gaps."""
+        for page in sorted(generation.pages, reverse=True):
             owner, index = self._owners.pop()
             if page < len(self._owners):
                 for pages in (*self._keys, *self._values):
@@ -162,58 +134,59 @@ class Engine:
                 self._owners[page] = owner, index
                 owner.pages[index] = page
 
-    def join(self, row: Row) -> None:
-        """Read a prompt and write its first token."""
-        self._rows.append(row)
-        length = len(row.prompt)
+    def join(self, generation: Generation) -> None:
+        """Read a prompt and generate its first token."""
+        self._batch.append(generation)
+        length = len(generation.prompt)
         for _ in range(0, length, PAGE):
-            self._claim(row)
-        x = self._embed[row.prompt].T
-        ahead = np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
+            self._claim(generation)
+        x = self._embed[generation.prompt].T
+        mask = np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            q, k, v = (part.swapaxes(0, 1) for part in self._projected(layer, x, self._turns[:length]))
-            for page, start in zip(row.pages, range(0, length, PAGE), strict=True):
+            q, k, v = (part.swapaxes(0, 1) for part in self._projected(layer, x, self._rope[:length]))
+            for page, start in zip(generation.pages, range(0, length, PAGE), strict=True):
                 end = min(start + PAGE, length)
                 keys[page, :, : end - start], values[page, :, : end - start] = k[:, start:end], v[:, start:end]
-            scores = q.reshape(*self._heads, length, -1) @ k.swapaxes(1, 2)[:, None] + ahead
+            scores = q.reshape(*self._heads, length, -1) @ k.swapaxes(1, 2)[:, None] + mask
             weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed: Floats = weights @ v[:, None] / weights.sum(axis=-1, keepdims=True)
-            x = self._fed(layer, x + layer.out.T @ mixed.swapaxes(2, 3).reshape(-1, length))
-        self._write(row, self._logits(x[:, -1:])[0])
+            attended: Floats = weights @ v[:, None] / weights.sum(axis=-1, keepdims=True)
+            x = self._fed(layer, x + layer.out.T @ attended.swapaxes(2, 3).reshape(-1, length))
+        self._append(generation, self._logits(x[:, -1:])[0])
 
     def step(self) -> None:
-        """One more token for every row."""
-        for row in self._rows:
-            if row.place % PAGE == 0:
-                self._claim(row)
-        self._rows.sort(key=lambda row: -len(row.pages))
-        rows, idle = list(self._rows), [0] * (-len(self._rows) % TILE)
-        pages = Pages(rows, [owner for owner, _ in self._owners], self._heads, self._width)
-        turns = self._turns[[*(row.place for row in rows), *idle]]
-        mixed = np.zeros((len(turns), len(self._layers[0].out)), dtype=np.float32)
-        x = _tiled(self._embed[[*(row.said[-1] for row in rows), *idle]])
+        """Generate one more token of every generation."""
+        for generation in self._batch:
+            if generation.position % PAGE == 0:
+                self._claim(generation)
+        self._batch.sort(key=lambda generation: -len(generation.pages))
+        batch, idle = list(self._batch), [0] * (-len(self._batch) % TILE)  # idle rows fill the last tile
+        pages = Pages(batch, [owner for owner, _ in self._owners], self._heads, self._width)
+        rope = self._rope[[*(g.position for g in batch), *idle]]
+        attended = np.zeros((len(rope), len(self._layers[0].out)), dtype=np.float32)
+        x = _tiled(self._embed[[*(g.tokens[-1] for g in batch), *idle]])
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            q, k, v = (part[: len(rows)] for part in self._projected(layer, x, turns))
+            q, k, v = (part[: len(batch)] for part in self._projected(layer, x, rope))
             keys[pages.last, :, pages.offset], values[pages.last, :, pages.offset] = k, v
-            mixed[: len(rows)] = pages.mixed(q, keys, values)
-            x = self._fed(layer, x + layer.out.T @ _tiled(mixed))
-        for row, logits in zip(rows, self._logits(x), strict=False):
-            self._write(row, logits)
+            attended[: len(batch)] = pages.attend(q, keys, values)
+            x = self._fed(layer, x + layer.out.T @ _tiled(attended))
+        for generation, logits in zip(batch, self._logits(x), strict=False):
+            self._append(generation, logits)
 
-    def _write(self, row: Row, logits: Floats) -> None:
-        token = row.choose(logits)
-        row.said.append(token)
-        row.ended = token == self.end
-        if row.ended or len(row.said) >= row.budget or row.place + 1 >= self.positions:
-            self._rows.remove(row)
-            self._release(row)
-            row.done(row)
+    def _append(self, generation: Generation, logits: Floats) -> None:
+        token = generation.choose(logits)
+        generation.tokens.append(token)
+        generation.ended = token == self.end
+        full = len(generation.tokens) >= generation.budget or generation.position + 1 >= self.positions
+        if generation.ended or full:
+            self._batch.remove(generation)
+            self._release(generation)
+            generation.done(generation)
 
-    def _projected(self, layer: Layer, x: Floats, turns: npt.NDArray[np.complex64]) -> list[Floats]:
-        """Queries, keys and values, each tokens × heads × width, the first two turned by their place."""
-        qkv = _untiled(layer.qkv.T @ self._normed(x)).reshape(len(turns), -1, self._width)
+    def _projected(self, layer: Layer, x: Floats, rope: npt.NDArray[np.complex64]) -> list[Floats]:
+        """Queries, keys and values, each tokens × heads × width; the first two with rotary positions."""
+        qkv = _untiled(layer.qkv.T @ self._normed(x)).reshape(len(rope), -1, self._width)
         kv, shared = self._heads
-        qkv.view(np.complex64)[:, :-kv] *= turns[:, None]
+        qkv.view(np.complex64)[:, :-kv] *= rope[:, None]
         return np.split(qkv, (kv * shared, kv * (shared + 1)), axis=1)
 
     def _fed(self, layer: Layer, x: Floats) -> Floats:
@@ -233,43 +206,28 @@ class Engine:
 
 
 def _tiled(x: Floats) -> Floats:
-    """Rows × numbers as tiles × numbers × rows of a tile."""
+    """Rows × features as tiles × features × rows of a tile."""
     return np.ascontiguousarray(x.reshape(-1, TILE, x.shape[-1]).swapaxes(1, 2))
 
 
 def _untiled(x: Floats) -> Floats:
-    """Tiles × numbers × rows of a tile, or numbers × tokens, as rows × numbers."""
+    """Tiles × features × rows of a tile, or features × tokens, as rows × features."""
     return np.ascontiguousarray(x.swapaxes(-1, -2)).reshape(-1, x.shape[-2])
 
 
 def _layer(weights: dict[str, Floats], n: int, width: int) -> Layer:
-    def found(name: str) -> Floats:
+    def matrix(name: str) -> Floats:
         return weights[f"model.layers.{n}.{name}.weight"].T
 
-    def paired(matrix: Floats) -> Floats:
-        """Each head's two halves one by one in turn, so that a rotary position is a product of complex numbers."""
-        return matrix.reshape(len(matrix), -1, 2, width // 2).swapaxes(2, 3).reshape(matrix.shape)
+    def paired(m: Floats) -> Floats:
+        """Interleave each head's two halves, so that applying a rotary position is one complex product."""
+        return m.reshape(len(m), -1, 2, width // 2).swapaxes(2, 3).reshape(m.shape)
 
-    norm1, norm2 = (found(name)[:, None] for name in ("input_layernorm", "post_attention_layernorm"))
-    query, key = paired(found("self_attn.q_proj") * np.float32(width**-0.5)), paired(found("self_attn.k_proj"))
+    norm1, norm2 = (matrix(name)[:, None] for name in ("input_layernorm", "post_attention_layernorm"))
+    query, key = paired(matrix("self_attn.q_proj") * np.float32(width**-0.5)), paired(matrix("self_attn.k_proj"))
     return Layer(
-        qkv=norm1 * np.concatenate([query, key, found("self_attn.v_proj")], axis=1),
-        out=np.ascontiguousarray(found("self_attn.o_proj")),
-        gate_up=np.ascontiguousarray(norm2 * np.concatenate([-found("mlp.gate_proj"), found("mlp.up_proj")], axis=1)),
-        down=np.ascontiguousarray(-found("mlp.down_proj")),
+        qkv=norm1 * np.concatenate([query, key, matrix("self_attn.v_proj")], axis=1),
+        out=np.ascontiguousarray(matrix("self_attn.o_proj")),
+        gate_up=np.ascontiguousarray(norm2 * np.concatenate([-matrix("mlp.gate_proj"), matrix("mlp.up_proj")], axis=1)),
+        down=np.ascontiguousarray(-matrix("mlp.down_proj")),
     )
-
-
-def safetensors(path: Path) -> dict[str, Floats]:
-    """The tensors of a file, as 32-bit floats: a JSON header that says what lies where, then the numbers."""
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header: dict[str, Any] = json.loads(content[8 : 8 + size])
-    kinds = {"F16": np.float16, "F32": np.float32}
-    found = {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, end = (8 + size + offset for offset in entry["data_offsets"])
-            numbers = np.frombuffer(content[start:end], dtype=kinds[entry["dtype"]])
-            found[name] = numbers.reshape(entry["shape"]).astype(np.float32)
-    return found

@@ -1,16 +1,16 @@
-"""The pocket model's words for execution: a dictionary, numbered steps, and sums digit by digit.
+"""Translates the execution task for the pocket model: a dictionary, numbered steps, and sums digit by digit.
 
-A sum is four digits of ten's complement, the lowest first, each a word with its place and what it carries (`u7^`: units
-7, carry 1; `t3_`: tens 3, borrow 1), so that adding a value takes one small look-up a word. -37 is `u3 t6 h9 k9`.
+A sum is four digits in ten's complement, lowest first. Each is a word with its place and its carry (`u7^`: units 7,
+carry 1; `t3_`: tens 3, borrow 1), so that adding a value takes one small look-up per word. -37 is `u3 t6 h9 k9`.
 
-A prompt lists the dictionary, then each turn's steps by number and key and, of earlier turns, the sum as the history
-shows it, right or wrong. The thinking begins with the last sum and then, by style:
+A prompt lists the dictionary, then each turn's steps by number and key, and after each earlier turn the sum that the
+history shows, right or wrong. The thinking starts with the last sum; the rest depends on the style:
 
 - plain: each step as its number, its key, the key's value, and the new sum.
-- long: like plain, and then all over again, up to four times: after a first pass mostly, after two that end alike in
-  half of its lessons, after two that don't always, if it may. The last pass counts. One pass in five slips, so that
-  the next has to work it out, and not to repeat it.
-- short: like plain, but only the lower two digits of each sum. What was carried beyond them is counted in the head.
+- long: like plain, repeated up to four times. In the examples, a single pass is enough for one in five; after two
+  passes that agree, half of them stop; after two that disagree, all continue. The last pass counts. One pass in five
+  contains a deliberate error, so that the model learns to recompute instead of copying the previous pass.
+- short: like plain, but with only the lower two digits of each sum; carries beyond them are not written down.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ponder.core import ModelFailure, Request, Task, UserError
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
 from ponder.tasks.execution import WORDS, Execution, dictionary, make_dictionary
 
-STEPS = 96  # that have a number
-ENTRIES = 24  # of a dictionary
-VALUES = 99
-PASSES = 4  # of long lessons, at most
-ONCE = 0.2  # share of them with one
-ENOUGH = 0.5  # share of them that end after two passes alike
-SLIPS = 0.2  # share of passes but the last that slip, on purpose
+STEPS = 96  # most steps in a problem
+ENTRIES = 24  # most entries in a dictionary
+VALUES = 99  # largest value
+PASSES = 4  # most passes in a long example
+ONCE = 0.2  # fraction of long examples that stop after a right first pass
+ENOUGH = 0.5  # fraction that stop after two passes that agree
+SLIPS = 0.2  # fraction of passes, the last excepted, with a deliberate error
 PLACES = "uthk"
 FLAGS = {0: "", 1: "^", -1: "_"}
 
@@ -44,7 +44,7 @@ def value_word(value: int) -> str:
 
 
 def added(total: int, value: int) -> list[str]:
-    """The digits of a sum after adding a value, each with what it carries."""
+    """The digits of a sum after adding a value, each with its carry."""
     words, carry, sign = [], 0, -1 if value < 0 else 1
     for n, place in enumerate(PLACES):
         digit = total // 10**n % 10 + sign * (abs(value) // 10**n % 10) + carry
@@ -58,7 +58,7 @@ def digits(total: int) -> list[str]:
 
 
 def number(words: Sequence[str]) -> int | None:
-    """The number that four digits stand for."""
+    """The number that four digits represent; None if they aren't four digits."""
     if [word[0] for word in words] != list(PLACES):
         return None
     total: int = sum(int(word[1]) * 10**n for n, word in enumerate(words))
@@ -87,20 +87,20 @@ def _words() -> list[tuple[str, tuple[str, ...]]]:
 
 @dataclass(frozen=True)
 class Curriculum:
-    grown: int = 600  # the step from which on all sizes are seen
-    per_turn: int = 8  # steps a turn, at most
-    before: int = 24  # steps in the turns before, at most
-    fresh: float = 0.4  # share of problems without turns before
-    tail: float = 0.25  # share, once grown, with up to `tail_steps` in all
+    grown: int = 600  # training step from which on all sizes occur
+    per_turn: int = 8  # most steps per turn
+    before: int = 24  # most steps in earlier turns
+    fresh: float = 0.4  # fraction of problems without earlier turns
+    tail: float = 0.25  # fraction, once grown, with up to `tail_steps` steps in all
     tail_steps: int = 80
-    drills: float = 0.5  # share of lessons, falling to 0 until grown, that only look values up: else that comes late
+    drills: float = 0.5  # initial fraction of look-up drills, falling to 0; without them, looking up is learned late
 
     def at(self, step: int) -> float:
-        """How far it has grown, from 0 to 1."""
+        """How far the sizes have grown, from 0 to 1."""
         return min(1.0, step / self.grown) if self.grown else 1.0
 
 
-ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))  # steps a turn, turns
+ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))  # steps per turn, turns
 TURNS = ((1, 24), (2, 12), (3, 8), (4, 6), (8, 3), (12, 2), (8, 6), (16, 3), (24, 2))
 
 
@@ -115,29 +115,29 @@ class ExecutionCodec(PocketCodec):
     exams = tuple(_exam(*kind) for kind in ALONE + TURNS)
     glances = tuple(_exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6)))
     limits = (
-        f"It has words for {STEPS} steps in all, values up to {VALUES} and dictionaries of up to {ENTRIES}.",
-        "More than 8 steps a turn, or 24 in the turns before, are a quarter of its lessons; more than 80 in all, none.",
-        "Other seeds are as good up to 16 steps a turn; beyond, they have holes (24 steps: .07, .93; 48: .47, 1.00).",
-        "Its histories were right ones: what errors in a history do to it is what it makes of something new.",
+        f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of {ENTRIES} entries.",
+        "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training; more than 80 in all, none.",
+        "Other training seeds are as good up to 16 steps per turn, not beyond (24 steps: .07, .93; 48: .47, 1.00).",
+        "It was trained on right histories only, so a history with errors is outside its training distribution.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
     begins = rf"#\d+|{AGAIN}"
-    taught = "execution problems made on the way, with every step written out"
+    taught = "execution problems generated during training, with every step written out"
 
     def __init__(self) -> None:
         super().__init__(_words())
 
     def check(self, task: Task, size: int) -> None:
         if not isinstance(task, Execution):
-            what = f"the pocket model has no words for {task.plugin_name()}"
+            what = f"the pocket model has no vocabulary for {task.plugin_name()}"
         elif size > STEPS:
-            what = f"the pocket model has no words for {size} steps"
+            what = f"the pocket model has no vocabulary for {size} steps"
         elif task.dictionary > ENTRIES:
-            what = f"the pocket model reads no dictionary of {task.dictionary} words"
+            what = f"the pocket model can't read a dictionary of {task.dictionary} words"
         elif task.values > VALUES:
-            what = f"the pocket model has no words for values up to {task.values}"
+            what = f"the pocket model has no vocabulary for values up to {task.values}"
         elif task.mode != "thinking":
-            what = f"the pocket model can't be asked in the mode {task.mode!r}: it thinks"
+            what = f"the pocket model always thinks, so mode = {task.mode!r} can't be asked"
         else:
             return
         raise UserError(what, hint=self.can)
@@ -156,10 +156,10 @@ class ExecutionCodec(PocketCodec):
                 words += [] if shown is None else digits(shown)
         words.append(THINK)
         if unknown := [word for word in words if word not in self.index]:
-            raise ModelFailure(f"the pocket model has no word for {unknown[0]!r}")
+            raise ModelFailure(f"the word {unknown[0]!r} is not in the pocket model's vocabulary")
         return words
 
-    def text(self, request: Request, answer: Sequence[str]) -> str:  # noqa: ARG002 the words say it all
+    def text(self, request: Request, answer: Sequence[str]) -> str:  # noqa: ARG002 the words are enough
         total = number(answer)
         return " ".join(answer) if total is None else f"<answer>{total}</answer>"
 
@@ -171,23 +171,23 @@ class ExecutionCodec(PocketCodec):
         else:
             per_turn = rng.randint(1, round(2 + grown * (c.per_turn - 2)))
             before = rng.randint(1, round(4 + grown * (c.before - 4)))
-        filled = 0 if rng.random() < max(c.fresh, 1 - 2 * grown) else math.ceil(before / per_turn)
-        filled = min(filled, c.tail_steps // per_turn - 1)
+        history_turns = 0 if rng.random() < max(c.fresh, 1 - 2 * grown) else math.ceil(before / per_turn)
+        history_turns = min(history_turns, c.tail_steps // per_turn - 1)
         task = Execution(
-            per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), history_turns=filled
+            per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), history_turns=history_turns
         )
-        return Request.first_turn(task, task.problem((filled + 1) * per_turn, rng.getrandbits(63)))
+        return Request.first_turn(task, task.problem((history_turns + 1) * per_turn, rng.getrandbits(63)))
 
     def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Example | None:
-        """At first, often a drill: keys of a dictionary, each to be followed by its value."""
+        """Early in training often a look-up drill: keys of a dictionary, each followed by its value."""
         grown = curriculum.at(step)
         if rng.random() >= curriculum.drills * (1 - grown):
             return super().practise(rng, step, curriculum, style)
         table = make_dictionary(rng, rng.randint(3, round(4 + grown * (ENTRIES - 4))), VALUES)
         asked = rng.choices(list(table), k=16)
         prompt = [BOS, *(word for key, value in table.items() for word in (key, value_word(value))), THINK]
-        said = [word for key in asked for word in (key, value_word(table[key]))]
-        return Example(prompt, said, frozenset(range(0, len(said), 2)))
+        reply = [word for key in asked for word in (key, value_word(table[key]))]
+        return Example(prompt, reply, frozenset(range(0, len(reply), 2)))
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
         prompt = self.prompt(request)
@@ -214,15 +214,15 @@ class ExecutionCodec(PocketCodec):
 def _passes(
     total: int, steps: Sequence[tuple[int, str, int]], rng: random.Random, slips: float
 ) -> tuple[list[str], set[int]]:
-    """The words of a long lesson's passes, and the places that are wrong on purpose."""
+    """The words of a long example's passes, and the indices of those that are deliberately wrong."""
     words, wrong = list[str](), set[int]()
     ends = list[int]()
     right = total + sum(value for _, _, value in steps)
     while True:
         slip = rng.randrange(len(steps)) if rng.random() < slips and len(ends) < PASSES - 1 else None
-        said, end, off = _pass(total, steps, "long", slip, rng)
-        wrong |= {len(words) + place for place in off}
-        words += said
+        once, end, errors = _pass(total, steps, "long", slip, rng)
+        wrong |= {len(words) + place for place in errors}
+        words += once
         ends.append(end)
         sure = ONCE if len(ends) == 1 else ENOUGH if ends[-1] == ends[-2] else 0.0
         if len(ends) == PASSES or (end == right and rng.random() < sure):
@@ -237,22 +237,22 @@ def _pass(
     slip: int | None = None,
     rng: random.Random | None = None,
 ) -> tuple[list[str], int, set[int]]:
-    """All steps once: the words, the sum they end in, and the places that are wrong on purpose."""
+    """All steps once: the words, the final sum, and the indices of words that are deliberately wrong."""
     words, wrong = digits(total), set[int]()
     for n, (step, key, value) in enumerate(steps):
-        said, off = _slip(value, rng) if rng and n == slip else (value, 0)
-        follows = added(total, said)
-        total += said + off
+        looked_up, off = _slip(value, rng) if rng and n == slip else (value, 0)
+        follows = added(total, looked_up)
+        total += looked_up + off
         sums = digits(total) if off else follows
-        words += [step_word(step), key, value_word(said)]
-        wrong |= {len(words) - 1} if said != value else set()
+        words += [step_word(step), key, value_word(looked_up)]
+        wrong |= {len(words) - 1} if looked_up != value else set()
         wrong |= {len(words) + place for place, word in enumerate(sums) if word != follows[place]}
         words += sums[:2] if style == "short" else sums
     return words, total, wrong
 
 
 def _slip(value: int, rng: random.Random) -> tuple[int, int]:
-    """A wrong value, or the right one and how far the sum is off."""
+    """A deliberate error: a wrong value, or the right value and an offset of the sum."""
     if rng.random() < 0.5:
         return rng.choice([v for v in range(-VALUES, VALUES + 1) if v != value]), 0
     return value, rng.choice((-1, 1)) * 10 ** rng.randrange(3)

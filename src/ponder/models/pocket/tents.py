@@ -1,4 +1,4 @@
-"""The pocket model's language for Tents: its words, its lessons from easy puzzles, and what it is measured on."""
+"""Translates Tents for the pocket model, and draws the easy puzzles that it is trained and measured on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ponder.tasks.tents.generator import generate, possible
 
 @dataclass(frozen=True)
 class Curriculum:
-    side: int = 8
-    smallest: int = 12  # area, at the start …
+    side: int = 8  # longest side
+    smallest: int = 12  # largest area at the start of training …
     largest: int = 64  # … and from step `grown` on
     grown: int = 920
-    tail: float = 0.05  # of the puzzles, once grown, from all shapes up to `tail_area`
+    tail: float = 0.05  # fraction of the puzzles, once grown, that have any shape up to `tail_area`
     tail_area: int = 100
 
 
@@ -31,22 +31,22 @@ def _exam(side: int) -> EvalSet:
 
 class TentsCodec(PocketCodec):
     task = "tents"
-    can = f"it plays tents with sides up to {v.SIDE}, such as size = [16, 25, 36, 49, 64]"
-    taught = "easy Tents puzzles made on the way and the traces of the task's deductions"
+    can = f"it solves tents with sides up to {v.SIDE}, such as size = [16, 25, 36, 49, 64]"
+    taught = "easy Tents puzzles generated during training, with the task's deductions as thinking"
     begins = rf"{v.TREES}|{v.ROWS}|{v.COLS}|.+=\d+|.+{v.TREE}"
     exams = tuple(_exam(side) for side in (4, 5, 6, 7, 8, 9, 10))
     glances = tuple(_exam(side) for side in (4, 5, 6, 7))
     limits = (
-        f"It has words for sides up to {v.SIDE} and plays easy puzzles only: the tricky rules weren't taught.",
-        "Sides above 8 are a twentieth of what it trained on, and area above 100 is none of it.",
-        "It never trained on 4×4, 4×5 or 5×4, of which there are few; of the rest it left out one in ten.",
+        f"Its vocabulary covers sides up to {v.SIDE}. It was trained on easy puzzles only, without the tricky rules.",
+        "Sides above 8 are a twentieth of its training, and no puzzle has an area above 100.",
+        "It never trained on 4×4, 4×5 or 5×4, of which there are few, nor on a tenth of all others.",
     )
 
     def __init__(self) -> None:
         super().__init__(v.all_words())
 
     def held_out(self, problem: Problem) -> bool:
-        """All of 4×4, 4×5 and 5×4 as well: there are so few that a study would ask what was trained on."""
+        """All of 4×4, 4×5 and 5×4 too: there are so few that a study would ask puzzles that were trained on."""
         puzzle = Puzzle.from_id(problem.gold)
         return sorted((puzzle.width, puzzle.height)) in ([4, 4], [4, 5]) or super().held_out(problem)
 
@@ -54,19 +54,20 @@ class TentsCodec(PocketCodec):
         if isinstance(task, Tents) and task.ids:
             return
         if not isinstance(task, Tents) or max(shape(size) or (v.SIDE + 1,)) > v.SIDE:
-            raise UserError(f"the pocket model has no words for {task.plugin_name()} of size {size}", hint=self.can)
+            what = f"the pocket model has no vocabulary for {task.plugin_name()} of size {size}"
+            raise UserError(what, hint=self.can)
 
     def prompt(self, request: Request) -> list[str]:
         puzzle = Puzzle.from_id(request.problem.gold)
         if not v.expressible(puzzle):
-            raise ModelFailure("the pocket model has no words for this puzzle")
+            raise ModelFailure("the pocket model has no vocabulary for this puzzle")
         return v.prompt(puzzle)
 
     def text(self, request: Request, answer: Sequence[str]) -> str:
         return v.grid_text(Puzzle.from_id(request.problem.gold), answer)
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
-        """Large and square shapes are likelier."""
+        """A random easy puzzle; large and square shapes are likelier."""
         c, grown = curriculum, min(1.0, step / curriculum.grown)
         area, side = c.smallest + grown * (c.largest - c.smallest), c.side
         if grown == 1 and rng.random() < c.tail:

@@ -1,17 +1,17 @@
-"""Thinking that solves an easy Tents puzzle out loud, step by small step, and a judge of such thinking.
+"""Writes thinking that solves an easy Tents puzzle step by step, and verifies such thinking.
 
-The rules are those of the task's easy deductions. They are told so that each word needs one look at what was said
-before: facts are added and never withdrawn; what follows from a tent is said at once; and what a count needs is
-listed just before it. A round has three passes:
+The rules are the task's easy deductions, worded so that each word follows from a few earlier ones: facts are added and
+never withdrawn; the consequences of a tent follow it immediately; what a count needs is listed just before it. A
+round has three passes:
 
-- trees: each tree with the open cells and unpaired tents beside it. A single one must be its tent. A tent that has
-  no other unpaired tree is this tree's. Cells that are left without an unpaired tree are grass.
-- rows, then columns: each line's clue, its tents and open cells, the tents it needs, and the room that its open
-  cells have for them (`+` marks the fullest packing). If it needs none, they are grass; if it needs all its room,
-  each run of odd length has its tents where the packing has them.
+- trees: each tree with the open cells and unpaired tents beside it. If there is only one, it is the tree's tent. A tent
+  without another unpaired tree belongs to this tree. Cells left without an unpaired tree are grass.
+- rows, then columns: each line's clue, its tents and open cells, the number of tents it still needs, and the most that
+  fit into its open cells (`+` marks the fullest packing). If it needs none, the open cells are grass; if it needs the
+  most that fit, each run of odd length has its tents where the packing has them.
 
-A pass that lists no open cell is the last; then the answer lists the tents, row by row. Cells without a tree beside
-them are never spoken of.
+The first pass that lists no open cell is the last; then the answer lists the tents, row by row. Cells without a tree
+beside them are never mentioned.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ponder.models.pocket.codec import ANSWER, EOS
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
-Cell = tuple[int, int]  # row, column
+Square = tuple[int, int]  # row and column of a cell
 
 
 class Shape(NamedTuple):
-    beside: dict[Cell, tuple[Cell, ...]]
-    around: dict[Cell, tuple[Cell, ...]]
-    rows: tuple[tuple[Cell, ...], ...]
-    columns: tuple[tuple[Cell, ...], ...]
+    beside: dict[Square, tuple[Square, ...]]
+    around: dict[Square, tuple[Square, ...]]
+    rows: tuple[tuple[Square, ...], ...]
+    columns: tuple[tuple[Square, ...], ...]
 
 
 @lru_cache(maxsize=256)
@@ -50,24 +50,24 @@ def _shape(width: int, height: int) -> Shape:
     return Shape(beside, around, rows, tuple(zip(*rows, strict=True)))
 
 
-class Line(NamedTuple):
-    """One row or column as far as it is known."""
+class LineState(NamedTuple):
+    """What is known about one row or column."""
 
     need: int
-    open: list[Cell]
-    counted: list[Cell]  # the fullest packing of the open cells, greedily from the first of each run
-    odd: list[Cell]  # those of them in runs of odd length
+    open: list[Square]
+    counted: list[Square]  # the fullest packing of the open cells, greedily from the first of each run
+    odd: list[Square]  # the part of it in runs of odd length
 
 
 class Facts:
-    """What has been said of a puzzle so far, and what follows from it by one rule."""
+    """What has been deduced about a puzzle so far, and what follows from it by one rule."""
 
     def __init__(self, puzzle: Puzzle) -> None:
         self.puzzle = puzzle
         self.shape = _shape(puzzle.width, puzzle.height)
         self.trees = [divmod(bit.bit_length() - 1, puzzle.board.stride) for bit in bits(puzzle.trees)]
-        self.tents: set[Cell] = set()
-        self.paired: set[Cell] = set()  # trees and tents that have found each other
+        self.tents: set[Square] = set()
+        self.paired: set[Square] = set()  # trees and tents that are paired with each other
         self.open = {cell for tree in self.trees for cell in self.shape.beside[tree]}.difference(self.trees)
         self.lines = [
             *zip(self.shape.rows, puzzle.rows, strict=True),
@@ -75,31 +75,31 @@ class Facts:
         ]
         self._is_tree = set(self.trees)
 
-    def lone_trees(self, cell: Cell) -> list[Cell]:
+    def lone_trees(self, cell: Square) -> list[Square]:
         return [n for n in self.shape.beside[cell] if n in self._is_tree and n not in self.paired]
 
-    def candidates(self, tree: Cell) -> list[Cell]:
-        """The places where a tree's tent may be."""
+    def candidates(self, tree: Square) -> list[Square]:
+        """The cells where a tree's tent may be."""
         return [n for n in self.shape.beside[tree] if n in self.open or (n in self.tents and n not in self.paired)]
 
-    def partner(self, tree: Cell) -> Cell | None:
-        """The place where an unpaired tree's tent must be."""
+    def partner(self, tree: Square) -> Square | None:
+        """The cell where an unpaired tree's tent must be, if one rule tells."""
         places = self.candidates(tree)
         if len(places) == 1:
             return places[0]
         return next((n for n in places if n in self.tents and self.lone_trees(n) == [tree]), None)
 
-    def line(self, cells: Sequence[Cell], clue: int) -> Line:
-        counted: list[Cell] = []
-        odd: list[Cell] = []
+    def line(self, cells: Sequence[Square], clue: int) -> LineState:
+        counted: list[Square] = []
+        odd: list[Square] = []
         for run in self._runs(cells):
             counted += run[::2]
             odd += run[::2] if len(run) % 2 else []
         need = clue - sum([cell in self.tents for cell in cells])
-        return Line(need, [cell for cell in cells if cell in self.open], counted, odd)
+        return LineState(need, [cell for cell in cells if cell in self.open], counted, odd)
 
-    def _runs(self, cells: Sequence[Cell]) -> list[list[Cell]]:
-        runs: list[list[Cell]] = [[]]
+    def _runs(self, cells: Sequence[Square]) -> list[list[Square]]:
+        runs: list[list[Square]] = [[]]
         for cell in cells:
             if cell in self.open:
                 runs[-1].append(cell)
@@ -107,8 +107,8 @@ class Facts:
                 runs.append([])
         return runs
 
-    def forced(self, cell: Cell, state: Literal["A", "."]) -> bool:
-        """Whether one rule tells this of an open cell."""
+    def forced(self, cell: Square, state: Literal["A", "."]) -> bool:
+        """Whether one rule gives this state to an open cell."""
         lines = [self.line(cells, clue) for cells, clue in self.lines if cell in cells]
         if state == v.TENTED:
             trees = self.lone_trees(cell)
@@ -123,26 +123,26 @@ class _Writer:
     def __init__(self, puzzle: Puzzle) -> None:
         self.facts, self.words, self.listed = Facts(puzzle), list[str](), 0
 
-    def say(self, cell: Cell, state: str) -> None:
+    def say(self, cell: Square, state: str) -> None:
         self.words.append(v.cell(*cell, state))
 
-    def list_open(self, cell: Cell, state: str = v.OPEN) -> None:
+    def list_open(self, cell: Square, state: str = v.OPEN) -> None:
         self.listed += 1
         self.say(cell, state)
 
-    def clear(self, cells: Iterable[Cell]) -> None:
+    def clear(self, cells: Iterable[Square]) -> None:
         for cell in cells:
             if cell in self.facts.open:
                 self.facts.open.remove(cell)
                 self.say(cell, v.GRASS)
 
-    def pitch(self, cell: Cell) -> None:
+    def pitch(self, cell: Square) -> None:
         self.facts.open.remove(cell)
         self.facts.tents.add(cell)
         self.say(cell, v.TENTED)
         self.clear(self.facts.shape.around[cell])
 
-    def tree(self, tree: Cell) -> None:
+    def tree(self, tree: Square) -> None:
         facts = self.facts
         if tree in facts.paired:
             self.say(tree, v.PAIRED)
@@ -162,7 +162,7 @@ class _Writer:
             self.say(tree, v.PAIRED)
             self.clear([cell for cell in places if not facts.lone_trees(cell)])
 
-    def line(self, cells: Sequence[Cell], clue: int) -> None:
+    def line(self, cells: Sequence[Square], clue: int) -> None:
         facts = self.facts
         line = facts.line(cells, clue)
         if not line.open:
@@ -182,7 +182,7 @@ class _Writer:
                 self.pitch(cell)
 
     def passes(self) -> Iterator[int]:
-        """Make one pass after another; say how many open cells each listed."""
+        """Write pass after pass; after each, yields how many open cells have been listed so far."""
         facts, puzzle = self.facts, self.facts.puzzle
         while True:
             self.words.append(v.TREES)
@@ -202,7 +202,7 @@ class _Writer:
 
 
 def trace(puzzle: Puzzle) -> list[str] | None:
-    """Thinking and answer for an easy puzzle, every step sound; None where these rules get stuck."""
+    """Thinking and answer for an easy puzzle; None if these rules get stuck."""
     writer = _Writer(puzzle)
     before = -1
     for listed in writer.passes():
@@ -220,25 +220,25 @@ def trace(puzzle: Puzzle) -> list[str] | None:
 
 
 def unsound(puzzle: Puzzle, thinking: Iterable[str]) -> str | None:
-    """The first word of some thinking that is false, or that follows from what stands before it by no rule."""
+    """The first word of the thinking that is wrong, or that no rule derives from the words before it."""
     judge = _Judge(puzzle)
     return next((word for word in thinking if not judge.accepts(word)), None)
 
 
 class _Judge:
-    """Follows thinking word by word. It may go about it in any order; what it states must hold."""
+    """Verifies thinking word by word. Steps may come in any order; each statement must hold."""
 
     def __init__(self, puzzle: Puzzle) -> None:
         self.facts, self.puzzle = Facts(puzzle), puzzle
         grid = puzzle.solve() or []
         self.solution = {(y, x) for y, row in enumerate(grid) for x, code in enumerate(row) if code == TENT}
         self.trees = set(self.facts.trees)
-        self.header: tuple[Sequence[Cell], int] = ((), 0)
-        self.partner: Cell | None = None  # the tent that was just said to be paired, until its tree is named
+        self.header: tuple[Sequence[Square], int] = ((), 0)
+        self.partner: Square | None = None  # the tent just named as paired, until its tree is named
 
     def accepts(self, word: str) -> bool:
-        if found := v.place(word):
-            return self._cell((found[0], found[1]), found[2])
+        if place := v.place(word):
+            return self._cell((place[0], place[1]), place[2])
         if word.startswith(("need", "room")):
             line = self.facts.line(*self.header)
             return word == (v.need(line.need) if word.startswith("need") else v.room(len(line.counted)))
@@ -258,7 +258,7 @@ class _Judge:
                     return True
         return False
 
-    def _cell(self, cell: Cell, state: str) -> bool:
+    def _cell(self, cell: Square, state: str) -> bool:
         facts = self.facts
         if state == v.TREE:
             return cell in self.trees
@@ -276,7 +276,7 @@ class _Judge:
             known = True
         return known and (cell in self.solution) == (state == v.TENTED)
 
-    def _paired(self, cell: Cell) -> bool:
+    def _paired(self, cell: Square) -> bool:
         facts = self.facts
         if cell in facts.paired:
             return True

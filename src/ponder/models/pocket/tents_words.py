@@ -1,7 +1,7 @@
-"""The pocket model's words for Tents: a puzzle as a few dozen tokens, its list of tents as the grid that is graded.
+"""Holds the pocket model's vocabulary for Tents: a puzzle as a few dozen tokens, and its answer as a grid to grade.
 
-A cell is a word together with what is said of it (`b3?`: column b, row 3, still open), so a fact is retrieved by one
-look at one token.
+A word names a cell together with its state (`b3?`: column b, row 3, still open), so that attending to one token
+retrieves the whole fact.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ponder.models.pocket.codec import ANSWER, BOS, EOS, PAD, THINK
 from ponder.tasks.tents.board import bits
 from ponder.tasks.tents.puzzle import EMPTY, TENT, Puzzle
 
-SIDE = 12  # the longest side that has words
-MOST = SIDE // 2  # tents in a line, which don't touch
+SIDE = 12  # longest side
+MOST = SIDE // 2  # most tents in a row or column: tents don't touch
 COLUMNS = "abcdefghijkl"
 
-TREES, ROWS, COLS = "<trees>", "<rows>", "<columns>"  # what a pass of the thinking goes through
+TREES, ROWS, COLS = "<trees>", "<rows>", "<columns>"  # start a pass of the thinking
 SPECIAL = (PAD, BOS, EOS, THINK, ANSWER, TREES, ROWS, COLS)
 
-# What is said of a cell: open; open and counted in the fullest packing of its line; grass; tent; tree; paired.
+# States of a cell: open; open, and in the fullest packing of its line; grass; tent; tree; paired.
 STATES = OPEN, COUNTED, GRASS, TENTED, TREE, PAIRED = "?+.AT*"
 
 
@@ -45,7 +45,7 @@ def room(tents: int) -> str:
 
 
 def all_words() -> list[tuple[str, tuple[str, ...]]]:
-    """Each word, with the parts of its meaning."""
+    """Every word, with the parts of its meaning."""
     side, tents = range(SIDE), range(MOST + 1)
     return [
         *((word, (word,)) for word in SPECIAL),
@@ -60,12 +60,12 @@ def all_words() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def expressible(puzzle: Puzzle) -> bool:
-    """Whether there are words for this puzzle."""
+    """Whether the vocabulary covers this puzzle."""
     return max(puzzle.width, puzzle.height) <= SIDE and max(puzzle.columns + puzzle.rows) <= MOST
 
 
 def prompt(puzzle: Puzzle) -> list[str]:
-    """The puzzle, up to the word after which the model thinks."""
+    """The puzzle as words, up to `THINK`."""
     trees = [divmod(bit.bit_length() - 1, puzzle.board.stride) for bit in bits(puzzle.trees)]
     return [
         BOS,
@@ -79,14 +79,14 @@ def prompt(puzzle: Puzzle) -> list[str]:
 
 
 def place(word: str) -> tuple[int, int, str] | None:
-    """Row, column and state of a word that codec_for of a cell."""
+    """Row, column and state, if the word names a cell."""
     if word[0] in COLUMNS and word[-1] in STATES:
         return int(word[1:-1]) - 1, COLUMNS.index(word[0]), word[-1]
     return None
 
 
 def grid_text(puzzle: Puzzle, answer: Sequence[str]) -> str:
-    """The answer's tents, set into the puzzle, as the JSON grid that the task asks for."""
+    """The puzzle with the answer's tents, as the JSON grid that the task asks for."""
     grid = puzzle.grid()
     for word in answer:
         row, column, state = place(word) or (SIDE, SIDE, "")

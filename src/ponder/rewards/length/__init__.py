@@ -1,1 +1,1 @@
-"""What an answer's length adds to its reward: one a file."""
+"""Length rewards: what a reply's length adds to its reward in training. One per file."""

@@ -1,7 +1,7 @@
-"""From +½ for the shortest sample of a problem to −½ for the longest; a wrong one is never rewarded for being short.
+"""Rewards samples linearly in their length, from +½ for a problem's shortest to −½ for its longest (Kimi k1.5).
 
-Kimi k1.5 (arXiv 2501.12599, section 2.3.3): λ = ½ − (length − shortest) / (longest − shortest), over right and wrong
-samples alike; 0 for all where all are equally long.
+arXiv 2501.12599, section 2.3.3: λ = ½ − (length − shortest) / (longest − shortest), where shortest and longest are over
+correct and wrong samples alike. A wrong sample gets at most 0. If all samples are equally long, all get 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The further from the shortest right sample of the problem, the less, down to −1.
+"""Penalises samples by their distance from the shortest correct sample's length, down to −1 (ShorterBetter).
 
-After ShorterBetter (arXiv 2504.21370): the target is the shortest right sample or, where none is right, the mean
-length. The distance is taken relative to the target, and no further than 1, so that one weight serves problems of all
-lengths; the paper takes tokens times a constant.
+After arXiv 2504.21370: the target is the length of the problem's shortest correct sample or, if none is correct, the
+mean length. Here the distance is relative to the target and at most 1, so that one weight serves problems of all
+lengths; the paper multiplies tokens by a constant.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A process reward in the pocket model's own words: small Llamas that tell right steps of an execution from wrong ones.
+"""Scores the pocket model's steps on the task `execution` with small Llamas trained to find errors.
 
-It reads traces with `task = "execution"` and their `problem`, cut with `by = "task"`, as the pocket model would have
-written them. Three sizes ship, with cards that say how they were made and how good they are; `ponder train-reward
-pocket -o DIR` makes them anew, from right lessons and from lessons with faults, whose labels are exact. A step's score
-comes from the backbone's state at its last word and from how surprising the words of its pass were to the backbone.
+It reads traces with `task = "execution"` and their `problem`, split with `by = "task"`, in the pocket model's own
+tokens. Three sizes ship; their cards say how they were trained and how accurate they are. `ponder make pocket_reward -o
+DIR` trains them again, from correct traces and from traces with injected errors, whose labels are exact. A step's score
+is computed from the backbone's hidden state at its last token and from the token log-probabilities of its pass.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ponder.core import ModelFailure, Problem, Request, Steps
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import AGAIN, ANSWER, EOS, THINK
 from ponder.models.pocket.execution import digits
-from ponder.rewards._weights import Reading, Words
+from ponder.rewards._weights import Reading, SafeTokenizer
 from ponder.rewards.trained import Trained
 from ponder.tasks.execution import Execution
 
 WEIGHTS = Path(__file__).parent / "weights"
-TASK = Execution()  # whatever its settings: the problem says it all
+TASK = Execution()  # its settings don't matter: the problem holds all facts
 _SUM = Execution(per_turn=1, dictionary=2).problem(1, seed=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pocket(Trained):
-    size: Literal["small", "medium", "large"] = "large"
-    id: str = ""  # a folder with weights; if not given, those that ship
+    size: Literal["small", "medium", "large"] = "large"  # 37, 100 or 582 thousand weights
+    id: str = ""  # a folder with weights; if not given, those that ship with Ponder
 
     example: ClassVar[dict[str, Any]] = {}
     tried_on: ClassVar[dict[str, Any]] = {
@@ -50,33 +50,33 @@ class Pocket(Trained):
         return f"pocket {self.size}"
 
     def states(self, model: Any) -> Any:
-        from ponder.rewards.pocket.surprise import Surprised
+        from ponder.rewards.pocket.log_probs import WithLogProbs
 
-        return Surprised(model, CODECS["execution"].encode([THINK, AGAIN]))
+        return WithLogProbs(model, CODECS["execution"].encode([THINK, AGAIN]))
 
-    def read(self, words: Words, traces: Sequence[Steps]) -> list[Reading | str]:  # noqa: ARG002 it has its own
+    def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading | str]:  # noqa: ARG002 the codec encodes
         return [self._one(trace) for trace in traces]
 
     def _one(self, trace: Steps) -> Reading | str:
-        spoken, facts = CODECS["execution"], trace.facts
+        codec, facts = CODECS["execution"], trace.facts
         if facts.get("task") != "execution" or "problem" not in facts:
-            return "the pocket reward reads traces with `task` execution and their `problem`"
+            return "the pocket reward needs the keys `task`, which must be execution, and `problem`"
         try:
             problem = facts["problem"]
             problem = problem if isinstance(problem, Problem) else msgspec.convert(problem, Problem)
-            head = spoken.encode(spoken.prompt(Request.first_turn(TASK, problem)))
+            head = codec.encode(codec.prompt(Request.first_turn(TASK, problem)))
             thinking = [step.split() for step in trace.thinking] if self.of != "answer" else []
-            steps = [spoken.encode(step) for step in thinking]
+            steps = [codec.encode(step) for step in thinking]
             if self.of != "thinking":
-                said = [_words(TASK.parse(problem, step), step) for step in trace.answer]
-                steps += [spoken.encode([ANSWER, *step, EOS]) for step in said]
+                answers = [_words(TASK.parse(problem, step), step) for step in trace.answer]
+                steps += [codec.encode([ANSWER, *answer, EOS]) for answer in answers]
         except (ModelFailure, msgspec.ValidationError) as error:
             return str(error)
         except KeyError as error:
-            return f"the pocket model has no word for {error}"
+            return f"the pocket model has no token for {error}"
         return Reading(head, steps)
 
 
 def _words(number: int | None, text: str) -> list[str]:
-    """An answer as the pocket model says it, or the words that stand in its place."""
+    """An answer as the pocket model writes it; its plain words if it isn't a number."""
     return text.split() if number is None else digits(number)

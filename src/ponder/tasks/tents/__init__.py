@@ -1,8 +1,8 @@
-"""Tents: place a tent beside each tree so that row and column sums hold and no two tents touch.
+"""Generates Tents puzzles: place a tent beside each tree; row and column sums are given, and no two tents touch.
 
-After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows × columns. Their prompt is
-not published: this one is ours, with their cell codes. Any grid that obeys the rules is right, also where a given
-puzzle has several solutions; the generated ones have exactly one.
+After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows × columns. Their prompt isn't
+published, so this one is ours, with their cell codes. Any grid that obeys the rules is right. Generated puzzles have
+exactly one solution; those from a file may have several.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Solve it by reasoning alone, without tools or code. End with the filled grid as 
 
 @dataclass(frozen=True)
 class Tents(Task):
-    difficulty: Difficulty = "easy"  # as in Simon Tatham's collection
-    ids: Path | None = None  # a file of game ids, one a line, to ask instead of generated puzzles
+    difficulty: Difficulty = "easy"  # easy or tricky, as in Simon Tatham's puzzle collection
+    ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
 
     default_sizes = (16, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100)
 
@@ -52,12 +52,10 @@ class Tents(Task):
             super().check_size(size)
             return
         sides = shape(size)
-        smallest = (
-            16 if self.difficulty == "easy" else 25
-        )  # there are ten tricky puzzles of 4×5, and hardly more of 4×6
+        smallest = 16 if self.difficulty == "easy" else 25  # there are only ten tricky puzzles of 4×5, and few of 4×6
         if size < smallest or not sides or not possible(*sides, self.difficulty):
             near = sorted((abs(n - size), n) for n in range(smallest, 2 * max(size, 16)) if shape(n) and n != size)
-            hint = f"near it are {', '.join(str(n) for _, n in near[:3])}"
+            hint = f"the nearest sizes are {', '.join(str(n) for _, n in near[:3])}"
             raise UserError(f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint)
 
     def fixed(self) -> list[Problem] | None:
@@ -65,20 +63,20 @@ class Tents(Task):
 
     @cached_property
     def _given(self) -> list[Problem]:
-        found: dict[str, Problem] = {}
+        by_id: dict[str, Problem] = {}
         for where, text in lines(self.ids or Path()):
             try:
                 puzzle = Puzzle.from_id(text)
             except ValueError as error:
-                hint = "one game id a line, such as 4x4:_cia,1,1,0,1,1,0,1,1"
-                raise UserError(f"no game id: {error}", where=where, hint=hint) from None
-            found[puzzle.id] = _problem(puzzle, {})
-        return list(found.values())
+                hint = "one game id per line, such as 4x4:_cia,1,1,0,1,1,0,1,1"
+                raise UserError(f"not a game id: {error}", where=where, hint=hint) from None
+            by_id[puzzle.id] = _problem(puzzle, {})
+        return list(by_id.values())
 
     def problem(self, size: int, seed: int) -> Problem:
         if self.ids:
-            chosen = [p for p in self._given if p.size == size]
-            return chosen[seed % len(chosen)]
+            of_size = [p for p in self._given if p.size == size]
+            return of_size[seed % len(of_size)]
         width, height = shape(size) or (0, 0)
         puzzle = generate(width, height, self.difficulty, random.Random(seed))
         return _problem(puzzle, {"difficulty": self.difficulty, "seed": seed})
@@ -97,7 +95,7 @@ class Tents(Task):
 
 
 def shape(size: int) -> tuple[int, int] | None:
-    """Width and height nearest to a square, at most twice as wide as high; None where there are none."""
+    """Width and height nearest to a square, at most twice as wide as high; None if the size has no such shape."""
     height = next((h for h in range(isqrt(max(size, 0)), 3, -1) if size % h == 0), None)
     return (size // height, height) if height and size <= 2 * height * height else None
 

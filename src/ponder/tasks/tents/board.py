@@ -1,7 +1,7 @@
-"""A rectangle of cells held as one integer: a set of cells is a bit mask, and looking at a neighbour is a shift.
+"""Represents sets of cells of a rectangle as bit masks, so that looking at all neighbours at once is a shift.
 
-Cell (row y, column x) is bit `y * stride + x`. The stride is one more than the width, so that a shift to the
-left or right falls into an empty column instead of the next row.
+Cell (row y, column x) is bit `y * stride + x`. The stride is the width plus one, so that a shift to the left or right
+moves into an empty column instead of the next row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def board(width: int, height: int) -> Board:
 
 
 def bits(cells: int) -> Iterator[int]:
-    """Each cell of a set by itself, in reading order."""
+    """The cells of a set one by one, in reading order."""
     while cells:
         lowest = cells & -cells
         yield lowest

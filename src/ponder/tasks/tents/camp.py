@@ -1,9 +1,9 @@
-"""A random camp: tents that don't touch, each with a tree beside it, whatever can be deduced about them.
+"""Places tents and trees at random: tents that don't touch, each with its tree. The puzzle may have many solutions.
 
 As in Simon Tatham's `tents.c` there are ⌊area / 5⌋ tents in random places, each with a tree on a random side, and no
-row or column has neither. Departs from his: he starts again where the tents don't fit, or a row or column stays bare,
-and both become certain on large or long boards; here tents are moved until they do and none does. With a side below
-his least, 4, a row or column may stay bare: few such camps or none have no bare one.
+row or column is bare (without tent and tree). He starts again if the tents don't fit or a row or column is bare, which
+on large or long boards happens almost always; here tents are moved instead. If a side is below 4, his minimum, bare
+rows and columns are allowed, because there are few such camps without one, or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ponder.tasks.tents.board import Board, bits
 
 
 class Camp:
-    """Each tree's tent, and both as sets of cells."""
+    """Trees with their tents, and both as sets of cells."""
 
     __slots__ = ("board", "tent_of", "tents", "trees")
 
@@ -23,7 +23,7 @@ class Camp:
         self.board, self.tent_of, self.tents, self.trees = board, tent_of, tents, trees
 
     def moved(self, tree: int, rng: random.Random) -> Camp:
-        """The same but for one tree and its tent, which go to a random free place, perhaps the old one."""
+        """The camp with one tree and its tent moved to a random free place, possibly the old one."""
         tent = self.tent_of[tree]
         tents, trees = self.tents ^ tent, self.trees ^ tree
         places = self.board.cells & ~(tents | trees | self.board.around(tents))
@@ -39,7 +39,7 @@ class Camp:
         return Camp(self.board, tent_of, tents | new_tent, trees | new_tree)
 
     def bare(self) -> int:
-        """The number of rows and columns with neither tree nor tent; 0 where a side is below 4."""
+        """The number of rows and columns with neither tree nor tent; 0 if a side is below 4."""
         board, used = self.board, self.trees | self.tents
         if min(board.width, board.height) < 4:
             return 0
@@ -63,11 +63,10 @@ def any_of(cells: int, rng: random.Random) -> int:
 
 
 def _pitched(board: Board, rng: random.Random) -> list[int]:
-    """As many tents as there are to be trees, none touching.
+    """⌊area / 5⌋ tents, none touching.
 
-    Going through the cells in random order gets stuck at 0.187 tents a cell on large boards (the random
-    sequential adsorption of 2×2 squares), short of 0.2. From there tents move to random free places
-    until there is room for one more.
+    Filling cells in random order gets stuck at 0.187 tents per cell on large boards (random sequential adsorption of
+    2×2 squares), short of 0.2. From there on, tents are moved to random free cells until there is room for one more.
     """
     wanted = board.width * board.height // 5
     tents: list[int] = []
@@ -89,9 +88,9 @@ def _pitched(board: Board, rng: random.Random) -> list[int]:
 
 
 def _planted(board: Board, tents: list[int], rng: random.Random) -> dict[int, int]:
-    """A tree beside each tent (tree: tent); one that finds no free side drives another's tree away.
+    """A tree beside each tent, as {tree: tent}. A tent without a free side takes another tent's tree, which moves.
 
-    This ends: a tent has at least two cells beside it, and a cell at most two tents, so there is a tree for each.
+    It terminates: a tent has at least two cells beside it, and a cell at most two tents, so a perfect matching exists.
     """
     tent_of: dict[int, int] = {}
     free = board.cells & ~sum(tents)

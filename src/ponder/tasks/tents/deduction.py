@@ -1,14 +1,14 @@
-"""Solve Tents without guessing, by the deductions of Simon Tatham's `tents.c` at his two difficulties.
+"""Solves Tents without guessing, by the deductions of Simon Tatham's `tents.c` at his two difficulties.
 
-Easy links tents to trees, rules out cells, and counts along rows and columns. Tricky also looks across: at the corner
-between the only two places of a tree's tent, and at the cells beside a line that is nearly full. Every rule is a
-function that looks at all cells at once (see `board`) and says whether it learnt something. Knowing more never makes
-a rule say less, so they end in the same state in whatever order they are asked.
+Easy pairs tents with trees, rules out cells, and counts along rows and columns. Tricky also uses the corner between the
+only two places of a tree's tent, and the cells beside a line that is nearly full. Every rule is a function that looks
+at all cells at once (see `board`) and returns whether it deduced anything. The rules are monotonic, so they end in the
+same state in any order.
 
-Departs from Tatham's: he goes through all C(n, k) ways to put a line's k missing tents into its n blank cells. The
-same conclusions follow from the lengths of the runs of blanks. A run of n cells holds at most ⌈n/2⌉ tents; what the
-runs of a line hold together, less k, is its slack. Without slack the runs of odd length are forced, with it nothing
-is, and beside the line cells can be forced only where the slack is 0 or 1 (the rules say why).
+One difference: `tents.c` enumerates all C(n, k) ways to put a line's k missing tents into its n blank cells. The same
+conclusions follow from the lengths of the runs of blanks. A run of n cells holds at most ⌈n/2⌉ tents; the sum of that
+over the line's runs, minus k, is its slack. With slack 0 the runs of odd length are forced, with more nothing is, and
+cells beside the line can be forced only if the slack is 0 or 1 (the rules say why).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Contradiction(Exception):
 
 
 class State:
-    """What is known of a puzzle, as sets of cells. Those neither tree, tent nor blank are grass."""
+    """What is known about a puzzle, as sets of cells. A cell that is neither tree, tent nor blank is grass."""
 
     __slots__ = ("blank", "board", "columns", "counted", "lone_tents", "lone_trees", "rows", "tents")
 
@@ -33,8 +33,8 @@ class State:
         self.board, self.columns, self.rows = board, columns, rows
         self.blank = board.cells & ~trees
         self.tents = 0
-        self.lone_tents, self.lone_trees = 0, trees  # not yet linked to a partner
-        self.counted = -1  # what was blank when `fill_lines` last counted; -1 before it did
+        self.lone_tents, self.lone_trees = 0, trees  # not yet paired
+        self.counted = -1  # the blank cells when `fill_lines` last ran; -1 before
 
     def copy(self) -> State:
         other = State.__new__(State)
@@ -56,14 +56,14 @@ class State:
         return cells != 0
 
     def rule_out(self, cells: int) -> bool:
-        """Make grass of those of these cells that are blank."""
+        """Make those of these cells grass that are blank."""
         cells &= self.blank
         self.blank ^= cells
         return cells != 0
 
 
 class _Sides(NamedTuple):
-    """Those of some cells that have a partner above, below, to the left, to the right."""
+    """The subsets of some cells that have a possible partner above, below, to the left, to the right."""
 
     above: int
     below: int
@@ -80,7 +80,7 @@ class _Sides(NamedTuple):
         )
 
     def once(self, cells: int) -> int:
-        """The cells with exactly one partner; each must have some."""
+        """The cells with exactly one possible partner; a cell without any is a contradiction."""
         above, below, left, right = self
         vertical, horizontal = above | below, left | right
         if cells & ~(vertical | horizontal):
@@ -88,7 +88,7 @@ class _Sides(NamedTuple):
         return (vertical ^ horizontal) & ~(above & below | left & right)
 
     def partners(self, cells: int, stride: int) -> int:
-        """The partners of cells that have one each; no two may share it."""
+        """The partners of cells that have exactly one; two cells with the same partner are a contradiction."""
         above, below = (cells & self.above) >> stride, (cells & self.below) << stride
         left, right = (cells & self.left) >> 1, (cells & self.right) << 1
         together = above | below | left | right
@@ -98,7 +98,7 @@ class _Sides(NamedTuple):
 
 
 def link_tents(state: State) -> bool:
-    """A tent with a single unlinked tree beside it belongs to that tree."""
+    """A tent with a single unpaired tree beside it belongs to that tree."""
     if not state.lone_tents:
         return False
     stride = state.board.stride
@@ -110,7 +110,7 @@ def link_tents(state: State) -> bool:
 
 
 def clear_far_from_trees(state: State) -> bool:
-    """A cell with no unlinked tree beside it is grass."""
+    """A cell with no unpaired tree beside it is grass."""
     return state.rule_out(~state.board.beside(state.lone_trees))
 
 
@@ -134,10 +134,10 @@ def link_trees(state: State) -> bool:
 
 
 def clear_corners(state: State) -> bool:
-    """Tricky: where a tree's tent has two places left, at a right angle, the cell that touches both is grass."""
+    """Tricky: if a tree's tent has two places left, at a right angle, the cell that touches both is grass."""
     stride = state.board.stride
     above, below, left, right = _Sides.of(state.lone_trees, state.blank | state.lone_tents, stride)
-    corner = ~(above & below | left & right)  # not on two opposite sides, so on two sides at most
+    corner = ~(above & below | left & right)  # no two opposite sides, so two sides at most
     return state.rule_out(
         (above & left & corner) >> stride + 1
         | (above & right & corner) >> stride - 1
@@ -149,8 +149,8 @@ def clear_corners(state: State) -> bool:
 class _Runs(NamedTuple):
     """The runs of blank cells along all rows (step 1) or all columns (step `stride`).
 
-    `full` is the fullest packing, greedily from each run's first cell: its size in a line is the most tents that fit.
-    `odd` is the part of it in runs of odd length, which have no other packing so full.
+    `full` is the fullest packing, greedily from each run's first cell: its size is the most tents that fit.
+    `odd` is the part of it in runs of odd length, which have no other packing of that size.
     """
 
     full: int
@@ -159,12 +159,12 @@ class _Runs(NamedTuple):
     @classmethod
     def of(cls, blank: int, step: int) -> _Runs:
         inner = blank & blank << step
-        full = found = blank ^ inner
-        while found := found << 2 * step & inner:
-            full |= found
-        odd = found = full & ~(blank >> step)
-        while found := (found & inner) >> 2 * step:
-            odd |= found
+        full = placed = blank ^ inner
+        while placed := placed << 2 * step & inner:
+            full |= placed
+        odd = placed = full & ~(blank >> step)
+        while placed := (placed & inner) >> 2 * step:
+            odd |= placed
         return cls(full, odd)
 
 
@@ -175,13 +175,13 @@ def _lines(state: State) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], 
 
 
 def fill_lines(state: State) -> bool:
-    """A line that has all its tents is grass elsewhere; one with no slack has tents all along its odd runs.
+    """In a line that has all its tents the rest is grass; a line without slack has tents all along its odd runs.
 
-    That is all that a line tells about itself. With slack, any cell can be a tent or not: taking it as either
-    lowers the most that fits by one at most. Without, a run of even length 2n has n + 1 packings (n pairs, the
-    first few with the tent on the left) and no cell is the same in all of them.
+    Nothing else follows from a single line. With slack, any cell can be a tent or not: either choice lowers the most
+    that fit by one at most. Without slack, a run of even length 2n has n + 1 packings (n pairs, of which the first few
+    have the tent on the left), and no cell is the same in all of them.
     """
-    learnt, news = False, state.counted if state.counted < 0 else state.counted ^ state.blank
+    learned, news = False, state.counted if state.counted < 0 else state.counted ^ state.blank
     state.counted = state.blank
     for step, lines, counts in _lines(state):
         full, odd = _Runs.of(state.blank, step)
@@ -197,16 +197,16 @@ def fill_lines(state: State) -> bool:
                 done |= line
             elif not slack:
                 forced |= line
-        learnt |= state.rule_out(done) | state.pitch(odd & forced)
-    return learnt
+        learned |= state.rule_out(done) | state.pitch(odd & forced)
+    return learned
 
 
 def clear_beside_lines(state: State) -> bool:
-    """Tricky: a cell is grass if each way to fill the next line puts a tent within one cell of it.
+    """Tricky: a cell is grass if every way to fill the adjacent line puts a tent within one cell of it.
 
-    That is so for the cells beside p if without p and its two neighbours too few tents fit: the loss must exceed the
-    slack. The loss is 1 for any blank p, but 2 for one between the tents of a full odd run; and for any other p
-    it is 1 for each odd run that ends just before or after p.
+    That holds for the cells beside p if too few tents fit without p and its two neighbours: the loss must exceed the
+    slack. The loss is 1 for any blank p, and 2 if p is between the tents of a full odd run; for any other p it is 1 for
+    each odd run that ends just before or after p.
     """
     ruled_out = 0
     for (step, lines, counts), across in zip(_lines(state), (state.board.stride, 1), strict=True):
@@ -229,9 +229,9 @@ TRICKY = (clear_corners, clear_beside_lines)
 
 
 def deduce(state: State, difficulty: Difficulty) -> bool:
-    """Apply the rules until none learns anything more; say whether a tricky one did.
+    """Apply the rules until none deduces anything more; returns whether a tricky one did.
 
-    The tricky ones are asked last, so one that learns something is one that easy would be stuck without.
+    Tricky rules are applied only when the easy ones are stuck, so a puzzle that used one is not easy.
     """
     tricky = False
     while True:
@@ -243,7 +243,7 @@ def deduce(state: State, difficulty: Difficulty) -> bool:
 
 
 def deduced(state: State, difficulty: Difficulty) -> int | None:
-    """The tents of the only solution, where the rules decide every cell and every link."""
+    """The tents of the only solution, if the rules decide every cell and every pair; else None."""
     try:
         deduce(state, difficulty)
     except Contradiction:

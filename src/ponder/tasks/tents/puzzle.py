@@ -1,10 +1,9 @@
-"""A Tents puzzle: read and written as Simon Tatham's game id, checked by the rules, solved.
+"""Represents a Tents puzzle: reads and writes Simon Tatham's game ids, checks grids against the rules, and solves.
 
-The rules are those of Tatham's `tents.c`: as many tents as trees, no two tents touching even at a corner, the number
-of tents given for each row and column, and some way to pair each tent with a tree of its own that shares an edge
-with it. A tent may share an edge with other trees too.
-
-Departs from Tatham's: the marks `!` and `-`, with which an id can carry a half-solved grid, are refused.
+The rules are those of Tatham's `tents.c`: as many tents as trees; no two tents touch, not even at a corner; each row
+and column has its given number of tents; and tents and trees can be paired so that each pair shares an edge. A tent may
+share edges with other trees too. One difference: ids that contain a half-solved grid (the marks `!` and `-`) are
+refused.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Puzzle:
         if self.width < 1 or self.height < 1:
             raise ValueError("the grid has no cells")
         if (len(self.columns), len(self.rows)) != (self.width, self.height):
-            raise ValueError(f"{self.width + self.height} sums expected, {len(self.columns) + len(self.rows)} found")
+            raise ValueError(f"expected {self.width + self.height} sums, got {len(self.columns) + len(self.rows)}")
         if self.trees < 0 or self.trees & ~self.board.cells:
             raise ValueError("a tree stands outside the grid")
         for sums, most in (self.columns, self.height), (self.rows, self.width):
@@ -51,14 +50,14 @@ class Puzzle:
     @classmethod
     def from_id(cls, text: str) -> Puzzle:
         """Read a game id such as `4x4:_cia,1,1,0,1,1,0,1,1`."""
-        found = _ID.fullmatch(text.strip())
-        if not found:
+        match = _ID.fullmatch(text.strip())
+        if not match:
             raise ValueError("not of the form `WIDTHxHEIGHT:TREES,SUMS`")
-        width, height = int(found[1]), int(found[2] or found[1])
-        sums = tuple(int(tents) for tents in found[4].split(",")[1:])
-        trees = sum(1 << place // width * (width + 1) + place % width for place in _read(found[3], width * height))
+        width, height = int(match[1]), int(match[2] or match[1])
+        sums = tuple(int(tents) for tents in match[4].split(",")[1:])
+        trees = sum(1 << place // width * (width + 1) + place % width for place in _read(match[3], width * height))
         if len(sums) != width + height:
-            raise ValueError(f"{width + height} sums expected, {len(sums)} found")
+            raise ValueError(f"expected {width + height} sums, got {len(sums)}")
         return cls(width, height, trees, sums[:width], sums[width:])
 
     @property
@@ -73,11 +72,11 @@ class Puzzle:
         return f"{self.width}x{self.height}:{trees}," + ",".join(map(str, self.columns + self.rows))
 
     def grid(self) -> Grid:
-        """The puzzle as it is set: 0 empty, 1 tree."""
+        """The unsolved puzzle: 0 empty, 1 tree."""
         return self._drawn(0, EMPTY)
 
     def solve(self, difficulty: Difficulty = "tricky") -> Grid | None:
-        """The solution by deduction alone; None where the deductions get stuck or contradict each other."""
+        """The solution by deduction alone; None if the deductions get stuck or contradict each other."""
         tents = deduced(self._state(), difficulty)
         return None if tents is None else self._drawn(tents, GRASS)
 
@@ -86,7 +85,7 @@ class Puzzle:
         return [self._drawn(tents, GRASS) for tents in solutions(self._state(), limit)]
 
     def check(self, grid: Any) -> str | None:
-        """None where `grid` is a solution, else the first rule that it breaks."""
+        """None if `grid` is a solution, else the first rule that it breaks."""
         if not _shaped(grid, self.height) or not all(_shaped(row, self.width) for row in grid):
             return "wrong shape"
         if any(type(cell) is not int or not EMPTY <= cell <= GRASS for row in grid for cell in row):
@@ -122,9 +121,9 @@ class Puzzle:
 
 
 def matching(board: Board, tents: int, trees: int) -> dict[int, int] | None:
-    """Pair each tent with a tree of its own beside it (tent: tree), or None where that can't be done.
+    """Pair each tent with its own tree beside it, as {tent: tree}; None if that is impossible.
 
-    Augmenting paths, breadth first: a chain of tents as long as the grid would exhaust a recursion.
+    By augmenting paths, breadth first: a chain of tents as long as the grid would exceed the recursion limit.
     """
     tree_of: dict[int, int] = {}
     tent_of: dict[int, int] = {}
@@ -140,7 +139,7 @@ def matching(board: Board, tents: int, trees: int) -> dict[int, int] | None:
         spare = next((tree for tree in asked_by if tree not in tent_of), 0)
         if not spare:
             return None
-        while spare:  # each tent on the path gives up its tree for the one it asked for
+        while spare:  # each tent on the path exchanges its tree for the one it asked for
             tent = asked_by[spare]
             tent_of[spare] = tent
             spare, tree_of[tent] = tree_of.get(tent, 0), spare
@@ -152,17 +151,17 @@ def _shaped(line: Any, length: int) -> bool:
 
 
 def _letters(gap: int) -> str:
-    """A tree after `gap` empty cells; `z` is 25 of them and no tree."""
-    many, few = divmod(gap - 1, 25) if gap else (0, -1)
-    return "z" * many + ("_abcdefghijklmnopqrstuvwxy"[few + 1])
+    """A tree after `gap` empty cells; `z` stands for 25 empty cells without a tree."""
+    full, rest = divmod(gap - 1, 25) if gap else (0, -1)
+    return "z" * full + ("_abcdefghijklmnopqrstuvwxy"[rest + 1])
 
 
 def _read(letters: str, cells: int) -> list[int]:
-    """The places of the trees in reading order; the letters end with one more tree just after the last cell."""
+    """The trees' positions in reading order; the letters end with an extra tree just after the last cell."""
     places, place = [-1], 0
     for letter in letters:
         if letter in "!-":
-            raise ValueError("ids with tents or grass already marked are not read")
+            raise ValueError("ids with tents or grass already marked are not supported")
         if letter != "_" and not "a" <= letter <= "z":
             raise ValueError(f"unknown letter `{letter}` among the trees")
         place += 0 if letter == "_" else min(ord(letter) - 96, 25)

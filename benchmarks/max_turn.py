@@ -1,11 +1,12 @@
-"""Model calls to find the longest turn: the search beside a fixed ladder of sizes, over simulated models.
+"""Compares how many model calls the adaptive search and a fixed ladder of sizes need to find the longest turn.
 
-    python benchmarks/longest_turn.py [WIDTH [RUNS]]
+    python benchmarks/max_turn.py [WIDTH [RUNS]]
 
-The ladder asks equally often at each of 1, 2, 4, …, 1024, and its interval comes from the same posterior. For each
-model the ladder is as small as gives an interval of WIDTH (high over low, default 1.5) in half of the runs: the best
-that someone could do who knew the model before. The last line is for someone who doesn't: one ladder for all models,
-as small as gives that width in nine of ten runs where a ladder can give it at all.
+The models are simulated. The ladder makes equally many attempts at each of 1, 2, 4, …, 1024, and its interval comes
+from the same posterior. For each model it is the smallest ladder with an interval of WIDTH (upper over lower end,
+default 1.5) in half of the runs: the best choice of someone who knew the model beforehand. The last line is for someone
+who didn't: one ladder for all models, the smallest with that width in 90 % of the runs, over the models for which a
+ladder can reach it at all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ponder.core import Estimate
 from ponder.runner.search import Search
 
 RUNGS = [2**i for i in range(11)]
-MOST = 1000  # attempts at each rung
+MOST = 1000  # attempts per rung
 
 Curve = Callable[[float], float]
 
@@ -71,12 +72,12 @@ def laddered(search: Search, curve: Curve, tries: int, runs: int) -> list[Estima
     return [search.estimate({k: (int(rng.binomial(tries, curve(k))), tries) for k in RUNGS}) for _ in range(runs)]
 
 
-def width(found: Estimate) -> float:
-    return found.high / found.low if found.low > 0 else math.inf
+def width(estimate: Estimate) -> float:
+    return estimate.high / estimate.low if estimate.low > 0 else math.inf
 
 
 def smallest(enough: Callable[[int], bool]) -> int | None:
-    """The fewest attempts a rung, to 5 %."""
+    """The fewest attempts per rung that are enough, to within 5 %; None if even `MOST` are not."""
     low, high = 0, 4
     while not enough(high):
         if high >= MOST:
@@ -88,28 +89,28 @@ def smallest(enough: Callable[[int], bool]) -> int | None:
     return high
 
 
-def covered(found: list[Estimate], truth: float) -> float:
-    return sum(e.low <= truth <= e.high for e in found) / len(found)
+def covered(estimates: list[Estimate], truth: float) -> float:
+    return sum(e.low <= truth <= e.high for e in estimates) / len(estimates)
 
 
 def main() -> None:
     search = Search(width=float(sys.argv[1]) if len(sys.argv) > 1 else 1.5, most=10_000)
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 40
-    print(f"interval: high / low <= {search.width}; {runs} runs a model; target {search.target}")
+    print(f"interval: high / low <= {search.width}; {runs} runs per model; target {search.target}")
     sides = f"{'calls':>6}{'width':>7}{'covers':>8} | {'ladder':>7}{'width':>7}{'covers':>8}"
     print(f"{'model':34}{'size':>7} | {sides} | ratio")
     calls, within_reach = [], []
     for name, curve in MODELS.items():
         rng, truth = np.random.default_rng(0), true_size(curve, search.target)
-        found = [searched(search, curve, rng) for _ in range(runs)]
-        calls.append(float(np.mean([e.attempts for e in found])))
-        line = f"{name:34}{truth:7.1f} | {calls[-1]:6.0f}{np.median([width(e) for e in found]):7.2f}"
-        line += f"{covered(found, truth):8.0%} | "
+        estimates = [searched(search, curve, rng) for _ in range(runs)]
+        calls.append(float(np.mean([e.attempts for e in estimates])))
+        line = f"{name:34}{truth:7.1f} | {calls[-1]:6.0f}{np.median([width(e) for e in estimates]):7.2f}"
+        line += f"{covered(estimates, truth):8.0%} | "
         tries = smallest(
             lambda n, curve=curve: np.median([width(e) for e in laddered(search, curve, n, runs)]) <= search.width
         )
         if tries is None:
-            print(line + "never: the size lies between two rungs", flush=True)
+            print(line + "never: the size is between two rungs", flush=True)
             continue
         within_reach.append(curve)
         ladder = laddered(search, curve, tries, runs)

@@ -1,0 +1,41 @@
+"""What an eviction policy sees of one layer's cache when it scores tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CacheView:
+    """One layer's cache, for rows of equal length.
+
+    Dimensions: R rows, H key-value heads, G query heads per key-value head, n columns, w recent queries, D head width.
+    h is H if each head evicts for itself, else 1.
+    """
+
+    layer: int
+    keys: Tensor  # R × H × n × D
+    values: Tensor
+    queries: Tensor | None  # R × HG × w × D: the most recent queries, as many as the policy asks for
+    accumulated: Tensor | None  # R × H × n: attention received from all queries so far, if the policy asks for it
+    scaling: float  # of the attention logits
+    positions: Tensor  # R × h × n: how many tokens came before this one, evicted ones included
+    padding: Tensor  # R × h × n
+    ids: Tensor  # R × h × n: token ids; -1 if the model was called without them
+    features: Tensor | None  # R × h × n: the policy's `token_features`
+    seen_tokens: int  # tokens so far, evicted ones included
+    seeds: Tensor  # R
+
+    def attention(self) -> Tensor:
+        """Attention weights of the recent queries over all columns, R × H × G × w × n."""
+        assert self.queries is not None
+        rows, heads, n, width = self.keys.shape
+        w = min(self.queries.shape[2], self.seen_tokens)
+        logits = self.queries[:, :, -w:].reshape(rows, heads, -1, width) @ self.keys.mT * self.scaling
+        logits = logits.view(rows, heads, -1, w, n)
+        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=logits.device)
+        hidden = (self.positions[:, :, None] > asking[:, None]) | self.padding[:, :, None]  # R × h × w × n
+        return logits.masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)

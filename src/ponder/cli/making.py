@@ -1,0 +1,143 @@
+"""The group `make`: one model or reward, into a folder.
+
+Besides `model` and `reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the parameters of
+that function are its options. The files are parsed, not imported, so that help never loads torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ponder.cli.comments import comments
+from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, SPLIT, Verbs, plugin_settings, watch
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+OUT = click.option("-o", "--out", required=True, type=FILE, help="The folder to write to.")
+
+
+class Recipes(Verbs):
+    """The commands that were added, then the recipes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_recipes()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        recipe = _recipes().get(cmd_name)
+        return super().get_command(ctx, cmd_name) or (_command(cmd_name, recipe) if recipe else None)
+
+
+@click.group(cls=Recipes)
+def make() -> None:
+    """Make one model or reward, in a folder.
+
+    If interrupted, run the same command again to resume.
+    """
+
+
+@make.command()
+@click.argument("study")
+@click.option(
+    "--model", "label", default="", help="The model's label, as legends show it. Not needed if the study has only one."
+)
+@OUT
+@SET_STUDY
+@JSON_LINES
+def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Make one model of STUDY that has weights of its own.
+
+    That is a model under a method such as merge or dpo. The folder is in the Hugging Face format.
+    """
+    from ponder.runner.prepare import make_model
+    from ponder.runner.study import Study
+
+    watch(make_model(Study.load(study, settings), label, out), as_json=as_json)
+    _made(out, as_json)
+    click.echo(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]', err=True)
+
+
+@make.command()
+@click.argument("traces", type=FILE)
+@click.option("--from", "start", required=True, help="The causal language model to train: a folder, or org/name.")
+@OUT
+@click.option("--quality", default="oracle", show_default=True, help="The reward that labels each step.")
+@SPLIT
+@plugin_settings("training, such as epochs=3, or of the labelling reward, such as quality.alpha=0.5")
+@JSON_LINES
+def reward(
+    traces: Path, start: str, out: Path, quality: str, settings: tuple[str, ...], by: Any, as_json: bool
+) -> None:
+    """Train a process reward on reasoning traces.
+
+    TRACES is a JSONL file. Score with it: `ponder score TRACES --reward trained --set id=DIR`.
+    """
+    from ponder.core.settings import assign, build
+    from ponder.traces import read, steps
+    from ponder.training import reward as training
+
+    labels: dict[str, Any] = {"name": quality}
+    content: dict[str, Any] = {"quality": [labels]}
+    for setting in settings:
+        assign(content, setting)
+    reader, recipe = training.settings(start, {key: value for key, value in content.items() if key != "quality"})
+    judge = build("rewards", {"of": reader.of, **labels}, "--quality", Path())
+    split = [steps(trace, by) for trace in read(traces)]
+    watch(training.train(reader, split, out, recipe, judge), as_json=as_json)
+    _made(out, as_json)
+    of = "" if reader.of == "all" else f" --set of={reader.of}"
+    click.echo(f"next: ponder score TRACES --reward trained --set id={out}{of} --by {by}", err=True)
+
+
+def _made(out: Path, as_json: bool) -> None:
+    if not as_json:
+        click.echo(out)
+
+
+class _Recipe(NamedTuple):
+    function: ast.FunctionDef
+    comments: dict[int, str]
+
+
+def _recipes() -> dict[str, _Recipe]:
+    """The function `make` of each recipe that has one."""
+    return {path.stem: recipe for path in sorted(RECIPES.glob("*.py")) for recipe in _makers(path.read_text("utf-8"))}
+
+
+def _makers(source: str) -> Iterator[_Recipe]:
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "make":
+            yield _Recipe(node, comments(source))
+
+
+def _command(name: str, recipe: _Recipe) -> click.Command:
+    """A recipe as a command: its first parameter is the folder, the others are options."""
+
+    def callback(out: Path, as_json: bool, **options: Any) -> None:
+        module = importlib.import_module(f"ponder.recipes.{name}")
+        watch(module.make(out, **options), as_json=as_json)
+        _made(out, as_json)
+
+    command = click.Command(name, callback=callback, params=list(_options(recipe)), help=ast.get_docstring(recipe[0]))
+    JSON_LINES(OUT(command))
+    return command
+
+
+def _options(recipe: _Recipe) -> Iterator[click.Option]:
+    """One option per parameter after the folder; the comment beside a parameter is its help."""
+    arguments = recipe.function.args
+    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*map(ast.literal_eval, arguments.defaults)]
+    for parameter, default in list(zip(arguments.args, defaults, strict=True))[1:]:
+        kind = int if isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "int" else str
+        given: dict[str, Any] = {"required": True} if default is None else {"default": default}
+        about = _sentence(recipe.comments.get(parameter.lineno, ""))
+        name = f"--{parameter.arg.replace('_', '-')}"
+        yield click.Option([name], type=kind, show_default=bool(default), help=about, **given)
+
+
+def _sentence(comment: str) -> str:
+    return f"{comment[:1].upper()}{comment[1:]}." if comment else ""

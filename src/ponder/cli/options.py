@@ -1,0 +1,137 @@
+"""What the verbs share: options, output, progress, and how mistakes end.
+
+Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ponder.core import Progress, UserError
+
+STORE = "ponder.db"
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+FILE = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print each progress report as a line of JSON.")
+SET_STUDY = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the study for this command, such as model.id=qwq. May be repeated.",
+)
+SPLIT = click.option(
+    "--by",
+    type=click.Choice(["blank", "sentence", "task"]),
+    default="blank",
+    show_default=True,
+    help="Where a step ends: at a blank line, at the end of a sentence, or where the task itself divides steps.",
+)
+BAD_LINES = click.option(
+    "--bad",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="What to do with malformed lines: stop with an error, or skip and count them.",
+)
+
+
+def study_options(verb: Verb) -> Verb:
+    """The argument STUDY, and the options of every verb that reads a store."""
+    store = click.option("--store", default=STORE, show_default=True, type=FILE, help="The file that holds attempts.")
+    for option in (JSON, SET_STUDY, store, click.argument("study")):
+        verb = option(verb)
+    return verb
+
+
+def plugin_settings(of: str) -> Callable[[Verb], Verb]:
+    """`--set` for the settings of one plugin."""
+    about = f"A setting of the {of}. May be repeated."
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=about)
+
+
+class Verbs(click.Group):
+    """Commands in the order in which they were added. A user's mistake is printed without a traceback: exit code 2."""
+
+    gone: Mapping[str, str] = {}  # verbs of earlier versions, and the command that replaces each
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            from ponder.core.plugins import nearest
+
+            hint = f"use `{self.gone[name]}`" if name in self.gone else nearest(name, known)
+            raise UserError(f"there is no command `{ctx.command_path} {name}`", hint=hint)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+        except BrokenPipeError:  # whoever read our output has left
+            sys.stderr.close()
+            ctx.exit(1)
+
+
+def say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
+    """Print a result."""
+    click.echo(json.dumps(data, indent=1, ensure_ascii=False, default=str) if as_json else text())
+
+
+def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
+    """Rows in aligned columns, the last `numbers` of them aligned to the right."""
+    cells = [["–" if c is None else f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    first_number = len(widths) - numbers
+    return "\n".join(
+        "  ".join(
+            c.rjust(w) if i >= first_number else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def plural(noun: str) -> str:
+    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say on Ctrl-C how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted; run the same command again to resume", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+def watch(reports: Iterable[Progress], *, as_json: bool = False) -> None:
+    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout."""
+    from ponder.runner import progress
+    from ponder.runner.run import Tally
+
+    with resumable():
+        waiting = iter(reports)
+        if (first := next(waiting, None)) is None:  # a mistake in the input shows before there is a line of progress
+            return
+        tally = Tally(making=first)
+        with progress.shown(tally):
+            for report in chain([first], waiting):
+                tally.making = report
+                if as_json:
+                    click.echo(json.dumps(report, ensure_ascii=False, default=str))

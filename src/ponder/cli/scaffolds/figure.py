@@ -1,0 +1,32 @@
+"""Draws thinking tokens against problem size, one series per model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from ponder.core import Figure, Outcome, Tables
+from ponder.figures import by_series, flat, themed, values
+from ponder.stats.accuracy import by_size
+from ponder.stats.columns import columns
+
+
+@dataclass(frozen=True)
+class Mine(Figure):
+    colour: str = "#1f6fb4"  # of every mark; each field is a key in a study's [[figure]]
+
+    def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
+        rows = [
+            flat(series=series, size=row.size, tokens=row.tokens)
+            for series, part in by_series(outcomes)
+            for row in by_size(columns(part))
+        ]
+        return {"sizes": rows}
+
+    def draw(self, tables: Tables) -> alt.TopLevelMixin:
+        shown = alt.Chart(values(tables["sizes"]))
+        points = shown.mark_point(color=self.colour).encode(x="size:Q", y="tokens:Q", shape="series:N")
+        ranges = shown.mark_rule(color=self.colour).encode(x="size:Q", y="tokens_low:Q", y2="tokens_high:Q")
+        return themed(points + ranges, title="Thinking tokens by size")

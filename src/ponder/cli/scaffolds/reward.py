@@ -1,0 +1,24 @@
+"""Scores a step by the fraction of its words that no earlier step contains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.core import Reward, Scores, Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Reward):
+    case: bool = False  # whether upper and lower case differ; each field is a key: --set case=true
+
+    def rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        return [Scores(tuple(self._new(trace.part(self.of)))) for trace in traces]
+
+    def _new(self, steps: Sequence[str]) -> list[float]:
+        known, scores = set[str](), list[float]()
+        for step in steps:
+            words = set((step if self.case else step.casefold()).split())
+            scores.append(len(words - known) / max(1, len(words)))  # from 0 to 1, one per step
+            known |= words
+        return scores

@@ -1,0 +1,127 @@
+"""Verbs that take a file of reasoning traces: score and select."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ponder.cli.options import BAD_LINES, FILE, JSON, SPLIT, plugin_settings, say, watch
+from ponder.core import UserError
+
+if TYPE_CHECKING:
+    from ponder.core import Problem
+
+LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
+
+
+@click.command()
+@click.argument("traces", type=FILE)
+@click.option("--reward", "name", required=True, help="A reward's name (ponder list rewards), or a file: ./mine.py.")
+@plugin_settings("reward")
+@SPLIT
+@BAD_LINES
+@click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.scored.jsonl]")
+@JSON
+def score(
+    traces: Path, name: str, settings: tuple[str, ...], by: Any, bad: Any, out: Path | None, as_json: bool
+) -> None:
+    """Score the steps of reasoning traces with a reward.
+
+    TRACES is a JSONL file. If interrupted, run it again to resume; traces that got no score are tried again.
+    """
+    from ponder.core.settings import assign, build
+    from ponder.traces import read
+    from ponder.traces.score_file import Scoring
+
+    table: dict[str, Any] = {"name": name}
+    for setting in settings:
+        assign({"reward": [table]}, f"reward.{setting}")
+    out = out or Path(f"{traces.stem}.scored.jsonl")
+    scoring = Scoring(read(traces, bad), build("rewards", table, "--reward", Path()), out, by)
+    watch(scoring)
+    click.echo(scoring.table(), err=True)
+    say(scoring.summary(), as_json, lambda: str(out))
+    if not (scoring.scored or scoring.scored_before):
+        raise click.exceptions.Exit(1)
+    click.echo(f"next: ponder select {out} --top 1000", err=True)
+
+
+@click.command()
+@click.argument("scored", type=FILE)
+@click.option("--top", type=int, help="Keep at most this many traces.")
+@click.option("--threshold", type=float, help="Keep only traces that score at least this.")
+@click.option("--budget-tokens", type=int, help="Keep the first traces that together have at most this many tokens.")
+@click.option("--per-topic", type=int, help="Keep at most this many traces per topic.")
+@click.option("--per-teacher", type=int, help="Keep at most this many traces per teacher, each ranked on its own.")
+@click.option("--teacher", default="", help="Keep only traces by this teacher model.")
+@click.option("--match-length", is_flag=True, help="Rank each trace among traces of similar length.")
+@click.option("--right", is_flag=True, help="Keep only traces whose final answer is right.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="FILE|TASK[:SIZE[:SEED]]|STUDY",
+    help="Leave out questions that appear in this evaluation set. May be repeated.",
+)
+@click.option(
+    "--min-run", type=int, default=8, show_default=True, help="Shortest run of shared words that counts as overlap."
+)
+@click.option(
+    "--overlap",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Leave out a question if this fraction of an evaluation problem's words overlaps with it.",
+)
+@click.option("--keep-duplicates", is_flag=True, help="Keep near-duplicates too.")
+@click.option(
+    "--alike", type=float, default=0.8, show_default=True, help="Jaccard similarity from which traces are duplicates."
+)
+@click.option(
+    "--by",
+    type=click.Choice(["reward", "random", "longest", "shortest", "all"]),
+    default="reward",
+    show_default=True,
+    help="How to rank: by score, at random, by length, or not at all.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of a random ranking.")
+@BAD_LINES
+@click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.chosen.jsonl]")
+@JSON
+def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, as_json: bool, **settings: Any) -> None:
+    """Select the traces that are worth training on.
+
+    SCORED is a JSONL file that `ponder score` wrote. The result has the best first, each with the reason why it was
+    kept; the counts of those left out, by reason, are printed.
+    """
+    from ponder.traces import read
+    from ponder.traces.select_file import Selecting
+    from ponder.traces.selection import Choice
+
+    if settings["by"] != "all" and all(settings[limit] is None for limit in LIMITS):
+        raise UserError("nothing limits how many traces to keep", hint="--top 1000, --threshold 0.8, or --by all")
+    studies = _studies(without)
+    choice = Choice(without=tuple(name for name in without if name not in studies), **settings)
+    out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
+    selecting = Selecting(read(scored, bad), choice, out, _asked(studies))
+    watch(selecting)
+    click.echo(selecting.table(), err=True)
+    if not selecting.selection.kept:
+        raise UserError("no trace is left", hint="the lines above say why")
+    say(selecting.summary(), as_json, lambda: str(out))
+
+
+def _studies(names: tuple[str, ...]) -> list[str]:
+    from ponder.core import plugins
+    from ponder.runner.study import built_in
+
+    return [n for n in names if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))]
+
+
+def _asked(studies: list[str]) -> Iterator[Problem]:
+    """Every problem that these studies ask."""
+    from ponder.runner.study import Study
+
+    return (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())

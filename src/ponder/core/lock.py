@@ -1,0 +1,23 @@
+"""A lock between processes that the operating system releases however its holder ends, `kill -9` included.
+
+The lock is an exclusive transaction on a small SQLite file, because SQLite locks files on every system (`fcntl` exists
+on POSIX alone).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+
+def acquire(path: Path) -> sqlite3.Connection | None:
+    """The lock, held until its connection is closed; None if it is held already, by this process or another."""
+    lock = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        lock.close()
+        if "locked" not in str(error):
+            raise
+        return None
+    return lock

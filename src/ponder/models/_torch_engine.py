@@ -1,0 +1,244 @@
+"""Loads weights through transformers, and generates from them with continuous batching.
+
+A reply depends only on its seed, not on the rest of the batch, except for the last bits of floating-point sums. The KV
+cache is ours (`ponder.caches`), so that an eviction policy can prune it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ponder.core import CacheBudget, Codec, Completion, Policy, Request, Source, UserError, plugins
+from ponder.core.answers import split_thinking
+from ponder.models import read_card
+from ponder.models._batch import Floats, Generation
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+END_OF_THINKING = "</think>"
+
+
+@dataclass(eq=False)
+class SampledGeneration(Generation):
+    """A generation that is sampled with top-p and top-k, and whose KV cache is measured."""
+
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.measures: dict[str, float] = {}
+
+    def choose(self, logits: Floats) -> int:
+        if not self.temperature:
+            return int(logits.argmax())
+        order = np.argsort(-logits, kind="stable")[: self.top_k or None]
+        scaled = logits[order].astype(np.float64) / self.temperature
+        total = np.exp(scaled - scaled.max()).cumsum()
+        nucleus = int(np.searchsorted(total, self.top_p * total[-1])) + 1  # the fewest tokens that reach `top_p`
+        total = total[:nucleus]
+        drawn = np.searchsorted(total, self._random.random() * total[-1], side="right")
+        return int(order[min(int(drawn), len(total) - 1)])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network with its tokenizer, and how its prompts are rendered and its replies read."""
+
+    folder: Path
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    # One user at a time: measuring attention replaces the model's attention function for a while.
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    codec: str = ""  # the model plugin whose codec renders and reads; "": the chat template
+
+    def _codec(self, request: Request) -> Codec | None:
+        return plugins.codec(self.codec, request.task.plugin_name()) if self.codec else None
+
+    @cached_property
+    def ends(self) -> set[int]:
+        """The tokens that end a reply."""
+        ends = self.model.generation_config.eos_token_id
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        return set(ends) if isinstance(ends, list) else {int(ends)} if ends is not None else set()
+
+    @cached_property
+    def end_of_thinking(self) -> int | None:
+        token = self.tokenizer.convert_tokens_to_ids(END_OF_THINKING)
+        return token if isinstance(token, int) and token != self.tokenizer.unk_token_id else None
+
+    def prompt(self, request: Request) -> list[int]:
+        if codec := self._codec(request):
+            return codec.prompt_ids(request)
+        return self.asked([{"role": m.role, "content": m.content} for m in request.messages])
+
+    def asked(self, messages: list[dict[str, str]]) -> list[int]:
+        """Messages as token ids: by the chat template, or plainly joined if the model has none."""
+        if self.tokenizer.chat_template:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+
+    def encode(self, completion: Completion) -> list[int]:
+        """Another model's reply as token ids."""
+        text = completion.answer
+        if completion.thinking:
+            text = f"{completion.thinking}{END_OF_THINKING}{text}"
+        tokens = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return [*tokens, *sorted(self.ends)[:1]] if completion.stop == "end" else tokens
+
+    def read(self, request: Request, reply: Generation) -> tuple[str, str, int]:
+        """Thinking, answer, and the number of thinking tokens of a reply."""
+        if codec := self._codec(request):
+            return codec.reply(request, reply.tokens)
+        tokens = reply.tokens[:-1] if reply.ended else reply.tokens
+        thinking, answer = split_thinking(str(self.tokenizer.decode(tokens)))
+        if not thinking:
+            thought = 0
+        elif self.end_of_thinking in tokens:
+            thought = tokens.index(self.end_of_thinking) + 1
+        else:
+            thought = len(tokens) if not answer else len(self.tokenizer(thinking)["input_ids"])
+        return thinking, answer, thought
+
+    def drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
+        """How far the predictions under an eviction policy are from the full cache's, on a given reply."""
+        with self.lock:
+            return self._drift(reply, policy.fitted(self.folder, self.tokenizer), budget)
+
+    def _drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
+        import torch
+
+        from ponder.caches import drift
+        from ponder.caches.dynts.labels import importance
+        from ponder.caches.oracle import Oracle
+
+        if isinstance(policy, Oracle):
+            if self.end_of_thinking not in reply.tokens:
+                return {}  # without an answer there is no attention of the answer to know
+            ids = torch.tensor(reply.prompt + reply.tokens, device=self.model.device)
+            answer = len(reply.prompt) + reply.tokens.index(self.end_of_thinking) + 1
+            policy = Oracle(importance(self.model, ids, answer)[0])
+        drifted = drift(self.model, reply.prompt, reply.tokens, policy, budget)
+        return {"kl": drifted.kl, "agrees": drifted.agrees}
+
+
+@lru_cache(maxsize=4)
+def load(source: Source) -> Loaded:
+    """Weights and tokenizer, cached for the next caller."""
+    return load_anew(source)
+
+
+def load_anew(source: Source) -> Loaded:
+    """Weights and tokenizer, for a caller that will change them."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    folder, revision, dtype, device, threads, codec = source
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where, more = str(folder), {"revision": revision} if revision else {}
+    if folder.suffix == ".gguf":
+        where, more = str(folder.parent), {"gguf_file": folder.name}
+    read_card(folder)  # raises an error if the weights are damaged
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **more)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **more)
+    except (OSError, ValueError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
+        raise UserError(f"can't load {where}: {first}", hint=hint) from None
+    if folder.suffix == ".gguf":  # the weights were dequantised on loading, and may be saved as such
+        model.hf_quantizer = None  # type: ignore[assignment]
+        vars(model.config).pop("quantization_config", None)
+    return Loaded(folder, model.to(device).eval(), tokenizer, codec=codec)  # type: ignore[arg-type]
+
+
+class TorchEngine:
+    """Generates a batch of replies, one token per step, over one KV cache that an eviction policy may prune."""
+
+    def __init__(self, loaded: Loaded, policy: Policy | None, budget: CacheBudget | None, batch_size: int) -> None:
+        from ponder.caches import SelectCache, SlotCache
+        from ponder.caches.full import Full
+
+        self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
+        policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)
+        self._new_cache = partial(SelectCache, loaded.model, policy, budget)
+        self._cache = SlotCache(loaded.model, policy, budget)
+        self._cache.end_of_thinking = loaded.end_of_thinking
+        self._batch: list[Generation] = []
+        positions = getattr(loaded.model.config, "max_position_embeddings", None)
+        self._positions = int(positions) if positions else None
+        if any(not hasattr(layer, "gather") for layer in self._cache.layers):
+            what = "this model has sliding-window layers, which `transformers` can't batch here"
+            raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`")
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._batch)
+
+    @property
+    def room(self) -> bool:
+        return len(self._batch) < self._limit
+
+    def join(self, generation: Generation) -> None:
+        """Read a prompt and generate its first token."""
+        import torch
+
+        cache = self._new_cache()
+        cache.end_of_thinking = self._loaded.end_of_thinking
+        with self._loaded.lock, torch.no_grad():
+            prompt = torch.tensor([generation.prompt], device=self._model.device)
+            logits = self._model(prompt, past_key_values=cache, logits_to_keep=1).logits
+            self._cache.join(cache, generation.seed)
+        self._batch.append(generation)
+        self._append(len(self._batch) - 1, _last(logits)[0])
+
+    def step(self) -> None:
+        """Generate one more token of every generation."""
+        import torch
+
+        cache, device = self._cache, self._model.device
+        with self._loaded.lock, torch.no_grad():
+            logits = self._model(
+                torch.tensor([[generation.tokens[-1]] for generation in self._batch], device=device),
+                attention_mask=cache.mask(),
+                position_ids=torch.tensor(cache.seen_tokens, device=device)[:, None],
+                past_key_values=cache,
+            ).logits
+        last = _last(logits)
+        for n in reversed(range(len(self._batch))):
+            self._append(n, last[n])
+
+    def _append(self, n: int, logits: Floats) -> None:
+        generation = self._batch[n]
+        token = generation.choose(logits)
+        generation.tokens.append(token)
+        generation.ended = token in self._loaded.ends
+        full = self._positions is not None and self._cache.seen_tokens[n] + 1 >= self._positions
+        if generation.ended or len(generation.tokens) >= generation.budget or full:
+            if isinstance(generation, SampledGeneration):
+                held, size = self._cache.held[n], self._cache.token_bytes
+                generation.measures = {
+                    "cache_bytes": size * sum(held) / len(held),
+                    "cache_peak": float(size * max(held)),
+                }
+            self._cache.leave(n)
+            self._batch[n] = self._batch[-1]
+            self._batch.pop()
+            generation.done(generation)
+
+
+def _last(logits: torch.Tensor) -> Floats:
+    """The logits after the last token of each row."""
+    last: Floats = logits[:, -1].float().cpu().numpy()
+    return last

@@ -1,0 +1,186 @@
+"""Methods that change weights: what they share, from finding a made model to training on samples.
+
+`WeightMethod` makes a model once and finds it again; `TrainingMethod` adds the training loop's settings, `EpochMethod`
+several epochs over the same units, and `SamplingMethod` samples that the model draws before training. A made model is
+identified by a digest of the method's settings and of the model it was made from.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ponder.core import Method, Model, Progress, TrainingProblems, UserError, digest, not_in_key
+from ponder.core.lock import acquire
+from ponder.models._torch_engine import Loaded, load_anew
+from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
+from ponder.training.made_models import MakingRecord, local_weights, models_folder, samples_file, write_card
+from ponder.training.rollouts import Rollouts, Sample, draw_problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMethod(Method):
+    """A method whose model has weights of its own."""
+
+    train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
+
+    changes_weights = True
+    version: ClassVar[int] = 1  # raise it when the same settings make another model
+    tried_on: ClassVar[Any] = (
+        {"name": "pocket", "style": "long"},
+        {"name": "execution", "dictionary": 6, "per_turn": 0},
+        2,
+    )
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "version": self.version, "on": [p.identity() for p in self.train_on]}
+
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
+        return replace(self, train_on=train_on)
+
+    @abstractmethod
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        """Write the new weights into a folder, which may hold what an interrupted build left there."""
+
+    def folder(self, model: Model) -> Path:
+        """Where the model made from this one is, or will be."""
+        return models_folder() / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
+
+    def make(self, model: Model) -> Iterator[Progress]:
+        folder = self.folder(model)
+        if (folder / "made.json").is_file():
+            return
+        if not self.train_on:
+            raise UserError(f"`{self.plugin_name()}` needs problems to train on", hint="add a [[train]] to the study")
+        if len({model.source(problems.task) for problems in self.train_on}) > 1:
+            names = " and ".join(dict.fromkeys(problems.task.plugin_name() for problems in self.train_on))
+            what = f"{model.title()} has different weights for {names}, and `{self.plugin_name()}` makes one model"
+            raise UserError(what, hint="give [[train]] one task only")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = acquire(folder.with_suffix(".lock"))
+        if lock is None:
+            what = f"another process is making {folder.name}"
+            raise UserError(what, hint="wait until it is done, then run again")
+        try:
+            if not (folder / "made.json").is_file():  # another process may have made it since the look above
+                yield from self._make(model, folder)
+        finally:
+            lock.close()
+        folder.with_suffix(".lock").unlink(missing_ok=True)
+
+    def _make(self, model: Model, folder: Path) -> Iterator[Progress]:
+        """Build in a working folder, which keeps what a resumed build needs, and move it into place when complete."""
+        work = folder.with_suffix(".part")
+        work.mkdir(exist_ok=True)
+        spent = work / "spent.json"
+        before = float(json.loads(spent.read_text("utf-8"))) if spent.is_file() else 0.0
+        began, record, task = time.process_time(), MakingRecord(), self.train_on[0].task
+        for progress in self.build(model, work, record):
+            # Written at every step, so that a killed build's CPU time is counted.
+            spent.write_text(json.dumps(before + time.process_time() - began), "utf-8")
+            yield {"method": self.title(), **progress}
+        record.seconds += before + time.process_time() - began
+        record.add_cost(model.made(task))
+        write_card(model.source(task).folder, work)
+        record.write(work, self.identity(), model.identity())
+        for leftover in ("training.pt", "spent.json"):
+            (work / leftover).unlink(missing_ok=True)
+        for stale in (work / "rollouts", folder):
+            shutil.rmtree(stale, ignore_errors=True)
+        work.rename(folder)
+
+    def apply(self, model: Model) -> Model:
+        for _ in self.make(model):
+            pass
+        return model.with_weights(self.folder(model))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingMethod(WeightMethod, TrainingSettings):
+    """A method that trains: the training loop's settings are its own."""
+
+    def training_seed(self) -> int:
+        return self.seed
+
+    def load(self, model: Model) -> Loaded:
+        """The model's weights, to be trained."""
+        task = self.train_on[0].task
+        return load_anew(model.source(task)._replace(folder=local_weights(model, task), revision=""))
+
+    def trainer(self, loaded: Loaded, folder: Path, temperature: float = 1.0) -> Trainer:
+        settings = TrainingSettings(**{f.name: getattr(self, f.name) for f in fields(TrainingSettings)})
+        return Trainer(loaded, settings, folder, temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochMethod(TrainingMethod):
+    """A method that trains on the same units for several epochs."""
+
+    epochs: int = 2
+    steps: int | None = None  # instead of epochs: this many steps, however much there is to train on
+    batch: int = 32  # texts, or pairs of texts, per step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.epochs, self.batch, 1 if self.steps is None else self.steps) < 1:
+            raise UserError("epochs, steps and batch must be at least 1")
+
+    def over(self, units: Sequence[Unit]) -> float:
+        """What the summed losses of a step are divided by."""
+        return len(units)
+
+    def train(
+        self, trainer: Trainer, units: Sequence[Unit], loss: Loss, folder: Path, record: MakingRecord
+    ) -> Iterator[Progress]:
+        """Train, resuming from a checkpoint if there is one, and write the model."""
+        trainer.resume()
+        steps = self.steps or self.epochs * steps_per_epoch(units, self.batch)
+        yield from trainer.run(steps, lambda step: epoch_batch(units, self.batch, self.seed, step), loss, self.over)
+        trainer.write(folder)
+        record.training_tokens += trainer.tokens
+        record.notes |= {"units": len(units), "steps": steps}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingMethod(EpochMethod):
+    """A method that trains on the model's own samples, drawn once before training."""
+
+    problems: int = 1000  # to sample
+    n: int = 8  # samples per problem
+    temperature: float = 1.0  # of the samples
+    sampler: Model | None = None  # draws the samples instead of the model: for example its weights behind an endpoint
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.problems, self.n) < 1 or self.temperature <= 0:
+            raise UserError("problems and n must be at least 1, and temperature above 0")
+
+    @abstractmethod
+    def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
+        """What to train on, from the samples of each problem."""
+
+    @abstractmethod
+    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
+        """The loss, and each unit with the data that the loss needs."""
+
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        loaded = self.load(model)
+        problems = draw_problems(self.train_on, self.problems, self.seed)
+        sampler = (self.sampler or model).at_temperature(self.temperature)
+        kept = samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
+        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, kept)
+        yield from rollouts
+        record.rollout_tokens += rollouts.tokens
+        units = self.units(rollouts.samples, record)
+        if not units:
+            what = f"nothing to train on: {len(problems)} problems × {self.n} samples gave no usable example"
+            raise UserError(what, hint="train on smaller sizes, or draw more samples: problems, n")
+        trainer = self.trainer(loaded, folder)
+        prepared, loss = self.loss(trainer, units)
+        yield from self.train(trainer, prepared, loss, folder, record)

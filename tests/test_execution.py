@@ -1,0 +1,88 @@
+"""The execution task: its prompt, its injected errors, and the grading of each turn."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import accumulate
+
+import pytest
+
+from ponder.core import Problem
+from ponder.tasks.execution import Execution, dictionary
+
+
+def sums(problem: Problem) -> tuple[list[int], list[int]]:
+    """The true sums of the turns in a problem's history, and those that the history shows."""
+    table = dictionary(problem)
+    turns = [m.content.split(", ") for m in problem.history if m.role == "user"]
+    shown = [int(m.content[len("<answer>") : -len("</answer>")]) for m in problem.history if m.role == "assistant"]
+    return list(accumulate(sum(table[key] for key in turn) for turn in turns)), shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "digest"),
+    [
+        ({"mode": "thinking", "per_turn": 1}, "42455cd7bf7a"),
+        ({"mode": "answer", "per_turn": 1}, "42455cd7bf7a"),
+        ({"mode": "thinking", "per_turn": 2}, "00bca769bcd7"),
+        ({"mode": "cot", "per_turn": 1}, "3b43482c9e95"),
+        ({"mode": "cot", "per_turn": 0}, "3fcd44da1362"),
+    ],
+)
+def test_the_prompt_of_version_1(settings, digest) -> None:
+    """Another prompt is another task: raise `version` with it."""
+    problem = Execution(dictionary=8, **settings).problem(4, 1)
+    assert Execution.version == 1
+    assert hashlib.sha256(problem.system.encode()).hexdigest()[:12] == digest
+
+
+def test_an_injected_error_is_never_0_and_is_not_carried_on() -> None:
+    true, shown = sums(Execution(history_turns=999, error_rate=1.0, dictionary=5).problem(1000, 2))
+    errors = {b - a for a, b in zip(true, shown, strict=True)}
+    assert errors == set(range(-10, 11)) - {0}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_the_error_rate_is_the_rate_of_wrong_sums(rate) -> None:
+    true, shown = sums(Execution(history_turns=1999, error_rate=rate, dictionary=5, per_turn=2).problem(4000, 3))
+    wrong = sum(a != b for a, b in zip(true, shown, strict=True)) / len(true)
+    assert wrong == pytest.approx(rate, abs=0.035 if rate else 0)  # three standard deviations
+
+
+def test_a_turn_is_judged_from_the_sum_that_the_history_shows() -> None:
+    task = Execution(history_turns=3, error_rate=1.0, dictionary=5, per_turn=2)
+    problem = task.problem(12, 4)
+    true, shown = sums(problem)
+    table = dictionary(problem)
+    asked = [sum(table[key] for key in turn.split(", ")) for turn in problem.turns]
+    assert problem.gold["sums"] == list(accumulate(asked, initial=shown[-1]))[1:]
+    assert problem.gold["start"] == shown[-1] != true[-1]
+
+
+def test_every_turn_must_be_right() -> None:
+    task = Execution(per_turn=2)
+    problem = task.problem(6, 3)
+    right = [task.solve_turn(problem, turn) for turn in range(3)]
+    assert task.grade_turns(problem, right).correct
+    for turn in range(3):
+        answers = [*right[:turn], "<answer>99999</answer>", *right[turn + 1 :]]
+        grade = task.grade_turns(problem, answers)
+        assert (grade.correct, grade.why, grade.parsed[turn]) == (False, "wrong sum", 99999)
+        silent = task.grade_turns(problem, [*right[:turn], "hm", *right[turn + 1 :]])
+        assert (silent.correct, silent.why, silent.parsed[turn]) == (False, "no number", None)
+    assert not task.grade_turns(problem, right[:2]).correct
+    assert task.grade_turns(problem, ["", "", ""]).parsed is None
+
+
+def test_details_hold_what_the_horizon_needs() -> None:
+    task = Execution(per_turn=2, history_turns=1, error_rate=0.5)
+    problem = task.problem(6, 3)
+    right = [task.solve_turn(problem, turn) for turn in range(2)]
+    details = {"parsed": problem.gold["sums"], "true": problem.gold["sums"], "start": problem.gold["start"]}
+    details |= {"per_turn": 2, "history_turns": 1, "error_rate": 0.5}
+    assert task.grade_turns(problem, right).details == details
+
+
+def test_old_names_are_in_the_key() -> None:
+    """Stored attempts have them."""
+    assert Execution(history_turns=2, error_rate=0.5).identity() == {"name": "execution", "filled": 2, "errors": 0.5}

@@ -1,0 +1,375 @@
+"""The figures on accuracy, effort and execution: their tables against numbers worked out by hand, and their charts."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+import vl_convert
+
+from ponder.core import Figure, Outcome, Status, UserError
+from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, WRONG
+from ponder.figures._labels import LETTER, LINE, Frame, label_lines, place_labels
+from ponder.figures.accuracy import Accuracy
+from ponder.figures.effort import Effort
+from ponder.figures.horizon import Horizon
+from ponder.figures.max_turn import MaxTurn
+from ponder.figures.self_conditioning import SelfConditioning
+from ponder.figures.tradeoff import Tradeoff
+from ponder.runner.study import Study
+from ponder.stats.accuracy import wilson
+
+LONG_NAME = "endpoint deepseek-ai/DeepSeek-R1-Distill-Qwen-32B temperature=0.6 + compress policy=rkv budget=512"
+
+
+def outcome(
+    size: int,
+    problem: int,
+    *,
+    model: str = "m",
+    correct: bool = True,
+    status: Status = "graded",
+    tokens: int = 100,
+    **details: Any,
+) -> Outcome:
+    right = correct and status == "graded"
+    why = "" if right else "wrong grid"
+    return Outcome("t", model, size, f"p{problem}", 0, status, right, why, 0, tokens, 20, 0.0, "server", details)
+
+
+def puzzles(model: str = "m", truncated: int = 0) -> list[Outcome]:
+    """Ten tokens per cell; all 8 solved at 16 and 25 cells, none at 36 and 49; some of the last cut short."""
+    rows = [outcome(s, p, model=model, correct=s < 30, tokens=10 * s) for s in (16, 25, 36, 49) for p in range(8)]
+    return rows[: len(rows) - truncated] + [o._replace(status="truncated") for o in rows[len(rows) - truncated :]]
+
+
+def rollout(per_turn: int, first_error: int | None, problem: int, model: str = "m", turns: int = 8) -> Outcome:
+    """Every turn adds 2; from `first_error` on the sum is one too high."""
+    true = [2 * t for t in range(1, turns + 1)]
+    parsed = [s + (first_error is not None and t >= first_error) for t, s in enumerate(true, 1)]
+    details = {"parsed": parsed, "true": true, "start": 0, "per_turn": per_turn}
+    tokens = 1000 // per_turn + problem
+    return outcome(8 * per_turn, problem, model=model, correct=first_error is None, tokens=tokens, **details)
+
+
+def next_turns(history: int, error_rate: float, right: int, of: int = 20, model: str = "m") -> list[Outcome]:
+    details = {"history_turns": history, "error_rate": error_rate, "true": [7]}
+    return [
+        outcome(history + 1, i + int(1000 * error_rate), model=model, parsed=[7 if i < right else 8], **details)
+        for i in range(of)
+    ]
+
+
+def spec(figure: Figure, outcomes: list[Outcome]) -> dict[str, Any]:
+    drawn: dict[str, Any] = figure.draw(figure.estimate(outcomes)).to_dict()
+    return drawn
+
+
+def svg(figure: Figure, outcomes: list[Outcome]) -> str:
+    return str(vl_convert.vegalite_to_svg(json.dumps(spec(figure, outcomes))))
+
+
+def points(picture: str, colour: str) -> list[str]:
+    """The paths of the marks in a colour; those of the legend are not marks."""
+    marks = re.findall(r'<path[^>]*aria-roledescription="point"[^>]*>', picture)
+    return [re.search(r' d="([^"]*)"', mark)[1] for mark in marks if f'stroke="{colour}"' in mark]  # type: ignore[index]
+
+
+def every(node: Any, key: str) -> list[Any]:
+    """Every value of a key, anywhere in a chart."""
+    if isinstance(node, dict):
+        return [v for k, v in node.items() if k == key] + [x for v in node.values() for x in every(v, key)]
+    return [x for v in node for x in every(v, key)] if isinstance(node, list) else []
+
+
+def data(chart: dict[str, Any], key: str, value: str) -> list[Any]:
+    """The chart's data sets whose first row has this value."""
+    return [rows for rows in chart["datasets"].values() if rows and rows[0].get(key) == value]
+
+
+def domains(chart: dict[str, Any], channel: str) -> list[list[Any]]:
+    """The different scale domains of a channel."""
+    found = [e[channel]["scale"]["domain"] for e in every(chart, "encoding") if "scale" in e.get(channel, {})]
+    return [d for i, d in enumerate(found) if d not in found[:i]]
+
+
+def box(row: dict[str, Any], frame: Frame) -> tuple[float, float, float, float]:
+    """The pixels of a placed label."""
+    x, y = frame.pixel(row["text_x"], row["text_y"])
+    width = LETTER * len(row["label"])
+    left = x - {"left": 0.0, "center": width / 2, "right": width}[row["align"]]
+    return left, y - LINE / 2, left + width, y + LINE / 2
+
+
+def inside(row: dict[str, Any], frame: Frame) -> bool:
+    left, top, right, bottom = box(row, frame)
+    return left >= -1e-6 and top >= -1e-6 and right <= frame.width + 1e-6 and bottom <= frame.height + 1e-6
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_labels_stay_inside_the_panel_and_apart(log: bool) -> None:
+    frame = Frame((2.0, 3.0) if log else (100.0, 1000.0), (0.0, 1.0), 400, 300, log=log)
+    rng = random.Random(1)
+    edges = [(100.0, 0.0), (100.0, 1.0), (1000.0, 0.0), (1000.0, 1.0), (550.0, 1.0), (1000.0, 0.5)]
+    for _ in range(20):
+        places = edges + [(rng.uniform(100, 1000), rng.random()) for _ in range(6)]
+        rows = [{"tokens": x, "accuracy": y, "label": f"variant {i:02}"} for i, (x, y) in enumerate(places)]
+        placed = place_labels(rows, frame)
+        assert all(inside(row, frame) for row in placed)
+        boxes = [box(row, frame) for row in placed]
+        pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
+        assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for a, b in pairs)
+
+
+def test_a_label_avoids_bars_and_lines() -> None:
+    frame = Frame((0.0, 100.0), (0.0, 1.0), 400, 300)
+    point = {"tokens": 50.0, "accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9, "label": "label"}
+    line = [{"tokens": t, "accuracy": 0.5} for t in (0.0, 100.0)]
+    [placed] = place_labels([point], frame, lines=[line])
+    left, top, right, bottom = box(placed, frame)
+    assert right < 200 or left > 200  # the bar at the middle
+    assert bottom < 150 or top > 150  # the line at half height
+
+
+def test_a_line_is_named_where_no_line_crosses_the_name() -> None:
+    frame = Frame((0.0, 10.0), (0.0, 10.0), 400, 400)
+    steep = [{"x": 2.0, "y": 0.0}, {"x": 2.5, "y": 10.0}]
+    flat = [{"x": 0.0, "y": 5.0}, {"x": 10.0, "y": 5.5}]
+    other = [(0.0, 8.0), (10.0, 8.0)]
+    for row in label_lines({"a steep line": steep, "a flat line": flat}, frame, "x", "y", [other]):
+        assert inside(row, frame)
+        left, top, right, bottom = box(row, frame)
+        for (x0, y0), (x1, y1) in ([(p["x"], p["y"]) for p in steep], [(p["x"], p["y"]) for p in flat], other):
+            trail = [frame.pixel(x0 + i / 200 * (x1 - x0), y0 + i / 200 * (y1 - y0)) for i in range(201)]
+            assert not any(left < x < right and top < y < bottom for x, y in trail)
+
+
+def test_effort_tables_by_hand() -> None:
+    rows = [*puzzles(truncated=3), outcome(16, 8, status="failed"), outcome(16, 9, status="unparsed", tokens=160)]
+    tables = Effort().estimate(rows)
+    assert len(tables["attempts"]) == 33
+    kinds = [p["outcome"] for p in tables["attempts"]]
+    assert [kinds.count(k) for k in ("solved", "wrong", "truncated", "failed")] == [16, 14, 3, 0]
+    solved = next(f for f in tables["fits"] if f["fitted_to"] == "solved")
+    assert (solved["tokens_per_size"], solved["tokens_at_zero"], solved["r2"]) == pytest.approx((10, 0, 1), abs=1e-9)
+    [summary] = tables["summary"]
+    assert 25 <= summary["critical_size"] <= 36
+    assert "1 failed and left out" in summary["rests_on"]
+    [sentence] = Effort(unit="cell").findings(tables)
+    assert "accuracy falls below 50 % at" in sentence
+    assert "10 [10, 10] tokens per cell, R² 1.00" in sentence
+    assert "fail" not in sentence
+
+
+@pytest.mark.parametrize("others", [[], ["b"], ["b", "c", LONG_NAME]])
+def test_one_triangle_per_truncated_attempt_however_many_models(others: list[str]) -> None:
+    # The first model has none, so that panels differ in the outcomes that they show.
+    rows = [*puzzles("a", truncated=0 if others else 3), *(o for m in others for o in puzzles(m, truncated=3))]
+    picture, many = svg(Effort(), rows), len(others) or 1
+    assert [path.count("L") for path in points(picture, TRUNCATED)] == [2] * 3 * many  # three corners
+    assert all("A" in path for path in points(picture, SOLVED))  # circles
+    assert all(path.count("L") == 0 and "h" in path for path in points(picture, WRONG))  # squares
+    assert len(points(picture, SOLVED)) == 16 * (1 + len(others))
+    assert len(points(picture, WRONG)) == 16 * (1 + len(others)) - 3 * many
+
+
+def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
+    chart = spec(Effort(overlay="tents_effort"), [*puzzles("a"), *puzzles("b", truncated=3)])
+    for channel in ("shape", "fill", "stroke"):
+        assert domains(chart, channel) == [["solved", "wrong", "truncated"]]
+    assert domains(chart, "color") == [["fit to solved attempts", "fit to all attempts", "published"]]
+    assert [p["title"]["text"] for p in chart["concat"]] == [["a"], ["b"]]
+    legend = svg(Effort(), puzzles(truncated=3))
+    assert "failed" not in legend
+    assert "published" not in legend
+    assert domains(spec(Effort(), puzzles()[:16]), "fill") == [["solved"]]
+
+
+def test_effort_draws_published_lines_and_attempts_on_one_full_scale() -> None:
+    chart = spec(Effort(overlay="tents_effort"), [*puzzles("a"), *puzzles("b")])
+    assert domains(chart, "y") == [[0, pytest.approx(1.1 * 47500)]]
+    assert domains(chart, "x") == [[0, pytest.approx(1.04 * 100)]]
+    [lines] = data(chart, "line", "published")
+    assert len(lines) == 10  # both ends of five lines
+    assert domains(spec(Effort(), puzzles()), "y") == [[0, pytest.approx(1.1 * 490)]]
+
+
+def test_effort_never_moves_a_point_sideways() -> None:
+    chart = spec(Effort(), puzzles(truncated=3))
+    assert every(chart, "xOffset") == every(chart, "dx")[1:] == []  # `dx` is the distance of one label from its line
+    across = {
+        m[1]
+        for m in re.finditer(r'aria-roledescription="point" transform="translate\(([\d.]+)', svg(Effort(), puzzles()))
+    }
+    assert len(across) == 4
+
+
+def test_accuracy_by_hand() -> None:
+    rows = [outcome(16, p, correct=p < 14) for p in range(20)] + [outcome(25, p, correct=False) for p in range(20)]
+    tables = Accuracy().estimate([*rows, outcome(25, 20, status="failed")])
+    first, second = tables["sizes"]
+    assert (first["accuracy"], first["attempts"], first["tokens"]) == (0.7, 20, 100)
+    assert (second["accuracy"], second["accuracy_high"], second["failed"]) == (0, wilson(0, 20, 0.95)[1], 1)
+    [sentence] = Accuracy(unit="cell").findings(tables)
+    assert (
+        sentence
+        == f"m: accuracy {first['accuracy']:.0%} [{first['accuracy_low']:.0%}, {first['accuracy_high']:.0%}] at 16 cells and 0% [0%, 16%] at 25 cells."
+    )
+
+
+def test_accuracy_has_ticks_at_the_sizes_asked_and_names_what_is_published() -> None:
+    chart = spec(Accuracy(overlay="tents_success"), [*puzzles("a"), *puzzles("b")])
+    ticks = [e["x"]["axis"]["values"] for e in every(chart, "encoding") if "axis" in e.get("x", {})]
+    assert ticks
+    assert all(t == [16, 25, 36, 49] for t in ticks)
+    assert domains(chart, "color") == [["a", "b", "published"]]
+    scale = next(e["color"]["scale"] for e in every(chart, "encoding") if "field" in e.get("color", {}))
+    assert scale["range"] == [*COLOURS[:2], MUTED]
+    [[low, high]] = domains(chart, "x")
+    assert low < 16
+    assert high > 100  # the largest size published
+    assert domains(spec(Accuracy(), puzzles()), "color") == [["m"]]
+
+
+def test_accuracy_draws_a_size_of_zero() -> None:
+    rows = [outcome(s, p, correct=s < 2) for s in (0, 1, 2) for p in range(4)]
+    assert every(spec(Accuracy(), rows), "type").count("log") == 0
+
+
+def test_horizon_by_hand() -> None:
+    # Of ten rollouts, six are wrong from turn 3 on: survival is 0.4 from there, below one half at step 3 · 2.
+    rows = [rollout(2, 3 if p < 6 else None, p) for p in range(10)] + [rollout(1, None, p) for p in range(10)]
+    tables = Horizon().estimate(rows)
+    one, two = tables["summary"]
+    assert (one["series"], two["series"]) == ("1 step per turn", "2 steps per turn")
+    assert (one["horizon"], two["horizon"]) == (None, 6)
+    assert two["step_accuracy"] == pytest.approx((74 / 80) ** 0.5)  # six of eighty turns don't follow from the last
+    survival = {r["size"]: r["value"] for r in tables["survival"] if r["series"] == two["series"]}
+    assert (survival[0], survival[6]) == (1, pytest.approx(0.4))
+    third = [r for r in tables["turns"] if r["series"] == two["series"]][2]
+    assert (third["last"], third["task"], third["turn"]) == (6, pytest.approx(0.4), pytest.approx(0.4))
+    assert Horizon(target=0.3).estimate(rows)["summary"][1]["horizon"] is None
+    first, second = Horizon().findings(tables)
+    assert first.startswith("m, 1 step per turn: horizon not reached, at least 8 steps;")
+    assert second.startswith("m, 2 steps per turn: horizon 6 [")
+
+
+def test_horizon_has_a_panel_with_intervals_per_series_and_model() -> None:
+    rows = [rollout(k, 3 if p < 6 else None, p, m) for m in ("b", "a") for k in (1, 2, 4) for p in range(10)]
+    chart = spec(Horizon(overlay="execution_horizon"), rows)
+    assert [grid["title"]["text"] for grid in chart["vconcat"]] == [["b"], ["a"]]  # in the study's order
+    for grid in chart["vconcat"]:
+        titles = [panel["title"]["text"] for panel in grid["concat"]]
+        assert titles == [["1 step per turn"], ["2 steps per turn"], ["4 steps per turn"]]
+        for panel in grid["concat"]:
+            marks = [layer["mark"]["type"] for layer in panel["layer"]]
+            assert marks.count("area") == 1
+            assert marks.count("rule") == 2  # the target, and the bars of turn accuracy
+    [names] = domains(chart, "color")
+    assert names == ["task accuracy (no error so far)", "turn accuracy", "task accuracy, other panels", "published"]
+    [diamonds] = data(chart, "measure", "published")
+    assert len(diamonds) == 7
+    assert json.dumps(chart["vconcat"]).count('"diamond"') == 2  # in the panels of one step per turn only
+
+
+def test_horizon_tells_tasks_of_one_turn_size_apart() -> None:
+    rows = [
+        rollout(2, None, p)._replace(task=t) for t in ("execution mode=cot", "execution mode=answer") for p in range(3)
+    ]
+    assert len({r["series"] for r in Horizon().estimate(rows)["summary"]}) == 2
+
+
+def test_an_old_setting_of_horizon_names_the_new_one(write: Any) -> None:
+    task = '[[task]]\nname = "execution"\nsize = 4\n[[model]]\nname = "oracle"\n'
+    write("s.toml", f'{task}[[figure]]\nname = "horizon"\nshare = 0.8\n')
+    with pytest.raises(UserError, match="target"):
+        _ = Study.load("s.toml").figures
+    with pytest.raises(UserError, match="between 0 and 1"):
+        Horizon(target=1.0)
+
+
+def test_tradeoff_by_hand() -> None:
+    rows = [rollout(4, 2 if p < 2 else None, p) for p in range(8)]
+    failed = rollout(4, None, 9)._replace(status="failed")
+    [point] = Tradeoff().estimate([*rows, failed])["points"]
+    # Tokens: 250 + problem of thinking and 20 of answer, on average 250 + 3.5 + 20.
+    assert (point["accuracy"], point["tokens"], point["attempts"], point["failed"]) == (0.75, 273.5, 8, 1)
+    assert (point["steps"], point["per_turn"]) == (32, 4)
+
+
+def test_tradeoff_puts_models_side_by_side_on_one_accuracy_axis() -> None:
+    rows = [rollout(k, None, p, m)._replace(size=180) for m in ("b", "a") for k in (1, 2, 4) for p in range(4)]
+    chart = spec(Tradeoff(overlay="execution_tradeoff"), rows)
+    assert [p["title"]["text"] for p in chart["concat"]] == [["b"], ["a"]]
+    assert chart["columns"] == 2
+    assert chart["resolve"]["scale"] == {"x": "independent", "y": "shared"}
+    assert domains(chart, "y") == [[0, 1]]
+    assert domains(chart, "color") == [[1, 4]]
+    assert domains(chart, "shape") == [["measured", "published"]]
+    for low, high in domains(chart, "x"):
+        assert low < 270
+        assert high > 30000  # the most tokens published
+    assert {r["label"] for rows in data(chart, "source", "measured") for r in rows} == {"1", "2", "4"}
+    assert {r["label"] for rows in data(chart, "source", "published") for r in rows} == {"10", "20", "90", "180"}
+
+
+def test_self_conditioning_calls_a_fall_in_accuracy_a_positive_drop() -> None:
+    rows = [*next_turns(0, 0.0, 20), *next_turns(59, 0.0, 18), *next_turns(59, 0.5, 10), *next_turns(59, 1.0, 19)]
+    tables = SelfConditioning().estimate(rows)
+    assert [(p["history_turns"], p["error_rate"], p["turn_accuracy"]) for p in tables["points"]] == [
+        (0, 0.0, 1.0),
+        (59, 0.0, 0.9),
+        (59, 0.5, 0.5),
+        (59, 1.0, 0.95),
+    ]
+    effects = [(e["effect"], e["error_rate"], pytest.approx(e["drop"])) for e in tables["effects"]]
+    # Long context against a fresh start; self-conditioning against a true history of the same length.
+    assert effects == [("long context", 0.0, 0.1), ("self-conditioning", 0.5, 0.4), ("self-conditioning", 1.0, -0.05)]
+    first, second, _ = SelfConditioning().findings(tables)
+    assert first.startswith("m: long context lowers turn accuracy by 10% [")
+    assert second.endswith("after 59 turns with 50% wrong.")
+
+
+def test_self_conditioning_without_a_fresh_start_claims_no_long_context() -> None:
+    tables = SelfConditioning().estimate([*next_turns(59, 0.0, 18), *next_turns(59, 0.5, 10)])
+    assert [e["effect"] for e in tables["effects"]] == ["self-conditioning"]
+    assert "higher and flatter is better" in json.dumps(spec(SelfConditioning(), next_turns(59, 0.0, 18)))
+
+
+def test_max_turn_by_hand() -> None:
+    rows = [outcome(s, p, correct=s < 9) for s in (1, 2, 4, 8, 16, 32) for p in range(20)]
+    tables = MaxTurn().estimate(rows)
+    [summary] = tables["summary"]
+    assert 8 <= summary["max_turn_low"] <= summary["max_turn"] <= summary["max_turn_high"] <= 16
+    assert [(r["size"], r["accuracy"], r["attempts"]) for r in tables["sizes"]][3:5] == [(8, 1.0, 20), (16, 0.0, 20)]
+    assert MaxTurn().findings(tables)[0].startswith("m: the largest turn with 80% accuracy has ")
+    assert "further right is better" in json.dumps(spec(MaxTurn(), rows))
+    wrong = [o._replace(correct=False) for o in rows]
+    assert MaxTurn().findings(MaxTurn().estimate(wrong)) == [
+        "m: the largest turn with 80% accuracy has fewer than 1 steps."
+    ]
+
+
+EVERY: list[tuple[Figure, list[Outcome]]] = [
+    (Effort(overlay="tents_effort"), puzzles()),
+    (Accuracy(overlay="tents_success"), puzzles()),
+    (MaxTurn(), puzzles()),
+    (Horizon(overlay="execution_horizon"), [rollout(k, 3, p) for k in (1, 2) for p in range(4)]),
+    (Tradeoff(), [rollout(k, 3, p) for k in (1, 2) for p in range(4)]),
+    (SelfConditioning(), [*next_turns(0, 0.0, 2, 4), *next_turns(9, 0.5, 2, 4)]),
+]
+
+
+@pytest.mark.parametrize(("figure", "rows"), EVERY, ids=[type(f).__name__ for f, _ in EVERY])
+def test_a_figure_draws_little_and_much(figure: Figure, rows: list[Outcome]) -> None:
+    names = ["a", "gpt + tools", "c", LONG_NAME]
+    four = [o._replace(model=m) for m in names for o in rows]
+    wrong = [o._replace(correct=False, details={**o.details, "parsed": [None] * 8}) for o in rows]
+    nothing = [o._replace(model="b", status="failed") for o in rows]
+    for outcomes in (rows[:1], [o for o in rows if o.size == rows[0].size], wrong, [*rows, *nothing]):
+        assert svg(figure, outcomes).startswith("<svg")
+    text = re.sub(r"<[^>]*>|\s", "", svg(figure, four))  # a long name is broken into lines
+    assert all(name.replace(" ", "") in text for name in names)

@@ -1,0 +1,326 @@
+"""The store: what was written by any version is read, nothing is lost, and what is not an answer is never counted."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder.core import Attempt, Bill, Completion, Outcome, UserError
+from ponder.runner.plan import plan
+from ponder.runner.run import Tally, grade_again, run
+from ponder.runner.store import SCHEMA_VERSION, Done, Store
+from ponder.runner.study import Study
+
+DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
+FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}
+STUDIES = ("conversation", "merged")
+
+
+def old(name: str) -> Study:
+    return Study.load(str(DATA / f"{name}.toml"))
+
+
+def version_2(path: Path) -> None:
+    shutil.copy(DATA / "version2.db", path)
+
+
+def version_1(path: Path) -> None:
+    """As version 2 without measurements, which is why it knows of no made model."""
+    version_2(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        made = "SELECT id FROM attempt WHERE details LIKE '%made_%'"
+        db.execute(f"DELETE FROM turn WHERE attempt IN ({made})")
+        db.execute("DELETE FROM attempt WHERE details LIKE '%made_%'")
+        db.execute("ALTER TABLE turn DROP COLUMN measures")
+        db.execute("PRAGMA user_version = 1")
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def exported(name: str, version: int = 2) -> list[dict[str, Any]]:
+    """The rows that the old code exported, with details under their new names."""
+    with (DATA / f"{name}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        details = json.loads(row["details"])
+        row["made"] = {k.removeprefix("made_"): v for k, v in details.items() if k.startswith("made_")}
+        row["details"] = {FORMER.get(k, k): v for k, v in details.items() if not k.startswith("made_")}
+    return [row for row in rows if version > 1 or not row["made"]]
+
+
+def as_exported(outcome: Outcome) -> dict[str, Any]:
+    texts = {name: str(value) for name, value in outcome._asdict().items()}
+    details = {k: v for k, v in outcome.details.items() if not k.startswith("made_")}
+    row = {**texts, "details": details, "made": dict(outcome.made)}
+    return {name: row[name] for name in (*Outcome._fields[:13], "details", "made")}
+
+
+def read(path: Path, name: str, *, lock: bool = False) -> list[dict[str, Any]]:
+    with Store(path, lock=lock) as store:
+        return [as_exported(outcome) for outcome in store.outcomes(old(name).cells)]
+
+
+def without_settings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "settings"} for row in rows]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(("make", "version"), [(version_2, 2), (version_1, 1)])
+def test_an_old_store_reads_the_same_and_is_not_changed_by_reading(tmp_path, make, version, name) -> None:
+    make(tmp_path / "old.db")
+    before = (tmp_path / "old.db").read_bytes()
+    assert read(tmp_path / "old.db", name) == without_settings(exported(name, version))
+    assert plan(old(name), tmp_path / "old.db")[0].stored > 0
+    assert (tmp_path / "old.db").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["old.db"]
+
+
+@pytest.mark.parametrize(("make", "version"), [(version_2, 2), (version_1, 1)])
+def test_writing_upgrades_an_old_store(tmp_path, make, version) -> None:
+    make(tmp_path / "old.db")
+    Store(tmp_path / "old.db", lock=True).close()
+    assert version_of(tmp_path / "old.db") == SCHEMA_VERSION
+    for name in STUDIES:
+        for lock in (False, True):
+            assert read(tmp_path / "old.db", name, lock=lock) == without_settings(exported(name, version))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_keys_of_an_old_store_are_still_valid(tmp_path, name) -> None:
+    version_2(tmp_path / "old.db")
+    tally = Tally()
+    with Store(tmp_path / "old.db", lock=True) as store:
+        asyncio.run(run(old(name), store, tally))
+        assert tally.done == 0
+        for cell in old(name).cells:
+            stored = list(store.attempts(cell))
+            assert len(stored) == cell.samples * (cell.problems or 0)
+            for done, problem in zip(stored[:: cell.samples], cell.asked(), strict=True):
+                kept = done.attempt.problem
+                assert (kept.id, kept.system, kept.turns, kept.history, kept.gold) == (
+                    problem.id, problem.system, problem.turns, problem.history, problem.gold,
+                )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [version_2, version_1])
+def test_grades_of_an_old_store_are_those_of_today(tmp_path, make) -> None:
+    make(tmp_path / "old.db")
+    before = read(tmp_path / "old.db", "conversation")
+    with Store(tmp_path / "old.db", lock=True) as store:
+        assert grade_again(old("conversation"), store) == 0
+    assert read(tmp_path / "old.db", "conversation") == before
+
+
+def test_details_of_other_tasks_keep_their_names(tmp_path) -> None:
+    version_2(tmp_path / "old.db")
+    details = {"said": 1, "errors": ["mine"]}
+    with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as db:
+        chain_sums = "SELECT id FROM cell WHERE json_extract(spec, '$.task.name') = 'chain_sum'"
+        db.execute(f"UPDATE attempt SET details = ? WHERE cell IN ({chain_sums})", (json.dumps(details),))
+    for lock in (False, True):
+        with Store(tmp_path / "old.db", lock=lock) as store:
+            sums = [o for o in store.outcomes(old("conversation").cells) if o.task == "chain_sum"]
+        assert [o.details for o in sums] == [details] * 12
+
+
+def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
+    version_1(tmp_path / "old.db")
+    upgrade = f"""
+import os, signal, sqlite3
+from pathlib import Path
+from ponder.runner.store import Store
+class Killed(sqlite3.Connection):
+    def executescript(self, script):
+        self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        return super().executescript(script.replace("PRAGMA user_version", "SELECT kill(); PRAGMA user_version"))
+connect = sqlite3.connect
+sqlite3.connect = lambda *args, **kwargs: connect(*args, **kwargs, factory=Killed)
+Store(Path({str(tmp_path / "old.db")!r}), lock=True)
+"""
+    assert subprocess.run([sys.executable, "-c", upgrade], check=False).returncode == -signal.SIGKILL
+    assert version_of(tmp_path / "old.db") == 1
+    for lock in (False, True):
+        assert read(tmp_path / "old.db", "conversation", lock=lock) == without_settings(exported("conversation", 1))
+    assert version_of(tmp_path / "old.db") == SCHEMA_VERSION
+
+
+@pytest.fixture
+def study() -> Study:
+    return Study(
+        task=[{"name": "execution", "size": [2, 4]}], model=[{"name": "oracle", "error": 0.3}], problems=5, samples=2
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, study: Study) -> Callable[[], Store]:
+    """A store with the study in it, opened anew by every call."""
+    with Store(tmp_path / "s.db", lock=True) as opened:
+        asyncio.run(run(study, opened, Tally()))
+    return lambda: Store(tmp_path / "s.db", lock=True)
+
+
+def change(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(sql)
+
+
+def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path) -> None:
+    with store() as opened:
+        before = list(opened.outcomes(study.cells))
+        texts = [list(opened.attempts(cell)) for cell in study.cells]
+    assert all(o.details["parsed"] for o in before)
+    change(
+        tmp_path / "s.db",
+        "UPDATE attempt SET correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
+    )
+    with store() as opened:
+        assert grade_again(study, opened) == 4
+        assert list(opened.outcomes(study.cells)) == before
+        assert [list(opened.attempts(cell)) for cell in study.cells] == texts
+        assert grade_again(study, opened) == 0
+
+
+def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
+    change(tmp_path / "s.db", "UPDATE attempt SET status = 'failed', correct = 0, why = 'down' WHERE id = 1")
+    with store() as opened:
+        assert grade_again(study, opened) == 0
+        assert [o.why for o in opened.outcomes(study.cells) if o.status == "failed"] == ["down"]
+
+
+def test_failed_and_open_attempts_are_no_answers(store, study, tmp_path) -> None:
+    with store() as opened:
+        outcomes = list(opened.outcomes(study.cells))
+        answered, bill = opened.spent(study.cells)
+        right, tries = opened.score(study.cells[0])
+    assert (answered, tries) == (20, 10)
+    assert right == sum(o.correct for o in outcomes if o.size == 2)
+    assert bill.thinking_tokens == sum(o.thinking_tokens for o in outcomes)
+    first, second = (o for o in outcomes[:2])
+    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'failed', correct = 0 WHERE id = {first.attempt}")
+    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'open', correct = 0 WHERE id = {second.attempt}")
+    with store() as opened:
+        left, rest = opened.spent(study.cells)
+        assert left == 18
+        assert rest.thinking_tokens == bill.thinking_tokens - first.thinking_tokens - second.thinking_tokens
+        assert opened.score(study.cells[0]) == (right - first.correct - second.correct, 8)
+        assert len(opened.done(study.cells[0])) == 8
+        assert [o.attempt for o in opened.outcomes(study.cells)] == [
+            o.attempt for o in outcomes if o.attempt != second.attempt
+        ]
+        assert len(opened.begun(study.cells[0])) == 2
+
+
+def test_a_narrower_study_sees_only_what_it_asks_for(store, study) -> None:
+    narrow = Study(task=study.task, model=study.model, problems=3, samples=1)
+    with store() as opened:
+        wide, few = list(opened.outcomes(study.cells)), list(opened.outcomes(narrow.cells))
+        assert opened.spent(narrow.cells)[0] == len(few) == 6
+        assert few == [o for o in wide if o.sample == 0 and o.problem in {f.problem for f in few}]
+        assert [len(list(opened.attempts(cell))) for cell in narrow.cells] == [3, 3]
+        assert [d.attempt.sample for d in opened.attempts(study.cells[0], most=3)] == [0, 1, 0]
+
+
+def test_what_goes_in_comes_out(tmp_path, study) -> None:
+    cell = study.cells[1]
+    problem = next(cell.asked())
+    turns = (
+        Completion("thinking …", "<answer>1</answer>", "end", Bill(1, 2, 3, 0.1234, "tokenizer"), {"cache_bytes": 7.5}),
+        Completion("", "é\u2028", "length", Bill(4, 5, 6, 2.0, "estimate")),
+    )
+    attempt = Attempt(problem, 1, "truncated", False, "no number", turns, {"parsed": [1, None]})
+    with Store(tmp_path / "s.db", lock=True) as store:
+        store.add([Done(cell, 0, attempt)])
+        store.record_made(cell, {"training_tokens": 900.0})
+        (done,) = store.attempts(cell)
+        (outcome,) = store.outcomes([cell])
+    back = done.attempt.completions
+    assert (back[0].bill, back[1]) == (Bill(1, 2, 3, 0.123, "tokenizer"), turns[1])
+    assert (back[0].thinking, back[0].answer, back[0].measures) == (
+        "thinking …",
+        "<answer>1</answer>",
+        {"cache_bytes": 7.5},
+    )
+    assert (done.attempt.problem, done.attempt.details) == (problem, {"parsed": [1, None]})
+    assert (outcome.prompt_tokens, outcome.thinking_tokens, outcome.answer_tokens) == (5, 7, 9)
+    assert (outcome.counted_by, outcome.made) == ("estimate", {"training_tokens": 900.0})
+
+
+def test_a_later_attempt_takes_the_place_of_a_failed_one(tmp_path, study) -> None:
+    cell = study.cells[0]
+    problem = next(cell.asked())
+    failed = Attempt(problem, 0, "failed", False, "down", (), {"per_turn": 1})
+    right = Attempt(problem, 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),), {"parsed": [1]})
+    with Store(tmp_path / "s.db", lock=True) as store:
+        store.add([Done(cell, 0, failed)])
+        store.add([Done(cell, 0, right)])
+        (outcome,) = store.outcomes([cell])
+    assert (outcome.status, outcome.correct, outcome.why, outcome.details) == ("graded", True, "", {"parsed": [1]})
+    assert outcome.thinking_tokens == 2
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(tmp_path, study) -> None:
+    cell = study.cells[0]
+    problem = next(cell.asked())
+    good = Attempt(problem, 0, "graded", True, "", (Completion("", "1", "end", Bill()),))
+    bad = Attempt(problem, 1, "graded", True, "", (Completion("", "1", "end", Bill()),), {"parsed": object()})
+    with Store(tmp_path / "s.db", lock=True) as store:
+        with pytest.raises(TypeError):
+            store.add([Done(cell, 0, good), Done(cell, 0, bad)])
+        assert list(store.outcomes([cell])) == []
+    with Store(tmp_path / "s.db", lock=True) as store:
+        store.add([Done(cell, 0, good)])
+        assert len(list(store.outcomes([cell]))) == 1
+
+
+def test_a_reader_can_write_nothing(store, study, tmp_path) -> None:
+    with Store(tmp_path / "s.db") as reader, pytest.raises(UserError, match="can't open"):
+        reader.record_study(study)
+
+
+def test_the_study_is_recorded_as_it_was_run(store, study, tmp_path) -> None:
+    with closing(sqlite3.connect(tmp_path / "s.db")) as db:
+        ((name, resolved),) = db.execute("SELECT name, resolved FROM study").fetchall()
+        specs = [json.loads(spec) for (spec,) in db.execute("SELECT spec FROM cell ORDER BY id")]
+    assert name == "study"
+    assert json.loads(resolved)["task"] == [{"name": "execution", "size": [2, 4]}]
+    assert [spec["task"]["size"] for spec in specs] == [2, 4]
+    assert specs[0]["model"] == {"name": "oracle", "error": 0.3}
+
+
+def test_a_store_from_a_newer_version(write, ponder) -> None:
+    with sqlite3.connect("ponder.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    for verb in ("run", "plan", "report"):
+        result = ponder(verb, "effort")
+        assert result.exit_code == 2
+        assert "newer Ponder" in result.stderr
+        assert "hint: pip install -U ponder" in result.stderr
+
+
+def test_a_file_that_is_no_store(write, ponder) -> None:
+    write("ponder.db", "this is no database, and long enough to look at" * 100)
+    result = ponder("run", "effort")
+    assert result.exit_code == 2
+    assert "ponder.db is not a store" in result.stderr
+
+
+def test_a_store_that_cant_be_made(ponder, folder) -> None:
+    (folder / "file").touch()
+    result = ponder("run", "effort", "--store", "file/ponder.db")
+    assert result.exit_code == 2
+    assert "file/ponder.db" in result.stderr
