@@ -160,18 +160,30 @@ def test_an_inspect_log(exported) -> None:
     assert (samples["a"]["input"], samples["a"]["epoch"], samples["a"]["metadata"]["size"]) == ("what is a?", 1, 1)
 
 
-def test_an_inspect_log_of_a_conversation(write, ponder) -> None:
-    write(
-        "s.toml",
-        'problems = 1\nsamples = 2\n[[task]]\nname = "execution"\nsize = 3\n[[model]]\nname = "oracle"\n',
-    )
+def test_a_conversation(write, ponder) -> None:
+    """Every message is there, in its turn; a conversation that was cut short is no sample of Inspect's."""
+    task = '[[task]]\nname = "execution"\nsize = 7\nhistory_turns = 4\n'
+    write("s.toml", f'problems = 1\nsamples = 2\n{task}[[model]]\nname = "oracle"\n')
     assert ponder("run", "s.toml").exit_code == 0
     ponder("export", "s.toml", "--format", "inspect")
+    ponder("export", "s.toml", "--format", "jsonl")
     first, second = json.loads(Path("s.json").read_text())["samples"]
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
     assert (first["epoch"], second["epoch"]) == (1, 2)
-    roles = [message["role"] for message in first["messages"]]
-    assert roles[-6:] == ["user", "assistant"] * 3
     assert [o.prompt_tokens for o in outcomes()] == [s["output"]["usage"]["input_tokens"] for s in (first, second)]
+    [problem] = Study.load("s.toml").cells[0].asked()
+    assert len(problem.opening()) >= 8
+    asked = [{"role": m.role, "content": m.content} for m in problem.opening()]
+    assert first["messages"][: len(asked)] == asked
+    turns = first["messages"][len(asked) :]
+    assert [m["role"] for m in turns] == ["user", "assistant"] * 3
+    assert [m["content"] for m in turns[::2]] == [line["prompt"] for line in lines[:3]] == list(problem.turns)
+
+    write("cut.jsonl", "\n".join(json.dumps(line) for line in lines if (line["sample"], line["turn"]) != (1, 2)))
+    write("s.toml", f'problems = 1\nsamples = 2\n{task}[[model]]\nname = "replay"\nfile = "cut.jsonl"\n')
+    assert ponder("run", "s.toml").exit_code == 1
+    result = ponder("export", "s.toml", "--format", "inspect", "--json")
+    assert json.loads(result.stdout)["rows"] == 1
 
 
 def test_an_inspect_log_holds_one_model(write, ponder) -> None:

@@ -136,6 +136,8 @@ def test_what_a_model_wrote_stays_text(reports) -> None:
     assert (elements.handlers, elements.loads) == ([], [])
     assert "&lt;/script&gt;&lt;script&gt;document.title" in page
     assert "80,000 more characters" in page
+    shown = re.findall(r'<pre class="(\w+)">', page)
+    assert shown == ["user", "thinking", "answer", "user", "answer"]
 
 
 def test_a_report_says_what_was_left_out(write, ponder) -> None:
@@ -150,6 +152,23 @@ def test_a_report_says_what_was_left_out(write, ponder) -> None:
     ponder("report", "e.toml")
     svg = Path("reports/e/effort.svg").read_text()
     assert "1 attempts at 1 problems, 1 truncated, 1 failed and left out" in svg
+
+
+def test_endings_on_the_page(write, ponder) -> None:
+    """A right and a wrong answer look different, and an attempt that failed counts as no answer."""
+    write("answers.jsonl", "\n".join(json.dumps({"problem": n, "answer": n}) for n in "12"))
+    write("problems.jsonl", "\n".join(json.dumps({"id": n, "prompt": "p", "answer": "1", "size": 1}) for n in "123"))
+    write(
+        "e.toml",
+        '[[task]]\nname = "jsonl"\nfile = "problems.jsonl"\n[[model]]\nname = "replay"\nfile = "answers.jsonl"\n[[figure]]\nname = "accuracy"\n',
+    )
+    ponder("run", "e.toml")
+    ponder("report", "e.toml")
+    page = Path("reports/e/report.html").read_text()
+    assert "tokens counted: 2 by estimate." in page
+    spans = re.findall(r'<span class="(\w+)">(\w+)', page)
+    assert spans == [("right", "right"), ("wrong", "wrong"), ("wrong", "failed")]
+    assert "<td>3</td><td>1</td><td>1</td><td>0</td><td>0</td><td>1</td>" in page  # right, wrong, …, failed
 
 
 def test_a_report_needs_an_answer(write, ponder) -> None:
