@@ -374,6 +374,11 @@ def test_budgets_are_drawn_and_said() -> None:
     assert any(
         "above pocket on average over budgets, beyond chance: " in s and "length_rl by +" in s for s in found.findings
     )
+    said = next(s for s in found.findings if s.startswith("tents: above pocket on average"))
+    for row in areas.values():
+        if row["auc_gain"] is not None:
+            assert (f"{row['label']} by +" in said) == (row["auc_gain_low"] > 0)
+    assert any(r["auc_gain"] and r["auc_gain"] > 0 >= r["auc_gain_low"] for r in areas.values())
     capped = Budget(most=50, scale="linear")
     tables = capped.estimate(attempts())
     assert max(b["budget"] for b in tables["budgets"]) == 50

@@ -74,6 +74,7 @@ def test_noise_is_called_noise() -> None:
         np.array([o.correct for o in on_map]),
     )
     assert tables["panels"][0]["p_value"] == again.p_value
+    assert Heatmap().estimate(outcomes[::-1]) == tables
 
 
 def test_the_full_cache_stands_beside_the_map() -> None:
@@ -174,6 +175,10 @@ def test_accuracy_by_bytes() -> None:
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
     assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.findings[0]
+    # The smallest cache whose loss against the full one may be none.
+    near = [p for p in points if p["policy"] != "full" and p["gain_high"] >= 0]
+    assert 1 < len(near) < 9
+    assert f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.findings[0]
     assert drawn.png.startswith(b"\x89PNG")
 
 

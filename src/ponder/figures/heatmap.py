@@ -45,7 +45,8 @@ class Heatmap(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "cells": [], "without": []}
         for title, part, others in self._grouped(outcomes):
-            answered = [o for o in part if o.status != "failed"]
+            # Sorted, because the order of the problems decides which random shuffle each of them gets.
+            answered = sorted((o for o in part if o.status != "failed"), key=lambda o: f"{o.size} {o.problem}")
             at = [(setting(o, self.y), setting(o, self.x)) for o in answered]
             ys, xs = (_levels(taken) for taken in zip(*at, strict=True))
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
