@@ -209,7 +209,7 @@ def test_what_cannot_be_learnt_is_refused(model: Path, tmp_path: Path) -> None:
     nothing = [replace(trace, facts={}) for trace in pile(3)]
     with pytest.raises(UserError, match="no trace has a known target"):
         list(train(Trained(id=str(model)), nothing, tmp_path, RewardSettings(targets="labels")))
-    with pytest.raises(UserError, match="no reward that was trained"):
+    with pytest.raises(UserError, match="isn't a trained reward"):
         Trained(id=str(model)).score(pile(1))
     with pytest.raises(UserError, match="did you mean `epochs`"):
         settings("x", {"epoch": 3})
@@ -303,7 +303,7 @@ def test_odd_pocket_traces() -> None:
     scores = Pocket().score([bare, one, long, strange, other, broken])
     assert [len(s.steps) for s in scores] == [1, 1, len(long.part("all")), 0, 0, 0]
     assert all(s.total is not None for s in scores[:3])
-    assert scores[3].why == "the pocket model has no word for 'Let'"
+    assert scores[3].why == "the pocket model has no token for 'Let'"
     assert "task" in scores[4].why
     assert scores[5].why
     assert Pocket(of="thinking").score([bare])[0].why == "nothing to score"
