@@ -61,6 +61,17 @@ def test_logits_do_not_depend_on_the_batch_to_the_last_bit(rows) -> None:
     assert len(all_rows[-1][1].tokens) == all_rows[-1][1].budget
 
 
+def test_samples_follow_the_seed_and_the_probabilities() -> None:
+    logits = np.log(np.array([0.6, 0.3, 0.1], dtype=np.float32))
+
+    def drawn(seed: int) -> list[int]:
+        generation = Generation([1], 9, 1.0, seed)
+        return [generation.choose(logits) for _ in range(1000)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert np.bincount(drawn(1)) / 1000 == pytest.approx([0.6, 0.3, 0.1], abs=0.05)
+
+
 def test_the_cache_is_as_large_as_the_texts_in_it() -> None:
     engine = NumpyEngine(SHIPPED, 12)
     rows = [recorded(30 + 17 * n, 12 * (1 + n * 5 % 12), n) for n in range(12)]
