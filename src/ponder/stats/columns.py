@@ -61,7 +61,7 @@ def columns(outcomes: Sequence[Outcome]) -> Columns:
     truncated, unparsed = (np.array([o.status == s for o in rows], dtype=np.bool_) for s in ("truncated", "unparsed"))
     return Columns(
         size=np.array([o.size for o in rows], dtype=np.float64),
-        problem=clusters(rows),
+        problem=numbered(rows),
         # Graders never mark truncated or unparsed attempts correct; this makes sure.
         correct=np.array([o.correct for o in rows], dtype=np.bool_) & ~truncated & ~unparsed,
         unparsed=unparsed,
@@ -79,6 +79,12 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem, in the order in which they first appear."""
+    """The number of each outcome's problem, in alphabetical order: seeded resampling must not depend on their order."""
+    names = [f"{o.size} {o.problem}" for o in outcomes]
+    return np.unique(np.array(names, dtype=np.str_), return_inverse=True)[1].astype(np.int64)
+
+
+def numbered(outcomes: Sequence[Outcome]) -> Ints:
+    """The number of each outcome's problem, in the order in which they appear: for sorted outcomes, by size."""
     numbers: dict[tuple[int, str], int] = {}
     return np.array([numbers.setdefault((o.size, o.problem), len(numbers)) for o in outcomes], dtype=np.int64)

@@ -22,7 +22,7 @@ import numpy as np
 from ponder.core import Estimate, Outcome
 from ponder.stats.accuracy import accuracy, effective_sample, wilson
 from ponder.stats.bootstrap import Curve, draw_curve
-from ponder.stats.columns import Bools, Floats, Ints, clusters, one_series, summed
+from ponder.stats.columns import Bools, Floats, Ints, numbered, one_series, summed
 
 Direction: TypeAlias = Literal["falls", "rises", "no clear trend", "too few errors"]
 
@@ -101,7 +101,7 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     index, turn, unparsed = (_padded([rows[i] for rows in judged]) for i in range(3))
     return Rollouts(
         per_turn=steps.pop() if steps else 1,
-        problem=clusters(ended),
+        problem=numbered(ended),
         length=np.array([len(rows[0]) for rows in judged], dtype=np.int64),
         index=index,
         turn=turn,
