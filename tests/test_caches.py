@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import sdpa_mask
 
-from ponder.caches import CacheBudget, CacheView, SelectCache, SlotCache
+from ponder.caches import CacheBudget, CacheView, SelectCache, SlotCache, drift
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
@@ -154,6 +154,16 @@ def test_protected_tokens_are_never_evicted() -> None:
     assert max(max(held) for held in cache.held) == 32
 
 
+def test_sinks_are_the_first_tokens_after_the_padding() -> None:
+    model, inputs = tiny(), ragged()
+    cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=4, ratio=0.3, sinks=2, question=False))
+    model.generate(**inputs, past_key_values=cache, max_new_tokens=40, do_sample=False)
+    for row, pads in enumerate((inputs["attention_mask"] == 0).sum(1).tolist()):
+        held = cache.positions[0, row, 0, : cache.lengths[row]].tolist()
+        assert held[:2] == [pads, pads + 1]
+        assert held[2] > PROMPT  # everything else in the prompt is evicted
+
+
 def test_the_answer_is_never_evicted() -> None:
     model, inputs = tiny(), ragged(1)
     cache = SelectCache(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2))
@@ -240,6 +250,100 @@ def test_rows_join_and_leave_at_any_step(policy, granularity) -> None:
                     running.pop()
     for number, prompt in enumerate(prompts):
         assert said[number] == alone(prompt).tolist()
+
+
+def slots_of(model, policy, budget, prompts: int = 3) -> SlotCache:
+    """A cache with rows of different lengths and seeds, after five steps."""
+    slots = SlotCache(model, policy, budget)
+    slots.end_of_thinking = 50
+    with torch.no_grad():
+        for row in range(prompts):
+            one = SelectCache(model, policy, budget)
+            prompt = torch.randint(2, 40, (1, 6 + row), generator=torch.Generator().manual_seed(row))
+            model(prompt, past_key_values=one)
+            slots.join(one, seed=5 + row)
+        for step in range(5):
+            feed(model, slots, [40 + step + row for row in range(prompts)])
+    return slots
+
+
+def feed(model, slots: SlotCache, tokens: list[int]) -> None:
+    positions = torch.tensor(slots.seen_tokens)[:, None]
+    ids = torch.tensor(tokens)[:, None]
+    with torch.no_grad():
+        model(ids, attention_mask=slots.mask(), position_ids=positions, past_key_values=slots)
+
+
+def row_state(slots: SlotCache, row: int) -> list:
+    length, seen = slots.lengths[row], slots.seen_tokens[row]
+    by_token = [t[row, :seen].tolist() for t in (slots.ids, slots.protected, slots.padding)]
+    facts = [length, seen, slots.held[row], slots.seeds[row].item(), slots.answering[row].item()]
+    by_layer = []
+    for layer in slots.pruned_layers:
+        by_layer += [layer.keys[row, :, :length].tolist(), layer.values[row, :, :length].tolist()]
+        by_layer += [layer.queries[row].tolist()] if layer.queries is not None else []
+        by_layer += [layer.accumulated[row, :, :length].tolist()] if layer.accumulated is not None else []
+    return [by_token, facts, slots.positions[:, row, :, :length].tolist(), by_layer]
+
+
+@pytest.mark.parametrize("policy", [H2o(), Snapkv(queries=4, pool=1)], ids=lambda p: p.plugin_name())
+def test_when_a_row_leaves_the_last_one_takes_its_number(policy) -> None:
+    slots = slots_of(tiny(), policy, CacheBudget(budget=30, window=5, ratio=0.5))
+    first, middle, last = (row_state(slots, row) for row in range(3))
+    assert slots.seeds.tolist() == [5, 6, 7]
+    slots.leave(0)
+    assert [row_state(slots, row) for row in range(2)] == [last, middle]
+    slots.leave(1)
+    assert [row_state(slots, row) for row in range(len(slots.lengths))] == [last]
+    assert first != last
+
+
+def test_the_answer_of_each_row_is_never_evicted() -> None:
+    model = tiny()
+    slots = slots_of(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2), prompts=2)
+    feed(model, slots, [50, 3])  # the thinking of the first row ends
+    end = slots.seen_tokens[0] - 1
+    for _ in range(14):
+        feed(model, slots, [3, 3])
+    held = [set(slots.positions[0, row, 0, : slots.lengths[row]].tolist()) for row in range(2)]
+    assert set(range(end, slots.seen_tokens[0])) <= held[0]
+    assert not set(range(end + 1, slots.seen_tokens[1])) <= held[1]  # the second row is still thinking
+    assert slots.answering.tolist() == [True, False]
+
+
+def test_h2o_scores_move_with_their_tokens() -> None:
+    """After a pruning, each column still has the attention that its own token received."""
+    model, ids = tiny(), ragged(1)["input_ids"]
+    full, pruned = (SelectCache(model, H2o(), budget) for budget in (None, CacheBudget(14, 4, 0.5, question=False)))
+    with torch.no_grad():
+        model(ids, past_key_values=full)
+        model(ids, past_key_values=pruned)
+    assert pruned.lengths[0] < PROMPT
+    at = pruned.positions[0, 0, 0, : pruned.lengths[0]].long()
+    for ours, theirs in zip(pruned.pruned_layers, full.pruned_layers, strict=True):
+        assert torch.allclose(ours.accumulated[0, :, : len(at)], theirs.accumulated[0][:, at])
+        assert not ours.accumulated[0, :, len(at) :].any()
+
+
+def test_drift_is_the_divergence_from_the_full_cache() -> None:
+    """One pruning, then one token: its distribution against the full cache's, in nats."""
+    model, ids = tiny(), ragged(1)["input_ids"][0].tolist()
+    budget = CacheBudget(PROMPT, 3, 0.2, sinks=0, question=False)
+    measured = drift(model, ids, [7, 9], Streaming(), budget)
+    with torch.no_grad():
+        logs = []
+        for policy, limits in ((Full(), None), (Streaming(), budget)):
+            cache = SelectCache(model, policy, limits)
+            first = model(torch.tensor([ids]), past_key_values=cache).logits[0, -1]
+            second = model(torch.tensor([[7]]), past_key_values=cache).logits[0, -1]
+            logs.append(torch.stack([first, second]).log_softmax(-1))
+    full, pruned = logs
+    each = torch.nn.functional.kl_div(pruned, full, reduction="none", log_target=True).sum(-1)
+    assert each[0] == pytest.approx(0, abs=1e-6)  # predicted before the pruning
+    assert measured.kl == pytest.approx(each.mean().item(), rel=1e-4)
+    assert each[1] > 1e-3
+    assert measured.agrees == (full.argmax(-1) == pruned.argmax(-1)).float().mean()
+    assert measured.tokens == 2
 
 
 @pytest.mark.parametrize(
