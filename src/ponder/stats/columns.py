@@ -79,7 +79,7 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
 
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
-    """The number of each outcome's problem. Problems are numbered in sorted order: that of the attempts can't matter."""
+    """The number of each outcome's problem, in sorted order, so that the order of the attempts can't matter."""
     problems = [(o.size, o.problem) for o in outcomes]
     numbers = {problem: n for n, problem in enumerate(sorted(set(problems)))}
     return np.array([numbers[problem] for problem in problems], dtype=np.int64)
