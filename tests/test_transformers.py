@@ -24,7 +24,7 @@ from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
-from ponder.core import CacheBudget, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
+from ponder.core import CacheBudget, Grade, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
 from ponder.methods.compress import Compress
 from ponder.models._torch_engine import SampledGeneration, load
 from ponder.models.oracle import Oracle as OracleModel
@@ -225,12 +225,23 @@ def weights(tmp_path) -> Path:
     return tmp_path / "weights"
 
 
+class HalfRejected(Tents):
+    """Tents, but every answer to half of the puzzles is wrong: the pocket model solves nearly all of this size."""
+
+    @classmethod
+    def plugin_name(cls) -> str:
+        return "tents"
+
+    def grade(self, problem, answer):
+        return super().grade(problem, answer) if sum(map(ord, problem.gold)) % 2 else Grade(False, why="rejected")
+
+
 @pytest.fixture
 def practice(tmp_path) -> TrainingProblems:
     """Forty puzzles, of which a study asks the first ten."""
     puzzles = itertools.islice(Tents().problems(16, seed=8), 40)
     (tmp_path / "ids.txt").write_text("\n".join(puzzle.gold for puzzle in puzzles))
-    return TrainingProblems(Tents(ids=tmp_path / "ids.txt"), 16, seed=1, asked=10)
+    return TrainingProblems(HalfRejected(ids=tmp_path / "ids.txt"), 16, seed=1, asked=10)
 
 
 def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice) -> None:
@@ -255,7 +266,7 @@ def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice
         assert trace.answer == trace.question + thought + 1
         assert trace.ids[trace.answer - 1] == end
     assert all(right.values())
-    assert 10 < len(right) <= 30
+    assert 10 <= len(right) <= 20
     assert right.keys() <= rest[0] - asked
     assert list(model.fit_policy(policy, [practice])) == []  # it is there
 
