@@ -60,7 +60,7 @@ CHARTS: dict[str, Callable[[Any], Any]] = {
     "logarithmic": lambda base: base.mark_circle().encode(x=alt.X("a:Q").scale(type="log"), y="b:Q"),
     "lines": lambda base: base.mark_line(point=True).encode(x="d:T", y="mean(b):Q", color="c:N", strokeDash="c:N"),
     "area": lambda base: base.mark_area().encode(x="a:Q", y=alt.Y("b:Q").stack("normalize"), color="c:N"),
-    "heatmap": lambda base: base.mark_rect().encode(x="a:O", y="c:N", color="mean(b):Q") + base.mark_text().encode(x="a:O", y="c:N", text="b:Q"),
+    "heatmap": lambda base: base.mark_rect().encode(x="a:O", y="c:N", color="mean(b):Q", tooltip=["a:O", "b:Q"]) + base.mark_text().encode(x="a:O", y="c:N", text="b:Q"),
     "facet": lambda base: base.mark_point().encode(**XY, color="c:N").facet("c:N", columns=2).resolve_scale(y="independent"),
     "repeat": lambda base: base.mark_point().encode(x=alt.X(alt.repeat("column"), type="quantitative"), y="b:Q").repeat(column=["a", "e"]),
     "concat": lambda base: (base.mark_point().encode(**XY) | base.mark_line().encode(x="a:Q", y="e:Q")).resolve_scale(x="shared", y="shared"),

@@ -171,6 +171,16 @@ def test_endings_on_the_page(write, ponder) -> None:
     assert "<td>3</td><td>1</td><td>1</td><td>0</td><td>0</td><td>1</td>" in page  # right, wrong, …, failed
 
 
+def test_a_conversation_is_shown_with_its_instructions(write, ponder) -> None:
+    study = 'problems = 1\n[[task]]\nname = "execution"\nsize = 2\n[[model]]\nname = "oracle"\n[[figure]]\nname = "accuracy"\n'
+    write("e.toml", study)
+    ponder("run", "e.toml")
+    ponder("report", "e.toml")
+    shown = re.findall(r'<pre class="(\w+)">', Path("reports/e/report.html").read_text())
+    assert shown[0] == "system"
+    assert [kind for kind in shown if kind != "thinking"] == ["system", "user", "answer", "user", "answer"]
+
+
 def test_a_report_needs_an_answer(write, ponder) -> None:
     write("s.toml", STUDY)
     write("answers.jsonl", "")

@@ -120,6 +120,7 @@ def test_tooltip_zoom_and_legend(reports, browser) -> None:
     assert opened.requests == [(reports / "reports/s/report.html").resolve().as_uri()]
     point = effort.locator(".mark-symbol.role-mark path").last
     expect(opened.hover(point)).to_contain_text("tokens")
+    expect(opened.hover(point)).to_be_visible()
 
     before, scrolled = axis_labels(effort), opened.page.evaluate("scrollY")
     opened.page.mouse.wheel(0, 50)  # the wheel alone scrolls the page
@@ -169,21 +170,20 @@ def test_the_page_never_scrolls_sideways(reports, browser, width) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative", "scale": {"zero": "oops"}}}},
-        {"mark": {"type": "nothing"}},
-        {"mark": "point", "data": {"url": "https://example.org/data.json"}},
-        {"layer": None},
-    ],
-    ids=["a wrong value", "no such mark", "data from elsewhere", "no chart at all"],
+    [{"mark": "nothing"}, {"data": {"url": "data.json"}}],
+    ids=["no such mark", "data from elsewhere"],
 )
 def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change) -> None:
     good = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
-    chart = draw("x", good)._replace(spec=good | change)
-    (tmp_path / "x.html").write_text(document("chart.html", title="x", chart=chart))
+    fine = document("chart.html", title="x", chart=draw("x", good))
+    bad = document("chart.html", title="x", chart=draw("x", good)._replace(spec=good | change))
+    figure = bad[bad.index("<figure") : bad.index("</figure>")]
+    (tmp_path / "x.html").write_text(fine.replace("<figure", f"{figure}</figure>\n<figure", 1))
     opened = Opened(browser, tmp_path / "x.html")
+    first, second = opened.page.locator("figure").nth(0), opened.page.locator("figure").nth(1)
+    expect(second.locator("svg")).to_have_count(1, timeout=60_000)
     opened.page.wait_for_timeout(500)
-    assert opened.page.locator("figure.chart > *").first.bounding_box()["height"] > 20
+    assert (first.locator("img").count(), first.locator("svg").count()) == (1, 0)
     assert len(opened.requests) == 1
 
 
@@ -214,6 +214,7 @@ def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, 
     opened = Opened(browser, tmp_path / "bad.html")
     opened.live()
     assert opened.page.title() == "Does <b>it</b> break?"
+    assert opened.page.evaluate("() => fetch('data:,x').then(() => 'loaded', () => 'refused')") == "refused"
     colour = "id => getComputedStyle(document.querySelector(id)).color"
     assert opened.page.evaluate(colour, "#styled") != "rgb(255, 0, 0)"
     assert opened.page.evaluate(colour, "h1") != "rgb(255, 0, 0)"
