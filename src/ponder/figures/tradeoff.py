@@ -32,7 +32,9 @@ class Tradeoff(Figure):
         groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
         for o in with_details(outcomes, "per_turn"):
             groups.setdefault((o.model, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
-        for (model, steps), by_turn in groups.items():
+        models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
+        for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
+            by_turn = groups[model, steps]
             everything = [o for part in by_turn.values() for o in part]
             tables["summary"].append({"series": model, "steps": steps, "rests_on": counts(everything)})
             for per_turn, part in sorted(by_turn.items()):
