@@ -20,7 +20,8 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
         content = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"can't read {path}: {error}", hint=RELATIVE) from None
-    filled = [(f"{path}:{n}", line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    # Not splitlines(): a JSON string may hold other line separators, such as U+2028.
+    filled = [(f"{path}:{n}", line) for n, line in enumerate(content.split("\n"), 1) if line.strip()]
     if not filled:
         raise UserError(f"{path} is empty")
     yield from filled

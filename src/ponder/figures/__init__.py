@@ -97,7 +97,7 @@ def themed(chart: Any, *, title: str = "", subtitle: str = "") -> alt.TopLevelMi
     """Applies the fonts, colours and spacing that every figure has."""
     if title:
         chart = chart.properties(title=alt.TitleParams(title, subtitle=subtitle))
-    font = "Helvetica, Arial, sans-serif"
+    font = "Liberation Sans, Arial, Helvetica, sans-serif"  # vl-convert brings the first
     themed: alt.TopLevelMixin = (
         chart.configure(font=font, padding=12, background="white")
         .configure_axis(

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from ponder.core import Estimate, Records, UserError
-from ponder.figures import MUTED, flat, published, values
+from ponder.figures import INK, MUTED, flat, published, values
 from ponder.figures._labels import lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._variants import signed
@@ -19,7 +19,6 @@ from ponder.stats.difference import difference
 from ponder.stats.grid import binomial
 
 PROBLEMS = {"AIME24": 30, "AIME2024": 30, "MATH500": 500, "GPQA-D": 198}
-INK = "#5f6368"
 PAIRED = (
     "All were asked the same problems, so chance is smaller than binomial; how much smaller, only answers paired by "
     "problem would tell."

@@ -15,9 +15,9 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, MUTED, flat, published, span, themed, values
+from ponder.figures import COLOURS, INK, MUTED, flat, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
-from ponder.figures._published import INK, PAIRED, PROBLEMS, on_benchmark, split_by_chance
+from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._variants import panels, points, reference_of, short_names
 from ponder.stats.difference import difference
 from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, summarize
