@@ -11,10 +11,10 @@ from scipy import stats
 
 from ponder.core import Estimate, MethodUse, Outcome, UserError
 from ponder.figures import published
-from ponder.figures._labels import LETTER, LINE, Frame, error_at
+from ponder.figures._labels import LETTER, LINE, Frame, place_labels
 from ponder.figures.budget import Budget
 from ponder.figures.frontier import Frontier
-from ponder.report.page import draw
+from ponder.report.page import draw_figure
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.frontier import (
     Variant,
@@ -283,8 +283,8 @@ def test_failed_attempts_never_count_and_truncated_ones_are_wrong() -> None:
 def test_the_frontier_is_drawn_and_said() -> None:
     outcomes = attempts()
     figure = Frontier()
-    found = draw("frontier", figure, outcomes)
-    assert found.png.startswith(b"\x89PNG")
+    found = draw_figure("frontier", figure, outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
     assert [p["panel"] for p in found.tables["panels"]] == ["execution", "tents"]
     rows = [r for r in found.tables["variants"] if r["panel"] == "tents"]
     assert [r["variant"] for r in rows] == list(MADE_UP)
@@ -335,14 +335,14 @@ def test_panels_by_size_and_the_reference() -> None:
 
 
 def test_published_points() -> None:
-    found = draw("frontier", Frontier(overlay="long2short"), attempts(tasks=("tents",)))
+    found = draw_figure("frontier", Frontier(overlay="long2short"), attempts(tasks=("tents",)))
     rows = {(r["benchmark"], r["model"]): r for r in found.tables["published"]}
     assert len(rows) == len(published("long2short")) == 20
     assert rows["MATH500", "k1.5-shortest"]["aes"] == pytest.approx(676 / 1320 - 5 * 5.9 / 94.1)
     assert rows["MATH500", "k1.5-short w/ rl"]["aes"] == pytest.approx(123 / 1320 + 3 * 0.5 / 94.1)
     assert rows["AIME2024", "Claude 3.5"]["tokens_per_right"] == pytest.approx(629 / 0.16)
     assert not rows["AIME2024", "k1.5-short w/ merge"]["on_frontier"]
-    assert len(found.spec["vconcat"]) == 2
+    assert len(found.chart.spec["vconcat"]) == 2
     said = next(s for s in found.findings if s.startswith("AIME2024"))
     assert "chance on 30 problems: k1.5-shortest (−37.4), gpt-4-0513 (−54.0)" in said
     for (benchmark, _), row in rows.items():
@@ -355,8 +355,8 @@ def test_published_points() -> None:
 
 
 def test_budgets_are_drawn_and_said() -> None:
-    found = draw("budget", Budget(), attempts())
-    assert found.png.startswith(b"\x89PNG")
+    found = draw_figure("budget", Budget(), attempts())
+    assert found.chart.png.startswith(b"\x89PNG")
     areas = {r["variant"]: r for r in found.tables["variants"] if r["panel"] == "tents"}
     most = found.tables["panels"][1]["most"]
     line = [
@@ -395,7 +395,7 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
         )
     ]
     boxes, dots = [], [frame.pixel(p["tokens"], p["accuracy"]) for p in points]
-    for p in error_at(points, frame, []):
+    for p in place_labels(points, frame, []):
         x, y = frame.pixel(p["text_x"], p["text_y"])
         width = LETTER * len(p["label"])
         left = x - {"left": 0, "center": width / 2, "right": width}[p["align"]]

@@ -10,7 +10,7 @@ import pytest
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
-from ponder.report.page import draw
+from ponder.report.page import draw_figure
 from ponder.stats.grid import grid, matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
@@ -48,7 +48,7 @@ def peak(window, ratio):
 
 
 def test_a_planted_peak_is_found_and_said() -> None:
-    drawn = draw("heatmap", Heatmap(), attempts(better=peak))
+    drawn = draw_figure("heatmap", Heatmap(), attempts(better=peak))
     [panel] = drawn.tables["panels"]
     assert panel["panel"] == "pocket | tents | dynts"
     assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
@@ -56,7 +56,7 @@ def test_a_planted_peak_is_found_and_said() -> None:
     assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
     assert "no other cell could be the best" in drawn.findings[0]
     assert "cells differ by more than sampling noise (p < 0.001)" in drawn.findings[0]
-    assert drawn.png.startswith(b"\x89PNG")
+    assert drawn.chart.png.startswith(b"\x89PNG")
 
 
 def test_noise_is_called_noise() -> None:
@@ -135,10 +135,10 @@ def test_panels_by_policy_size_and_what_else_varies() -> None:
 
 def test_published_maps_stand_below() -> None:
     figure = Heatmap(overlay="dynts_window_ratio", scale="shared")
-    drawn = draw("heatmap", figure, attempts())
+    drawn = draw_figure("heatmap", figure, attempts())
     assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
-    assert len(drawn.spec["vconcat"]) == 2
+    assert len(drawn.chart.spec["vconcat"]) == 2
     said = next(s for s in drawn.findings if "AIME24" in s)
     assert "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best" in said
     assert "no structure beyond binomial noise (p = 0.97)" in said
@@ -164,7 +164,7 @@ def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
 
 def test_accuracy_by_bytes() -> None:
     outcomes = attempts(better=lambda window, ratio: 8 * (ratio - 0.3))
-    drawn = draw("cache", Cache(), outcomes)
+    drawn = draw_figure("cache", Cache(), outcomes)
     points = drawn.tables["points"]
     assert [p["policy"] for p in points] == 9 * ["dynts"] + ["full"]
     assert [p["bytes"] for p in points[:9]] == sorted(p["bytes"] for p in points[:9])
@@ -179,7 +179,7 @@ def test_accuracy_by_bytes() -> None:
     near = [p for p in points if p["policy"] != "full" and p["gain_high"] >= 0]
     assert 1 < len(near) < 9
     assert f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.findings[0]
-    assert drawn.png.startswith(b"\x89PNG")
+    assert drawn.chart.png.startswith(b"\x89PNG")
 
 
 def test_fidelity_stands_beside_accuracy() -> None:

@@ -14,7 +14,7 @@ from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
-from ponder.report.page import draw
+from ponder.report.page import draw_figure
 from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.frontier import accuracy_difference, fraction, variants
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
@@ -148,8 +148,8 @@ def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
 
 def test_students_are_drawn_as_counted() -> None:
     outcomes = pile()
-    found = draw("selection", Selection(), outcomes)
-    assert found.png.startswith(b"\x89PNG")
+    found = draw_figure("selection", Selection(), outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
     rows = {(s["line"], s["number"]): s for s in found.tables["students"]}
     assert next(iter(rows)) == ("untrained", 0)
     assert set(rows) == {("untrained", 0), ("all", 4000), ("longest", 100)} | {
@@ -283,8 +283,8 @@ def test_a_study_without_chosen_traces_is_told_how_to_have_them() -> None:
 def test_a_second_panel_compares_rewards_by_size() -> None:
     outcomes = pile(rewards=(*SIZES, "a judge"))
     figure = Selection(overlay="prm_selection_samples", overlay_size="prm_selection_size")
-    found = draw("selection", figure, outcomes)
-    assert found.png.startswith(b"\x89PNG")
+    found = draw_figure("selection", figure, outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
     sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
     assert sizes == {"a judge": None, **SIZES}
     data = {v.name: v for v in variants(outcomes).variants}
@@ -298,13 +298,13 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
     assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
     # One panel by number, one by size for each number of traces, and the published points of both below.
-    measured, below = (row["hconcat"] for row in found.spec["vconcat"])
+    measured, below = (row["hconcat"] for row in found.chart.spec["vconcat"])
     assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
         "students of 100 traces",
         "students of 1,000 traces",
     ]
     assert [panel["title"]["text"] for panel in below] == ["MATH500, published"] * 2
-    drawn, chance = (found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
+    drawn, chance = (found.chart.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
     assert [s["line"] for s in drawn] == ["pocket-s", "pocket-m", "pocket-l"]
     assert [(s["by"], s["number"]) for s in chance] == [("random", 100)]
 
@@ -347,8 +347,8 @@ def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="poc
 
 def test_best_of_draws_what_was_counted() -> None:
     outcomes = picked()
-    found = draw("best_of", BestOf(), outcomes)
-    assert found.png.startswith(b"\x89PNG")
+    found = draw_figure("best_of", BestOf(), outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
     assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
     data = {v.name: v for v in variants(outcomes).variants}
@@ -399,7 +399,7 @@ def test_pickers_models_and_rewards_stand_apart() -> None:
 
 
 def test_published_points() -> None:
-    found = draw("selection", Selection(overlay="prm_selection_samples"), pile())
+    found = draw_figure("selection", Selection(overlay="prm_selection_samples"), pile())
     rows = {(r["name"], r["samples"]): r for r in found.tables["published"]}
     assert len(rows) == 6
     assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
@@ -427,9 +427,9 @@ def test_published_best_of() -> None:
     rows = published("prm_best_of_n")
     assert len(rows) == 48
     assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
-    found = draw("best_of", BestOf(overlay="prm_best_of_n"), picked())
+    found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
     said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
     assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
     assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
-    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
+    assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]

@@ -41,13 +41,14 @@ def report(study: Study, store: Store, folder: Path) -> list[Path]:
     if not any(o.status != "failed" for o in outcomes):
         raise UserError(f"{study.name} has no answers yet in {store.path}", hint=f"ponder run {study.name}")
     folder.mkdir(parents=True, exist_ok=True)
-    figures = [_drawn(name, figure, outcomes) for name, figure in _named(study.figures)]
+    figures = [draw_figure(name, figure, outcomes) for name, figure in _named(study.figures)]
     page = folder / "report.html"
     page.write_text(_page(study, store, outcomes, figures), "utf-8")
     return [page, *(path for figure in figures for path in _write(figure, folder))]
 
 
-def _drawn(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
+def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
+    """Estimate, then draw from the estimates alone."""
     tables = figure.estimate(outcomes)
     return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
 
