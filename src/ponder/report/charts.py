@@ -38,6 +38,8 @@ def draw(name: str, spec: dict[str, Any]) -> Chart:
     import vl_convert
 
     svg = vl_convert.vegalite_to_svg(json.dumps(spec))
+    # A line of length 1e-14, such as from a label to the dot it touches, makes vl-convert's PDF writer panic.
+    svg = re.sub(r"-?\d+(\.\d+)?e-\d\d+", "0", svg)
     # Text in a font that isn't installed would be missing; vl-convert brings Liberation Sans as its sans-serif font.
     svg = re.sub(r'font-family="([^"]*)"', r'font-family="\1, sans-serif"', svg)
     return Chart(name, spec, svg, bytes(vl_convert.svg_to_png(svg, scale=2)), bytes(vl_convert.svg_to_pdf(svg)))
