@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ponder.core import MethodUse, Outcome, UserError
-from ponder.figures._columns import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures.budget import Budget
 from ponder.figures.cache import Cache
 from ponder.figures.frontier import Frontier

@@ -12,8 +12,8 @@ from torch import Tensor
 class CacheView:
     """One layer's cache, for rows of equal length.
 
-    Dimensions: R rows, H key-value heads, G query heads per key-value head, n columns, w recent queries, D head width.
-    h is H if each head evicts for itself, else 1.
+    Dimensions: R rows, H key-value heads, G query heads per key-value head, n columns (cached tokens, padding
+    included), w recent queries, D head width. h is H if each head evicts for itself, else 1.
     """
 
     layer: int
@@ -23,11 +23,11 @@ class CacheView:
     accumulated: Tensor | None  # R × H × n: attention received from all queries so far, if the policy asks for it
     scaling: float  # of the attention logits
     positions: Tensor  # R × h × n: how many tokens came before this one, evicted ones included
-    padding: Tensor  # R × h × n
+    padding: Tensor  # R × h × n: True for padding
     ids: Tensor  # R × h × n: token ids; -1 if the model was called without them
     features: Tensor | None  # R × h × n: the policy's `token_features`
     seen_tokens: int  # tokens so far, evicted ones included
-    seeds: Tensor  # R
+    seeds: Tensor  # R: one per row, for policies that draw at random
 
     def attention(self) -> Tensor:
         """Attention weights of the recent queries over all columns, R × H × G × w × n."""

@@ -1,4 +1,4 @@
-"""What the verbs share: options, output, progress, and how mistakes end.
+"""What the commands share: options, output, progress, and error handling.
 
 Data goes to stdout, everything else to stderr.
 """
@@ -6,6 +6,7 @@ Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,12 @@ def study_options(verb: Verb) -> Verb:
     for option in (JSON, SET_STUDY, store, click.argument("study")):
         verb = option(verb)
     return verb
+
+
+def command(verb: str, study: str, settings: Sequence[str], store: Path | None = None) -> str:
+    """A command for a hint, with the options that were given, so that it is about the same study and store."""
+    where = [] if store is None or str(store) == STORE else ["--store", str(store)]
+    return shlex.join(["ponder", verb, study, *(word for setting in settings for word in ("--set", setting)), *where])
 
 
 def plugin_settings(of: str) -> Callable[[Verb], Verb]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STORE, columns, resumable, say, study_options, watch
+from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, columns, command, resumable, say, study_options, watch
 
 
 @click.command()
@@ -67,8 +67,7 @@ def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> No
     if tally.failed:
         click.echo(f"{tally.failed} attempts failed and are left out; run the same command again to retry", err=True)
         raise click.exceptions.Exit(1)
-    where = "" if str(store) == STORE else f" --store {store}"
-    click.echo(f"next: ponder report {study}{where}", err=True)
+    click.echo(f"next: {command('report', study, settings, store)}", err=True)
 
 
 @click.command()
@@ -142,4 +141,4 @@ def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
     from ponder.runner.study import Study
 
     watch(prepared(Study.load(study, settings)), as_json=as_json)
-    click.echo(f"next: ponder run {study}", err=True)
+    click.echo(f"next: {command('run', study, settings)}", err=True)

@@ -290,7 +290,7 @@ class Wrapped(Model):
 
 
 class Method(Plugin, ABC):
-    """Makes a model cheaper: a function from model to model."""
+    """Turns a model into another one: cheaper, shorter or more accurate."""
 
     changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
     # A model, a task and a size to try it on in `ponder check`, as in a study.
@@ -302,7 +302,7 @@ class Method(Plugin, ABC):
 
     @abstractmethod
     def apply(self, model: Model) -> Model:
-        """The cheaper model."""
+        """The resulting model."""
 
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""

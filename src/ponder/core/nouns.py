@@ -129,7 +129,7 @@ class Memory:
     """What a model is shown of its own conversation in later turns."""
 
     remember: Remember = "visible"  # the parsed answers only, what a user would see, or the thinking too
-    window: int | None = None  # only the last so many turns
+    window: int | None = None  # only this many of the last turns
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:

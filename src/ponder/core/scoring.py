@@ -100,8 +100,8 @@ class LengthReward(Plugin, ABC):
 class Reward(Plugin, ABC):
     """A process reward: scores each step of a reasoning trace, and optionally the trajectory, the trace as a whole.
 
-    The total is that of ReasonFlux-PRM (arXiv 2506.18896, eq. 11): the mean of the step scores plus `alpha` times the
-    score of the trajectory.
+    The total is the aggregate of the step scores plus `alpha` times the score of the trajectory: with the mean, that of
+    ReasonFlux-PRM (arXiv 2506.18896, eq. 11).
     """
 
     of: Part = "all"  # what is scored: thinking and answer, or one of them

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ponder.core import Outcome, UserError
 from ponder.figures import flat
-from ponder.figures._columns import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import panels
 from ponder.stats.frontier import Variant, accuracy_difference, fraction
 from ponder.stats.grid import paired_difference

@@ -18,10 +18,10 @@ import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
 from ponder.figures import MUTED, flat, published, span, themed, values
-from ponder.figures._columns import beneath, in_words
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
+from ponder.figures._settings import beneath, in_words
 from ponder.figures._variants import compared, panels, points
 from ponder.stats.columns import Ints, summed
 from ponder.stats.difference import difference

@@ -15,7 +15,7 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, counts, flat, percent, span, themed, values
-from ponder.figures._columns import beneath, owners, setting
+from ponder.figures._settings import beneath, owners, setting
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters

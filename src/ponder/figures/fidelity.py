@@ -16,7 +16,7 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Tables, UserError
 from ponder.figures import COLOURS, counts, flat, span, themed, values
-from ponder.figures._columns import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters
 

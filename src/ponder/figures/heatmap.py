@@ -17,7 +17,7 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
 from ponder.figures import counts, flat, published, span, themed, values
-from ponder.figures._columns import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters

@@ -39,7 +39,7 @@ class Compress(Method):
     question: bool = True  # never evict the prompt
     answer: bool = True  # never evict what follows the end of thinking
     granularity: Literal["model", "layer", "head"] = renamed("share", "model")  # which heads share one decision
-    fidelity: Literal["no", "also", "only"] = "no"  # also measure drift; only: answer with the full cache's text
+    fidelity: Literal["no", "also", "only"] = "no"  # measure drift: not, also, or only, on the full cache's text
 
     train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 

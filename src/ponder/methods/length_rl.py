@@ -9,7 +9,7 @@ so far. From iteration `second` on, a reply may have at most `limit` tokens.
 
 A process reward can be blended in, as in ReasonFlux-PRM (arXiv 2506.18896, eq. 12): (1 − `blend`) times the reward of
 the answer plus `blend` times that of the steps. Policies learn to exploit such a reward, so `made.json` records
-accuracy, length, fraction answered and process reward per iteration, and warns if the process reward rose while
+accuracy, length, fraction answered and process reward per iteration, with a warning if the process reward rose while
 accuracy fell.
 
 τ, the learning rates, the numbers of samples and steps and the weight of the length reward are not published; these are
@@ -50,10 +50,10 @@ class LengthRl(TrainingMethod):
     tau: float = 0.05  # weight of the squared log-ratio to the policy that drew the samples
     inner: int = 2  # optimizer steps per iteration
     free: int = 0  # iterations without the length reward
-    easy: int | None = None  # iterations on all sizes, before those on the harder half; None: always all sizes
+    easy: int | None = None  # iterations on all sizes, before those on the harder half; left out: always all sizes
     prioritised: bool = True  # draw problems more often if they are often answered wrong
     limit: int | None = None  # completion tokens in the second phase
-    second: int = 0  # the iteration in which the second phase starts
+    second: int = 0  # the iteration in which the second phase starts, counted from 0
     rate: float = 1e-6  # learning rate
     process: Reward | None = None  # a process reward: `ponder list rewards`
     blend: float = 0.5  # weight of the process reward, if there is one

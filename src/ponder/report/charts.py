@@ -1,4 +1,4 @@
-"""Draws a chart as picture files: SVG, PNG and PDF, by Vega itself in vl-convert, so a figure may use all of Altair."""
+"""Draws a chart as SVG, PNG and PDF with vl-convert, which runs Vega: a figure may use all of Altair."""
 
 from __future__ import annotations
 

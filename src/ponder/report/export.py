@@ -17,12 +17,15 @@ import msgspec
 
 from ponder import __version__
 from ponder.core import Attempt, Completion, Outcome, UserError, digest
+from ponder.report.page import no_answers
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
 
 def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[Path, int]:
     """Write the attempts and return the file and the number of attempts."""
+    if not any(True for _ in store.outcomes(study.cells)):
+        raise no_answers(study, store)
     path = path or Path(f"{study.name}.{'json' if form == 'inspect' else form}")
     writers: dict[str, Callable[[Study, Store, Path], int]] = {
         "csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "inspect": _inspect,

@@ -39,12 +39,17 @@ def report(study: Study, store: Store, folder: Path) -> list[Path]:
     """Write the report and return its files: the page, then the files of each figure."""
     outcomes = list(store.outcomes(study.cells))
     if not any(o.status != "failed" for o in outcomes):
-        raise UserError(f"{study.name} has no answers yet in {store.path}", hint=f"ponder run {study.name}")
+        raise no_answers(study, store)
     folder.mkdir(parents=True, exist_ok=True)
     figures = [draw_figure(name, figure, outcomes) for name, figure in _named(study.figures)]
     page = folder / "report.html"
     page.write_text(_page(study, store, outcomes, figures), "utf-8")
     return [page, *(path for figure in figures for path in _write(figure, folder))]
+
+
+def no_answers(study: Study, store: Store) -> UserError:
+    what = f"{store.path} has no answers to {study.name} with these settings"
+    return UserError(what, hint="run the study first, with the same --set and --store")
 
 
 def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:

@@ -35,7 +35,8 @@ from ponder.runner.study import Study
 FLUSH_SECONDS = 0.25
 FLUSH_ATTEMPTS = 512
 CHUNK = 256  # jobs generated at once
-FAILURES_IN_A_ROW = 25  # on top of the concurrency: after that, the endpoint is down rather than busy
+# A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not busy.
+FAILURES_IN_A_ROW = 25
 
 
 class Job(NamedTuple):
@@ -177,7 +178,9 @@ async def _work(model: Model, feed: _Feed, writer: _Writer, tally: Tally) -> Non
         tally.count(attempt, model)
         if tally.failures_in_a_row >= FAILURES_IN_A_ROW + model.concurrency:
             what = f"the last {tally.failures_in_a_row} attempts failed: {attempt.why}"
-            raise UserError(what, where=job.cell.model_label, hint="repair the model, then run again to resume")
+            raise UserError(
+                what, where=job.cell.model_label, hint="check the endpoint or the model, then run again to resume"
+            )
 
 
 class _Feed:

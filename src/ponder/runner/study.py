@@ -58,6 +58,8 @@ class Study:
         """Read a built-in study by its name, or a study file by its path."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
+            if path.suffix == ".toml":
+                raise UserError(f"there is no file {name}", hint="ponder list studies shows the built-in ones")
             hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
             raise UserError(f"there is no study `{name}`", hint=hint)
         where = path.name if path.parent == BUILT_IN else str(path)

@@ -2,8 +2,8 @@
 
 Two things vary by chance: the problems, which all variants share, and the training seed of each trained variant.
 Redrawing three seeds would understate how much they differ, so the variance between seeds (less the part that problems
-explain) enters as Student's t with one degree of freedom fewer than there are seeds. For accuracy and tokens its half
-interval is added in quadrature to that of the problems (as in `difference`); for a ratio, AES and the frontier, both
+explain) enters as Student's t with one degree of freedom fewer than there are seeds. For accuracy and tokens its half-
+width is added in quadrature to that of the problems (as in `difference`); for a ratio, AES and the frontier, both
 are drawn jointly. Without seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
 
 AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of OptimalThinkingBench (Aggarwal et al.
@@ -140,7 +140,7 @@ def summarize(
     tokens, right = _draws(data, level, replicates, seed)
     on = on_frontier(tokens, right)
     chance = on[1:].mean(axis=0)
-    # Not before `on_frontier`: clipped to 100 %, half of the draws of two perfect variants would tie.
+    # Clip only after `on_frontier`: clipped earlier, half of the draws of two perfect variants would tie.
     right = right.clip(0, 1)
     per_right = _per(tokens, right)
     ratio = tokens / tokens[:, [ref]]

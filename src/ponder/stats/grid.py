@@ -4,11 +4,11 @@ Every cell is asked the same problems, so cells are compared problem by problem.
 that could be the best: a cell is excluded if it trails some other cell by more than chance explains. That is a max-t
 test per cell (Hsu's comparison with the best); its null distribution comes from flipping the signs of each problem's
 differences, for all cells together. Each truly best cell is in the set with 95 % confidence. Hansen's model confidence
-set (2011) would hold all of several equal bests jointly, at the price of an elimination order to explain.
+set (2011) would contain all tied best cells at once, but needs an elimination order that is harder to explain.
 
 For published maps we have only the percentages: `from_accuracies` takes answers as independent (binomial). Cells that
-were asked the same questions differ by less chance than that, and settings that suit some questions only differ by
-more; `slack` says how small the chance would have to be for the map to show anything.
+were asked the same questions vary less than that, and settings that suit only some questions vary more; `slack` says
+how small the noise would have to be for the map to show anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cell:
     row: int
     column: int
     accuracy: Estimate
-    p_best: float  # of trailing another cell this far, if no cell is better than this one
+    p_best: float  # p-value of "this cell is the best, or tied with it"
     in_set: bool  # in the confidence set: could be the best
 
 

@@ -1,12 +1,12 @@
 """Finds traces whose question is one that a model will be evaluated on.
 
-A question overlaps an evaluation problem by the fraction of the problem's words that lie in runs of at least eight
-words which the question contains too; from half on, the trace is contaminated. Runs of 13, as for GPT-3 (Brown et al.
-2020), are longer than many questions; a single shared run of eight is often a phrase ("find the number of ordered pairs
-of positive integers"), hence the fraction, as for Tülu 3 (Lambert et al. 2024). Among the 570 problems of MATH-500,
-AIME24 and AMC23, a single shared run of eight mistakes 70 for another problem, half of the words 2; 52 problems have no
-run of 13. Runs that occur in many of the problems belong to their prompt and don't count. A question of fewer than
-eight words must be equal as a whole. Problems of Ponder's tasks are also recognised by their id.
+Look for runs of at least eight words that a question shares with an evaluation problem. If these runs cover half of the
+problem's words, the trace is contaminated. Runs of 13 words, as for GPT-3 (Brown et al. 2020), are longer than many
+questions. A single shared run of eight is often just a phrase ("find the number of ordered pairs of positive
+integers"), hence the fraction, as for Tülu 3 (Lambert et al. 2024): among the 570 problems of MATH-500, AIME24 and
+AMC23, counting any shared run would confuse 70 with another problem, requiring half of the words confuses 2, and 52
+have no run of 13. Runs that occur in many of the problems belong to their prompt and don't count. A question of fewer
+than eight words must be equal as a whole. Problems of Ponder's tasks are also recognised by their id.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by length and split
 into micro-batches of at most `micro_tokens` tokens; the loss counts the reply alone. The same code runs on a CPU, on
-one GPU and, under `accelerate launch`, on several: each process takes every n-th micro-batch.
+one GPU and, under `accelerate launch`, on n of them, each of which takes every n-th micro-batch.
 
 A training can be interrupted at any time. It resumes from its last checkpoint and ends with the same weights, because a
 step's batch depends on its number and the seed alone.
@@ -52,7 +52,7 @@ class Unit:
         return len(self.texts) * max(map(len, self.texts))
 
 
-# From the log-probability of each reply (units × texts) to the sum of the units' losses.
+# A loss maps the log-probability of each reply (units × texts) to the sum of the units' losses.
 Loss: TypeAlias = Callable[[Tensor, Sequence[Unit]], Tensor]
 
 

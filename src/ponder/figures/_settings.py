@@ -1,7 +1,7 @@
 """Looks up settings of the methods that a model was put under, and names the model beneath a method.
 
 Two methods of a chain may have a setting of the same name, so a figure that is asked for `window` refuses to guess:
-`compress.window` says which one is meant. What is no setting is looked up among the details that an attempt recorded.
+`compress.window` says which one is meant. A name that is no setting is looked up among an attempt's details.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def owners(outcome: Outcome, *names: str) -> list[MethodUse]:
 
 
 def beside(outcome: Outcome, *names: str) -> dict[str, Any]:
-    """The other settings of the methods that have these; if they are several methods, as `compress.budget`."""
+    """The other settings of the methods that have these; with several methods the keys are as in `compress.budget`."""
     taken = {(id(use), key) for use, key in (_owner(outcome, name) for name in names)}
     uses = owners(outcome, *names)
     others = [(use, key, value) for use in uses for key, value in use.settings.items() if (id(use), key) not in taken]
