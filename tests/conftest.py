@@ -79,6 +79,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of made models, where nothing has been made yet."""
+    from ponder.training.made_models import models_folder
+
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "models"))
+    return models_folder()
+
+
+@pytest.fixture
 def ponder(folder: Path) -> Callable[..., Result]:
     """The command line, in an empty folder, in this process."""
 

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
+from pruned import NEW, POLICIES, PROMPT, ragged, tiny
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from ponder.caches import CacheBudget, CacheView, SelectCache, SlotCache, drift
+from ponder.caches import CacheBudget, SelectCache, drift
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
-from ponder.caches.rkv import Rkv
 from ponder.caches.sepllm import Sepllm
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
 from ponder.core import UserError, plugins
-
-VOCABULARY, PROMPT, NEW = 97, 14, 40
-POLICIES = [Streaming(), Random(), H2o(), LastQuery(), Snapkv(queries=6, pool=3), Rkv(queries=4), Sepllm((3, 5, 8, 13))]
-
-
-def tiny(attention: str = "sdpa", **settings):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        **{
-            "vocab_size": VOCABULARY,
-            "hidden_size": 48,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 512,
-            "initializer_range": 0.15,
-            "pad_token_id": 0,
-            "bos_token_id": 1,
-            "eos_token_id": None,
-            **settings,
-        }
-    )
-    model = LlamaForCausalLM(config).eval()
-    model.set_attn_implementation(attention)
-    return model
-
-
-def ragged(rows: int = 4) -> dict:
-    """Prompts of different lengths, padded on the left."""
-    ids = torch.randint(2, VOCABULARY, (rows, PROMPT), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
-    for row in range(rows):
-        pads = [0, 3, 9, 5][row % 4]
-        ids[row, :pads], mask[row, :pads] = 0, 0
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 class Watched(SelectCache):
@@ -212,105 +173,6 @@ def test_rows_of_a_batch_are_scored_apart() -> None:
         )
 
 
-@pytest.mark.parametrize("granularity", ["model", "head"])
-@pytest.mark.parametrize("policy", [*POLICIES, None], ids=lambda p: p.plugin_name() if p else "full")
-def test_rows_join_and_leave_at_any_step(policy, granularity) -> None:
-    model = tiny()
-    budget = CacheBudget(budget=24, window=5, ratio=0.5, granularity=granularity) if policy else None
-    prompts = [
-        torch.randint(2, VOCABULARY, (1, n), generator=torch.Generator().manual_seed(n)) for n in (7, 12, 4, 9, 15)
-    ]
-
-    def alone(prompt):
-        cache = SelectCache(model, policy or Full(), budget)
-        return model.generate(prompt, past_key_values=cache, max_new_tokens=NEW, do_sample=False)[0, prompt.shape[1] :]
-
-    with torch.no_grad():
-        slots, said, waiting, running = SlotCache(model, policy or Full(), budget), {}, list(enumerate(prompts)), []
-        for step in range(400):
-            if waiting and step % 7 == 0:
-                number, prompt = waiting.pop(0)
-                one = SelectCache(model, policy or Full(), budget)
-                logits = model(prompt, past_key_values=one).logits[0, -1]
-                slots.join(one, seed=0)
-                running.append(number)
-                said[number] = [int(logits.argmax())]
-            if not running:
-                break
-            ids = torch.tensor([[said[number][-1]] for number in running])
-            positions = torch.tensor(slots.seen_tokens)[:, None]
-            logits = model(ids, attention_mask=slots.mask(), position_ids=positions, past_key_values=slots).logits[
-                :, -1
-            ]
-            for row in reversed(range(len(running))):
-                said[running[row]].append(int(logits[row].argmax()))
-                if len(said[running[row]]) == NEW:
-                    slots.leave(row)
-                    running[row] = running[-1]
-                    running.pop()
-    for number, prompt in enumerate(prompts):
-        assert said[number] == alone(prompt).tolist()
-
-
-def slots_of(model, policy, budget, prompts: int = 3) -> SlotCache:
-    """A cache with rows of different lengths and seeds, after five steps."""
-    slots = SlotCache(model, policy, budget)
-    slots.end_of_thinking = 50
-    with torch.no_grad():
-        for row in range(prompts):
-            one = SelectCache(model, policy, budget)
-            prompt = torch.randint(2, 40, (1, 6 + row), generator=torch.Generator().manual_seed(row))
-            model(prompt, past_key_values=one)
-            slots.join(one, seed=5 + row)
-        for step in range(5):
-            feed(model, slots, [40 + step + row for row in range(prompts)])
-    return slots
-
-
-def feed(model, slots: SlotCache, tokens: list[int]) -> None:
-    positions = torch.tensor(slots.seen_tokens)[:, None]
-    ids = torch.tensor(tokens)[:, None]
-    with torch.no_grad():
-        model(ids, attention_mask=slots.mask(), position_ids=positions, past_key_values=slots)
-
-
-def row_state(slots: SlotCache, row: int) -> list:
-    length, seen = slots.lengths[row], slots.seen_tokens[row]
-    by_token = [t[row, :seen].tolist() for t in (slots.ids, slots.protected, slots.padding)]
-    facts = [length, seen, slots.held[row], slots.seeds[row].item(), slots.answering[row].item()]
-    by_layer = []
-    for layer in slots.pruned_layers:
-        by_layer += [layer.keys[row, :, :length].tolist(), layer.values[row, :, :length].tolist()]
-        by_layer += [layer.queries[row].tolist()] if layer.queries is not None else []
-        by_layer += [layer.accumulated[row, :, :length].tolist()] if layer.accumulated is not None else []
-    return [by_token, facts, slots.positions[:, row, :, :length].tolist(), by_layer]
-
-
-@pytest.mark.parametrize("policy", [H2o(), Snapkv(queries=4, pool=1)], ids=lambda p: p.plugin_name())
-def test_when_a_row_leaves_the_last_one_takes_its_number(policy) -> None:
-    slots = slots_of(tiny(), policy, CacheBudget(budget=30, window=5, ratio=0.5))
-    first, middle, last = (row_state(slots, row) for row in range(3))
-    assert slots.seeds.tolist() == [5, 6, 7]
-    slots.leave(0)
-    assert [row_state(slots, row) for row in range(2)] == [last, middle]
-    slots.leave(1)
-    assert [row_state(slots, row) for row in range(len(slots.lengths))] == [last]
-    assert first != last
-
-
-def test_the_answer_of_each_row_is_never_evicted() -> None:
-    model = tiny()
-    slots = slots_of(model, Streaming(), CacheBudget(budget=24, window=2, ratio=0.2), prompts=2)
-    feed(model, slots, [50, 3])  # the thinking of the first row ends
-    end = slots.seen_tokens[0] - 1
-    for _ in range(14):
-        feed(model, slots, [3, 3])
-    held = [set(slots.positions[0, row, 0, : slots.lengths[row]].tolist()) for row in range(2)]
-    assert set(range(end, slots.seen_tokens[0])) <= held[0]
-    assert not set(range(end + 1, slots.seen_tokens[1])) <= held[1]  # the second row is still thinking
-    assert slots.answering.tolist() == [True, False]
-
-
 def test_h2o_scores_move_with_their_tokens() -> None:
     """After a pruning, each column still has the attention that its own token received."""
     model, ids = tiny(), ragged(1)["input_ids"]
@@ -374,135 +236,6 @@ def test_beams_and_assisted_decoding_are_refused() -> None:
     cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))
     with pytest.raises(UserError, match="can't be cropped"):
         model.generate(**inputs, past_key_values=cache, max_new_tokens=9, prompt_lookup_num_tokens=3, do_sample=False)
-
-
-# Scores worked out by hand
-
-
-def view(**given) -> CacheView:
-    """One row and one head of four columns, unless given; `queries` and `keys` as nested lists of D numbers."""
-    keys = torch.tensor(given.pop("keys", [[0.0]] * 4))[None, None]
-    n = keys.shape[2]
-    queries = given.pop("queries", None)
-    facts = {
-        "layer": 0,
-        "keys": keys,
-        "values": keys,
-        "queries": None if queries is None else torch.tensor(queries)[None],  # heads × w × D
-        "accumulated": None,
-        "scaling": 1.0,
-        "positions": torch.arange(n)[None, None],
-        "padding": torch.zeros(1, 1, n, dtype=torch.bool),
-        "ids": torch.full((1, 1, n), 9),
-        "features": None,
-        "seen_tokens": n,
-        "seeds": torch.zeros(1, dtype=torch.long),
-    }
-    return CacheView(**facts | given)
-
-
-LOG2 = math.log(2.0)
-
-
-def test_recent_queries_attend_as_worked_out_by_hand() -> None:
-    # Keys of 0, log 2, 0, log 2 and queries of 1: weights of 1, 2, 1, 2 among the columns that a query may see.
-    attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0], [1.0]]]).attention()
-    assert attention.shape == (1, 1, 1, 2, 4)
-    assert attention[0, 0, 0].tolist() == [
-        pytest.approx([1 / 4, 2 / 4, 1 / 4, 0]),  # the query of position 2
-        pytest.approx([1 / 6, 2 / 6, 1 / 6, 2 / 6]),
-    ]
-    padded = torch.tensor([[[True, False, False, False]]])
-    attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]]], padding=padded, scaling=2.0).attention()
-    assert attention.flatten().tolist() == pytest.approx([0, 4 / 9, 1 / 9, 4 / 9])
-
-
-def test_snapkv_averages_attention_over_queries_heads_and_neighbours() -> None:
-    # Two query heads, one of which attends evenly; by head, then by query: position 2, position 3.
-    given = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0], [1.0]], [[0.0], [0.0]]])
-    received = [
-        (1 / 4 + 1 / 6 + 1 / 3 + 1 / 4) / 4,
-        (2 / 4 + 2 / 6 + 1 / 3 + 1 / 4) / 4,
-        (1 / 4 + 1 / 6 + 1 / 3 + 1 / 4) / 4,
-        (0 + 2 / 6 + 0 + 1 / 4) / 4,
-    ]
-    assert Snapkv(queries=2, pool=1).score(given).flatten().tolist() == pytest.approx(received)
-    a, b, c, d = received
-    pooled = [(a + b) / 2, (a + b + c) / 3, (b + c + d) / 3, (c + d) / 2]  # the ends have one neighbour
-    assert Snapkv(queries=2, pool=3).score(given).flatten().tolist() == pytest.approx(pooled)
-
-
-def test_last_query_is_the_attention_of_the_last_query() -> None:
-    given = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]], [[0.0]]])
-    expected = [(1 / 6 + 1 / 4) / 2, (2 / 6 + 1 / 4) / 2, (1 / 6 + 1 / 4) / 2, (2 / 6 + 1 / 4) / 2]
-    assert LastQuery().score(given).flatten().tolist() == pytest.approx(expected)
-
-
-def test_sepllm_evicts_the_oldest_but_separators_last() -> None:
-    given = view(ids=torch.tensor([[[3, 9, 9, 3, 9]]]), keys=[[0.0]] * 5, seen_tokens=20)
-    given = dataclasses.replace(given, positions=torch.tensor([[[0, 4, 9, 12, 19]]]))
-    assert Sepllm((3,)).score(given).flatten().tolist() == [20, 4, 9, 32, 19]
-    # Even the oldest separator scores above the newest other token.
-    assert Sepllm((3, 9)).score(given).flatten().tolist() == [20, 24, 29, 32, 39]
-
-
-def test_rkv_spares_the_newest_of_near_duplicates() -> None:
-    # Columns 0, 1 and 3 have the same key; column 2 is orthogonal to them.
-    given = view(keys=[[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], queries=[[[0.0, 0.0]]])
-    # Cosines to 0, 1 and 3 are 1, but each key's newest near-duplicate (3; for 3 itself, 1) isn't counted.
-    similar = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).float().mean(0)
-    redundancy = similar.softmax(0)
-    assert Rkv(weight=0.0, pool=1).score(given).flatten().tolist() == pytest.approx((-redundancy).tolist())
-    score = Rkv(weight=0.25, pool=1).score(given).flatten().tolist()
-    assert score == pytest.approx((0.25 / 4 - 0.75 * redundancy).tolist())  # the query attends evenly
-    # Below the threshold nothing is a near-duplicate, and all similarities count.
-    assert Rkv(weight=0.0, pool=1, alike=1.5).score(given).flatten().tolist() == pytest.approx(
-        (-torch.tensor([2 / 4, 2 / 4, 0, 2 / 4]).softmax(0)).tolist()
-    )
-
-
-def test_rkv_takes_the_largest_attention_of_a_group_and_of_neighbours() -> None:
-    given = view(keys=[[0.0], [LOG2], [0.0], [0.0]], queries=[[[1.0]], [[0.0]]])
-    # Heads attend (1, 2, 1, 1) / 5 and evenly: the larger are 1/4, 2/5, 1/4, 1/4.
-    assert Rkv(weight=1.0, pool=1).score(given).flatten().tolist() == pytest.approx([0.25, 0.4, 0.25, 0.25])
-    assert Rkv(weight=1.0, pool=3).score(given).flatten().tolist() == pytest.approx([0.4, 0.4, 0.4, 0.25])
-
-
-def test_streaming_h2o_and_full() -> None:
-    accumulated = torch.tensor([[[3.0, 1.0, 2.0, 0.5]]])
-    assert Streaming().score(view()).flatten().tolist() == [0, 1, 2, 3]
-    assert H2o().score(view(accumulated=accumulated)).tolist() == accumulated.tolist()
-    assert Full().score(view()).flatten().tolist() == [0] * 4
-
-
-def test_random_draws_by_seed_and_position() -> None:
-    def scores(policy=Random(), **given) -> list[float]:  # noqa: B008
-        return policy.score(view(keys=[[0.0]] * 50, **given)).flatten().tolist()
-
-    assert scores() == scores()
-    assert len(set(scores())) == 50
-    assert scores(seeds=torch.ones(1, dtype=torch.long)) != scores()
-    assert scores(Random(seed=1)) != scores()
-    assert scores(layer=1) != scores()
-    shifted = scores(positions=torch.arange(1, 51)[None, None])
-    assert shifted[:-1] == scores()[1:]  # a token keeps its score when columns move
-
-
-@pytest.mark.parametrize(
-    ("budget", "length", "protected", "kept"),
-    [
-        (CacheBudget(100, 20, 0.5), 99, 10, None),  # not full yet
-        (CacheBudget(100, 20, 0.5), 100, 10, 10 + 35),  # half of the 70 that may be evicted
-        (CacheBudget(100, 20, 0.5), 120, 10, 10 + 45),
-        (CacheBudget(100, 20, 0.33), 100, 0, 26),  # 26.4, rounded down
-        (CacheBudget(100, 20, 1.0), 100, 10, 80),
-        (CacheBudget(100, 20), 100, 10, None),  # at its budget, which it may hold
-        (CacheBudget(100, 20), 101, 10, 80),
-        (CacheBudget(100, 20), 101, 90, 90),  # more are protected than fit
-    ],
-)
-def test_how_many_are_kept(budget, length, protected, kept) -> None:
-    assert budget.kept(length, protected) == kept
 
 
 def test_a_pruning_keeps_the_highest_scores_and_the_window() -> None:

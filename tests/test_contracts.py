@@ -34,8 +34,8 @@ def stand_in(kind: str, name: str, folder: Path, serve: Callable[..., Any]) -> l
     """Settings under which a plugin runs here whose server or weights are elsewhere."""
     if kind == "models":
         return [f"url={serve().url}"]
+    from reward_cases import CASES, RlhflowCase
     from safetensors.torch import save_file
-    from test_rewards import CASES, RlhflowCase
     from torch import randn
 
     CASES.get(name, RlhflowCase)(folder)

@@ -1,4 +1,4 @@
-"""Figures of chosen traces and picked answers, against counting by hand, SciPy and the intervals of other figures."""
+"""Figures of chosen traces, against counting by hand, SciPy and the intervals of other figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ import pytest
 from scipy import stats
 
 from ponder.core import MethodUse, Outcome, UserError
-from ponder.figures import published
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
 from ponder.report.page import draw_figure
-from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.frontier import accuracy_difference, fraction, variants
-from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
 
@@ -75,75 +72,6 @@ def pile(gain=1.5, rewards=("pocket-m",), **more):
             found += student("reward", number, skill + gain * k / len(rewards), rng, reward=reward, **more)
     found += student("longest", 100, -0.7, rng, **more)
     return found + student("all", 4000, 1.0, rng, **more)
-
-
-def test_pass_at_n_counts_every_set_of_n() -> None:
-    rng = np.random.default_rng(1)
-    samples = rng.random((40, 7)) < rng.random((40, 1))
-    for n in range(1, 8):
-        counted = [np.mean([any(s) for s in itertools.combinations(row, n)]) for row in samples.tolist()]
-        assert pass_by_problem(np.full(40, 7), samples.sum(axis=1), n) == pytest.approx(counted)
-
-
-@pytest.mark.parametrize("often", [0.005, 0.5, 0.995])
-def test_one_sample_and_all_samples_have_the_interval_of_accuracy(often: float) -> None:
-    rng = np.random.default_rng(2)
-    samples = rng.random((30, 6)) < (often if often != 0.5 else rng.random((30, 1)))
-    tried, right = np.full(30, 6), samples.sum(axis=1)
-    one, every = pass_at(tried, right, 1), pass_at(tried, right, 6)
-    for found, same in (
-        (one, accuracy(samples.ravel(), np.repeat(np.arange(30), 6))),
-        (every, accuracy(samples.any(axis=1), np.arange(30))),
-    ):
-        assert (found.value, found.low, found.high) == pytest.approx((same.value, same.low, same.high))
-    assert (one.attempts, one.problems) == (180, 30)
-
-
-def test_certainty_is_never_claimed_and_problems_with_too_few_samples_are_left_out() -> None:
-    always = pass_at(np.full(20, 8), np.full(20, 8), 4)
-    assert (always.value, always.high) == (1.0, 1.0)
-    assert 0.8 < always.low < 0.9
-    # One problem that rarely fails shows little of how samples hang together: two sets of four a problem, if at all.
-    rarely = pass_at(np.full(20, 8), np.array([4] + [8] * 19), 4)
-    assert rarely.value == pytest.approx(1 - 1 / 70 / 20)
-    assert (rarely.low, rarely.high) == pytest.approx(wilson(rarely.value, 20 + 20 * 1 / 6, 0.95))
-    assert pass_at(np.array([8]), np.array([3]), 2).low == 0.0
-    assert math.isnan(pass_at(np.array([3, 3]), np.array([1, 1]), 4).value)
-    some = pass_at(np.array([4, 4, 3]), np.array([1, 0, 3]), 4)
-    assert (some.value, some.problems, some.attempts) == (0.5, 2, 8)
-
-
-@pytest.mark.parametrize("n", [1, 4, 16])
-def test_pass_at_n_covers(n: int) -> None:
-    rng = np.random.default_rng(n)
-    truth = float((1 - (1 - rng.beta(0.8, 0.7, 200_000)) ** n).mean())
-    hits = 0
-    for _ in range(400):
-        found = pass_at(np.full(30, 16), rng.binomial(16, rng.beta(0.8, 0.7, 30)), n)
-        hits += found.low <= truth <= found.high
-    assert 0.92 <= hits / 400 <= 0.99
-
-
-def test_the_ends_of_a_closed_gap_are_where_a_t_test_gives_up() -> None:
-    rng = np.random.default_rng(4)
-    one = rng.random(40)
-    best = 1 - (1 - one) ** 4
-    picked = (rng.random(40) < 0.5 * (one + best)).astype(float)
-    found = gap_closed(one, picked, best)
-    assert found.value == pytest.approx((picked - one).mean() / (best - one).mean())
-    assert found.low < found.value < found.high
-    gained, gap = np.append(picked - one, [1, -1]), np.append(best - one, [0, 0])
-    for end in (found.low, found.high):
-        assert abs(stats.ttest_1samp(gained - end * gap, 0).statistic) == pytest.approx(stats.t.ppf(0.975, 39))
-    twice = gap_closed(one, 2 * best - one, best)
-    assert twice.value == pytest.approx(2.0)
-
-
-def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
-    one = np.array([0.5, 0.5, 1.0, 0.0])
-    assert math.isnan(gap_closed(one, one, one).value)
-    unsure = gap_closed(one, one, one + np.array([0.1, 0.0, 0.0, 0.0]))
-    assert (unsure.value, unsure.low, unsure.high) == (0.0, -math.inf, math.inf)
 
 
 def test_students_are_drawn_as_counted() -> None:
@@ -323,81 +251,6 @@ def test_without_several_sizes_there_is_one_panel() -> None:
     assert len(Selection().draw(tables).to_dict()["vconcat"][0]["hconcat"]) == 1
 
 
-def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
-    """Answers that one of n independent samples gives: the best if any is right, a majority if most are."""
-    rng = np.random.default_rng(7)
-    chance = rng.beta(0.8, 0.7, problems)
-    found = [
-        outcome(model, f"p{i}", rng.random() < p, before, sample=s, tokens=91)
-        for i, p in enumerate(chance)
-        for s in range(samples)
-    ]
-    for n, (i, p) in itertools.product(ns, enumerate(chance)):
-        right = int(rng.binomial(n, p))
-        votes = right > n / 2
-        cost = {"tokens": 100 * n - 9}
-        found.append(outcome(model, f"p{i}", votes, (*before, ("vote", {"n": n})), **cost))
-        for reward in rewards:
-            by = {"n": n, "reward": reward}
-            found.append(outcome(model, f"p{i}", right, (*before, ("best_of", {**by, "pick": "best"})), **cost))
-            weighted = votes or (right and rng.random() < 0.5)
-            found.append(outcome(model, f"p{i}", weighted, (*before, ("best_of", {**by, "pick": "vote"})), **cost))
-    return found
-
-
-def test_best_of_draws_what_was_counted() -> None:
-    outcomes = picked()
-    found = draw_figure("best_of", BestOf(), outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
-    rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
-    assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
-    data = {v.name: v for v in variants(outcomes).variants}
-    best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
-    apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
-    assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
-    assert row["accuracy"] == pytest.approx(best.correct.mean())
-    assert row["times_tokens"] == pytest.approx(8.0)
-    assert rows["majority vote", 8]["gain"] is None
-    by_problem = data["pocket"].correct.reshape(50, 8)
-    assert [p["n"] for p in found.tables["passes"]] == [1, 2, 4, 8]
-    one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
-    assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
-    assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
-    said = found.findings
-    assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
-    assert said[0].endswith("paired by problem, for 8.0 times the tokens of one sample.")
-    assert said[2].startswith(
-        f"tents: fraction of the gap from one sample ({one:.0%}) to pass@8 ({every:.0%}) that is closed: best by"
-    )
-
-
-def test_more_samples_would_tell_more() -> None:
-    tables = BestOf().estimate(picked(samples=4))
-    assert [p["n"] for p in tables["passes"]] == [1, 2, 4]
-    closed = {(r["picker"], r["n"]): r["closed"] for r in tables["pickers"]}
-    assert closed["best by reward", 8] is None
-    assert closed["best by reward", 2] is not None
-    said = BestOf().findings(tables)[-1]
-    assert said == (
-        "tents: pass@8 can't be estimated: it needs 8 samples per problem of the model alone, and there are 4."
-    )
-
-
-def test_pickers_models_and_rewards_stand_apart() -> None:
-    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(before=[("sft", {"by": "reward", "seed": 1})])
-    trained = ("length_rl", {"n": 8, "rate": 1e-4})  # it has an n too, and picks nothing
-    outcomes += bare("pocket", samples=2, methods=[trained])
-    tables = BestOf().estimate(outcomes)
-    assert [p["panel"] for p in tables["panels"]] == ["pocket | tents", "pocket + sft by=reward seed=1 | tents"]
-    assert all(r["attempts"] == r["problems"] == 50 for r in tables["pickers"])
-    own = {r["picker"] for r in tables["pickers"] if r["panel"] == "pocket | tents"}
-    assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
-    assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
-    # Alone, a model has its pass@n.
-    alone = BestOf().estimate([o for o in outcomes if o.model == "pocket"])
-    assert (alone["pickers"], [p["n"] for p in alone["passes"]]) == ([], [1, 2, 4, 8])
-
-
 def test_published_points() -> None:
     found = draw_figure("selection", Selection(overlay="prm_selection_samples"), pile())
     rows = {(r["name"], r["samples"]): r for r in found.tables["published"]}
@@ -421,15 +274,3 @@ def _agrees(said: str, points: list[tuple[str, float]]) -> None:
         p_value = 2 * stats.norm.sf(abs(right - other) / math.sqrt(2 * pooled * (1 - pooled) / 500))
         within = f"{a} over {b} (" in said or f"{b} over {a} (" in said
         assert within == (p_value > 0.05) or 0.04 < p_value < 0.07, (a, b, p_value)
-
-
-def test_published_best_of() -> None:
-    rows = published("prm_best_of_n")
-    assert len(rows) == 48
-    assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
-    found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
-    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
-    assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
-    assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
-    assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
-    assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]

@@ -1,0 +1,102 @@
+"""The figure of picked answers draws what was counted, and published numbers beside it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from test_selection_figures import bare, outcome
+
+from ponder.figures import published
+from ponder.figures.best_of import BestOf
+from ponder.report.page import draw_figure
+from ponder.stats.frontier import accuracy_difference, variants
+
+
+def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
+    """Answers that one of n independent samples gives: the best if any is right, a majority if most are."""
+    rng = np.random.default_rng(7)
+    chance = rng.beta(0.8, 0.7, problems)
+    found = [
+        outcome(model, f"p{i}", rng.random() < p, before, sample=s, tokens=91)
+        for i, p in enumerate(chance)
+        for s in range(samples)
+    ]
+    for n, (i, p) in itertools.product(ns, enumerate(chance)):
+        right = int(rng.binomial(n, p))
+        votes = right > n / 2
+        cost = {"tokens": 100 * n - 9}
+        found.append(outcome(model, f"p{i}", votes, (*before, ("vote", {"n": n})), **cost))
+        for reward in rewards:
+            by = {"n": n, "reward": reward}
+            found.append(outcome(model, f"p{i}", right, (*before, ("best_of", {**by, "pick": "best"})), **cost))
+            weighted = votes or (right and rng.random() < 0.5)
+            found.append(outcome(model, f"p{i}", weighted, (*before, ("best_of", {**by, "pick": "vote"})), **cost))
+    return found
+
+
+def test_best_of_draws_what_was_counted() -> None:
+    outcomes = picked()
+    found = draw_figure("best_of", BestOf(), outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
+    rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
+    assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
+    data = {v.name: v for v in variants(outcomes).variants}
+    best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
+    apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
+    assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
+    assert row["accuracy"] == pytest.approx(best.correct.mean())
+    assert row["times_tokens"] == pytest.approx(8.0)
+    assert rows["majority vote", 8]["gain"] is None
+    by_problem = data["pocket"].correct.reshape(50, 8)
+    assert [p["n"] for p in found.tables["passes"]] == [1, 2, 4, 8]
+    one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
+    assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
+    assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
+    said = found.findings
+    assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
+    assert said[0].endswith("paired by problem, for 8.0 times the tokens of one sample.")
+    assert said[2].startswith(
+        f"tents: fraction of the gap from one sample ({one:.0%}) to pass@8 ({every:.0%}) that is closed: best by"
+    )
+
+
+def test_more_samples_would_tell_more() -> None:
+    tables = BestOf().estimate(picked(samples=4))
+    assert [p["n"] for p in tables["passes"]] == [1, 2, 4]
+    closed = {(r["picker"], r["n"]): r["closed"] for r in tables["pickers"]}
+    assert closed["best by reward", 8] is None
+    assert closed["best by reward", 2] is not None
+    said = BestOf().findings(tables)[-1]
+    assert said == (
+        "tents: pass@8 can't be estimated: it needs 8 samples per problem of the model alone, and there are 4."
+    )
+
+
+def test_pickers_models_and_rewards_stand_apart() -> None:
+    outcomes = picked(rewards=("pocket-s", "pocket-l")) + picked(before=[("sft", {"by": "reward", "seed": 1})])
+    trained = ("length_rl", {"n": 8, "rate": 1e-4})  # it has an n too, and picks nothing
+    outcomes += bare("pocket", samples=2, methods=[trained])
+    tables = BestOf().estimate(outcomes)
+    assert [p["panel"] for p in tables["panels"]] == ["pocket | tents", "pocket + sft by=reward seed=1 | tents"]
+    assert all(r["attempts"] == r["problems"] == 50 for r in tables["pickers"])
+    own = {r["picker"] for r in tables["pickers"] if r["panel"] == "pocket | tents"}
+    assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
+    assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+    # Alone, a model has its pass@n.
+    alone = BestOf().estimate([o for o in outcomes if o.model == "pocket"])
+    assert (alone["pickers"], [p["n"] for p in alone["passes"]]) == ([], [1, 2, 4, 8])
+
+
+def test_published_best_of() -> None:
+    rows = published("prm_best_of_n")
+    assert len(rows) == 48
+    assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
+    found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
+    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
+    assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
+    assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
+    assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
+    assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]

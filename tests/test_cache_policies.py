@@ -1,0 +1,146 @@
+"""Cache policies: scores worked out by hand, and how many tokens a budget keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ponder.caches import CacheBudget, CacheView
+from ponder.caches.full import Full
+from ponder.caches.h2o import H2o
+from ponder.caches.last_query import LastQuery
+from ponder.caches.random import Random
+from ponder.caches.rkv import Rkv
+from ponder.caches.sepllm import Sepllm
+from ponder.caches.snapkv import Snapkv
+from ponder.caches.streaming import Streaming
+
+
+def view(**given) -> CacheView:
+    """One row and one head of four columns, unless given; `queries` and `keys` as nested lists of D numbers."""
+    keys = torch.tensor(given.pop("keys", [[0.0]] * 4))[None, None]
+    n = keys.shape[2]
+    queries = given.pop("queries", None)
+    facts = {
+        "layer": 0,
+        "keys": keys,
+        "values": keys,
+        "queries": None if queries is None else torch.tensor(queries)[None],  # heads × w × D
+        "accumulated": None,
+        "scaling": 1.0,
+        "positions": torch.arange(n)[None, None],
+        "padding": torch.zeros(1, 1, n, dtype=torch.bool),
+        "ids": torch.full((1, 1, n), 9),
+        "features": None,
+        "seen_tokens": n,
+        "seeds": torch.zeros(1, dtype=torch.long),
+    }
+    return CacheView(**facts | given)
+
+
+LOG2 = math.log(2.0)
+
+
+def test_recent_queries_attend_as_worked_out_by_hand() -> None:
+    # Keys of 0, log 2, 0, log 2 and queries of 1: weights of 1, 2, 1, 2 among the columns that a query may see.
+    attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0], [1.0]]]).attention()
+    assert attention.shape == (1, 1, 1, 2, 4)
+    assert attention[0, 0, 0].tolist() == [
+        pytest.approx([1 / 4, 2 / 4, 1 / 4, 0]),  # the query of position 2
+        pytest.approx([1 / 6, 2 / 6, 1 / 6, 2 / 6]),
+    ]
+    padded = torch.tensor([[[True, False, False, False]]])
+    attention = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]]], padding=padded, scaling=2.0).attention()
+    assert attention.flatten().tolist() == pytest.approx([0, 4 / 9, 1 / 9, 4 / 9])
+
+
+def test_snapkv_averages_attention_over_queries_heads_and_neighbours() -> None:
+    # Two query heads, one of which attends evenly; by head, then by query: position 2, position 3.
+    given = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0], [1.0]], [[0.0], [0.0]]])
+    received = [
+        (1 / 4 + 1 / 6 + 1 / 3 + 1 / 4) / 4,
+        (2 / 4 + 2 / 6 + 1 / 3 + 1 / 4) / 4,
+        (1 / 4 + 1 / 6 + 1 / 3 + 1 / 4) / 4,
+        (0 + 2 / 6 + 0 + 1 / 4) / 4,
+    ]
+    assert Snapkv(queries=2, pool=1).score(given).flatten().tolist() == pytest.approx(received)
+    a, b, c, d = received
+    pooled = [(a + b) / 2, (a + b + c) / 3, (b + c + d) / 3, (c + d) / 2]  # the ends have one neighbour
+    assert Snapkv(queries=2, pool=3).score(given).flatten().tolist() == pytest.approx(pooled)
+
+
+def test_last_query_is_the_attention_of_the_last_query() -> None:
+    given = view(keys=[[0.0], [LOG2], [0.0], [LOG2]], queries=[[[1.0]], [[0.0]]])
+    expected = [(1 / 6 + 1 / 4) / 2, (2 / 6 + 1 / 4) / 2, (1 / 6 + 1 / 4) / 2, (2 / 6 + 1 / 4) / 2]
+    assert LastQuery().score(given).flatten().tolist() == pytest.approx(expected)
+
+
+def test_sepllm_evicts_the_oldest_but_separators_last() -> None:
+    given = view(ids=torch.tensor([[[3, 9, 9, 3, 9]]]), keys=[[0.0]] * 5, seen_tokens=20)
+    given = dataclasses.replace(given, positions=torch.tensor([[[0, 4, 9, 12, 19]]]))
+    assert Sepllm((3,)).score(given).flatten().tolist() == [20, 4, 9, 32, 19]
+    # Even the oldest separator scores above the newest other token.
+    assert Sepllm((3, 9)).score(given).flatten().tolist() == [20, 24, 29, 32, 39]
+
+
+def test_rkv_spares_the_newest_of_near_duplicates() -> None:
+    # Columns 0, 1 and 3 have the same key; column 2 is orthogonal to them.
+    given = view(keys=[[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], queries=[[[0.0, 0.0]]])
+    # Cosines to 0, 1 and 3 are 1, but each key's newest near-duplicate (3; for 3 itself, 1) isn't counted.
+    similar = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).float().mean(0)
+    redundancy = similar.softmax(0)
+    assert Rkv(weight=0.0, pool=1).score(given).flatten().tolist() == pytest.approx((-redundancy).tolist())
+    score = Rkv(weight=0.25, pool=1).score(given).flatten().tolist()
+    assert score == pytest.approx((0.25 / 4 - 0.75 * redundancy).tolist())  # the query attends evenly
+    # Below the threshold nothing is a near-duplicate, and all similarities count.
+    assert Rkv(weight=0.0, pool=1, alike=1.5).score(given).flatten().tolist() == pytest.approx(
+        (-torch.tensor([2 / 4, 2 / 4, 0, 2 / 4]).softmax(0)).tolist()
+    )
+
+
+def test_rkv_takes_the_largest_attention_of_a_group_and_of_neighbours() -> None:
+    given = view(keys=[[0.0], [LOG2], [0.0], [0.0]], queries=[[[1.0]], [[0.0]]])
+    # Heads attend (1, 2, 1, 1) / 5 and evenly: the larger are 1/4, 2/5, 1/4, 1/4.
+    assert Rkv(weight=1.0, pool=1).score(given).flatten().tolist() == pytest.approx([0.25, 0.4, 0.25, 0.25])
+    assert Rkv(weight=1.0, pool=3).score(given).flatten().tolist() == pytest.approx([0.4, 0.4, 0.4, 0.25])
+
+
+def test_streaming_h2o_and_full() -> None:
+    accumulated = torch.tensor([[[3.0, 1.0, 2.0, 0.5]]])
+    assert Streaming().score(view()).flatten().tolist() == [0, 1, 2, 3]
+    assert H2o().score(view(accumulated=accumulated)).tolist() == accumulated.tolist()
+    assert Full().score(view()).flatten().tolist() == [0] * 4
+
+
+def test_random_draws_by_seed_and_position() -> None:
+    def scores(policy=Random(), **given) -> list[float]:  # noqa: B008
+        return policy.score(view(keys=[[0.0]] * 50, **given)).flatten().tolist()
+
+    assert scores() == scores()
+    assert len(set(scores())) == 50
+    assert scores(seeds=torch.ones(1, dtype=torch.long)) != scores()
+    assert scores(Random(seed=1)) != scores()
+    assert scores(layer=1) != scores()
+    shifted = scores(positions=torch.arange(1, 51)[None, None])
+    assert shifted[:-1] == scores()[1:]  # a token keeps its score when columns move
+
+
+@pytest.mark.parametrize(
+    ("budget", "length", "protected", "kept"),
+    [
+        (CacheBudget(100, 20, 0.5), 99, 10, None),  # not full yet
+        (CacheBudget(100, 20, 0.5), 100, 10, 10 + 35),  # half of the 70 that may be evicted
+        (CacheBudget(100, 20, 0.5), 120, 10, 10 + 45),
+        (CacheBudget(100, 20, 0.33), 100, 0, 26),  # 26.4, rounded down
+        (CacheBudget(100, 20, 1.0), 100, 10, 80),
+        (CacheBudget(100, 20), 100, 10, None),  # at its budget, which it may hold
+        (CacheBudget(100, 20), 101, 10, 80),
+        (CacheBudget(100, 20), 101, 90, 90),  # more are protected than fit
+    ],
+)
+def test_how_many_are_kept(budget, length, protected, kept) -> None:
+    assert budget.kept(length, protected) == kept

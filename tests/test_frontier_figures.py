@@ -1,0 +1,144 @@
+"""The figures of the frontier and of budgets: what is drawn and said, and names that keep off each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_frontier import MADE_UP, attempts
+
+from ponder.core import UserError
+from ponder.figures import published
+from ponder.figures._labels import LETTER, LINE, Frame, place_labels
+from ponder.figures.budget import Budget
+from ponder.figures.frontier import Frontier
+from ponder.report.page import draw_figure
+
+
+def test_the_frontier_is_drawn_and_said() -> None:
+    outcomes = attempts()
+    figure = Frontier()
+    found = draw_figure("frontier", figure, outcomes)
+    assert found.chart.png.startswith(b"\x89PNG")
+    assert [p["panel"] for p in found.tables["panels"]] == ["execution", "tents"]
+    rows = [r for r in found.tables["variants"] if r["panel"] == "tents"]
+    assert [r["variant"] for r in rows] == list(MADE_UP)
+    dpo = next(r for r in rows if r["variant"] == "pocket + dpo")
+    own = [o for o in outcomes if o.task == "tents" and o.model.startswith("pocket + dpo")]
+    assert dpo["tokens"] == pytest.approx(np.mean([o.thinking_tokens + o.answer_tokens for o in own]))
+    assert dpo["accuracy"] == pytest.approx(np.mean([o.correct for o in own]))
+    assert (dpo["seeds"], dpo["attempts"], dpo["problems"], dpo["made_tokens"]) == (3, 240, 80, 3e6)
+    assert len([s for s in found.tables["seeds"] if s["panel"] == "tents"]) == 10
+    assert dpo["difference"] == pytest.approx(dpo["accuracy"] - rows[0]["accuracy"])
+    said = [s for s in found.findings if s.startswith("tents: ")]
+    chances = {r["variant"].removeprefix("pocket + "): r["frontier_chance"] for r in rows}
+    perhaps = ", ".join(f"{name} ({c:.0%})" for name, c in chances.items() if 0.05 < c < 0.95)
+    assert said[0] == f"tents: on the frontier: perhaps {perhaps}."
+    assert any(
+        "sft raises tokens by" in s and "it never repays the 1,500,000 tokens it cost to make; one training seed" in s
+        for s in said
+    )
+    assert any(
+        s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s for s in said
+    )
+
+
+def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
+    outcomes = attempts(tasks=("tents",))
+    tables = Frontier(reference="pocket").estimate(outcomes)
+    backwards = Frontier(reference="pocket").estimate(outcomes[::-1])
+    assert sorted(map(str, backwards["variants"])) == sorted(map(str, tables["variants"]))
+    fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.model])["variants"]
+    for row in fewer:
+        [same] = (r for r in tables["variants"] if r["variant"] == row["variant"])
+        for name in set(row) - {"frontier_chance", "on_frontier"}:
+            assert row[name] == (pytest.approx(same[name]) if isinstance(row[name], float) else same[name])
+
+
+def test_panels_by_size_and_the_reference() -> None:
+    outcomes = attempts(problems=5)
+    tables = Frontier(by="size", reference="pocket + dpo").estimate(outcomes)
+    assert [p["panel"] for p in tables["panels"]] == ["execution 8", "execution 16", "tents 8", "tents 16"]
+    assert [r["variant"] for r in tables["variants"] if r["verdict"] is None] == ["pocket + dpo"] * 4
+    with pytest.raises(UserError, match=r"the reference `pocket \+ dop`") as error:
+        Frontier(reference="pocket + dop").estimate(outcomes)
+    assert error.value.hint == "did you mean `pocket + dpo`?"
+    with pytest.raises(UserError, match="`tents_effort` has no tokens and accuracy by model"):
+        Frontier(overlay="tents_effort").estimate(outcomes)
+    with pytest.raises(UserError, match="margin"):
+        Frontier(margin=5)
+
+
+def test_published_points() -> None:
+    found = draw_figure("frontier", Frontier(overlay="long2short"), attempts(tasks=("tents",)))
+    rows = {(r["benchmark"], r["model"]): r for r in found.tables["published"]}
+    assert len(rows) == len(published("long2short")) == 20
+    assert rows["MATH500", "k1.5-shortest"]["aes"] == pytest.approx(676 / 1320 - 5 * 5.9 / 94.1)
+    assert rows["MATH500", "k1.5-short w/ rl"]["aes"] == pytest.approx(123 / 1320 + 3 * 0.5 / 94.1)
+    assert rows["AIME2024", "Claude 3.5"]["tokens_per_right"] == pytest.approx(629 / 0.16)
+    assert not rows["AIME2024", "k1.5-short w/ merge"]["on_frontier"]
+    assert len(found.chart.spec["vconcat"]) == 2
+    said = next(s for s in found.findings if s.startswith("AIME2024"))
+    assert "chance on 30 problems: k1.5-shortest (−37.4), gpt-4-0513 (−54.0)" in said
+    for (benchmark, _), row in rows.items():
+        if row["difference"]:
+            n, long = (500, 0.941) if benchmark == "MATH500" else (30, 0.633)
+            pooled = (long + row["accuracy"]) / 2
+            p_value = 2 * stats.norm.sf(abs(row["difference"]) / math.sqrt(2 * pooled * (1 - pooled) / n))
+            if not 0.04 < p_value < 0.07:  # where two good tests may disagree
+                assert (row["difference_high"] < 0 or row["difference_low"] > 0) == (p_value < 0.05)
+
+
+def test_budgets_are_drawn_and_said() -> None:
+    found = draw_figure("budget", Budget(), attempts())
+    assert found.chart.png.startswith(b"\x89PNG")
+    areas = {r["variant"]: r for r in found.tables["variants"] if r["panel"] == "tents"}
+    most = found.tables["panels"][1]["most"]
+    line = [
+        (b["budget"], b["accuracy"])
+        for b in found.tables["budgets"]
+        if (b["panel"], b["variant"]) == ("tents", "pocket")
+    ]
+    area = sum((after[0] - before[0]) * before[1] for before, after in itertools.pairwise(line)) / most
+    assert area == pytest.approx(areas["pocket"]["auc"], abs=1e-9)  # 80 attempts: no step is passed over
+    gain = areas["pocket + length_rl"]
+    assert gain["auc_gain"] == pytest.approx(gain["auc"] - areas["pocket"]["auc"])
+    assert any(
+        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ") for s in found.findings
+    )
+    assert any(
+        "above pocket on average over budgets, beyond chance: " in s and "length_rl by +" in s for s in found.findings
+    )
+    said = next(s for s in found.findings if s.startswith("tents: above pocket on average"))
+    for row in areas.values():
+        if row["auc_gain"] is not None:
+            assert (f"{row['label']} by +" in said) == (row["auc_gain_low"] > 0)
+    assert any(r["auc_gain"] and r["auc_gain"] > 0 >= r["auc_gain_low"] for r in areas.values())
+    capped = Budget(most=50, scale="linear")
+    tables = capped.estimate(attempts())
+    assert max(b["budget"] for b in tables["budgets"]) == 50
+    capped.draw(tables).to_dict()
+
+
+def test_names_keep_off_each_other_and_off_dots() -> None:
+    rng = np.random.default_rng(8)
+    frame = Frame((0.0, 1000.0), (0.0, 1.0), 430, 300)
+    points = [
+        {"label": f"variant number {i}", "tokens": t, "accuracy": a}
+        for i, (t, a) in enumerate(
+            zip(rng.uniform(300, 500, 8).tolist(), rng.uniform(0.4, 0.8, 8).tolist(), strict=True)
+        )
+    ]
+    boxes, dots = [], [frame.pixel(p["tokens"], p["accuracy"]) for p in points]
+    for p in place_labels(points, frame, []):
+        x, y = frame.pixel(p["text_x"], p["text_y"])
+        width = LETTER * len(p["label"])
+        left = x - {"left": 0, "center": width / 2, "right": width}[p["align"]]
+        boxes.append((left, y - LINE / 2, left + width, y + LINE / 2))
+    assert all(left >= 0 and top >= 0 and right <= 430 and bottom <= 300 for left, top, right, bottom in boxes)
+    for (a, b), (c, d) in itertools.combinations(((box[:2], box[2:]) for box in boxes), 2):
+        assert b[0] <= c[0] or d[0] <= a[0] or b[1] <= c[1] or d[1] <= a[1]
+    assert not any(left < x < right and top < y < bottom for left, top, right, bottom in boxes for x, y in dots)

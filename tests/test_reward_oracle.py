@@ -1,0 +1,92 @@
+"""The oracle scores by a trace's labels or by the codec it names, which finds the first wrong step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+pytest.importorskip("torch")
+
+from msgspec import to_builtins
+from reward_cases import TRACES
+
+from ponder.core import Request, Scores, Steps
+from ponder.models.pocket import CODECS
+from ponder.models.pocket.codec import ANSWER
+from ponder.recipes.faults import traces
+from ponder.rewards.oracle import Oracle
+from ponder.tasks.execution import Execution
+from ponder.tasks.tents import Tents
+
+
+def test_the_oracle_takes_the_labels_of_a_trace() -> None:
+    def known(**facts) -> Scores:
+        return Oracle().score([Steps("t", "q", ("a", "b"), ("c",), facts)])[0]
+
+    assert known(labels=[True, 0.5, 0]).steps == (1.0, 0.5, 0.0)
+    assert known(label=1).steps == (1.0, 0.0, 0.0)
+    assert known(label=-1, correct=True) == Scores((1.0, 1.0, 1.0), 1.0, 2.0)
+    assert known().why == "it has no labels"
+    assert known(labels=["good"] * 3).total is None
+    assert known(labels=[1, 1]).why == "the reward returned 2 scores for 3 steps"
+    assert Oracle(tells=lambda trace: [0.25] * 3).score([TRACES[0]])[0].total == 0.25
+
+
+def right_steps(codec, request: Request) -> list[str]:
+    """The pocket model's thinking without an error."""
+    said = codec.lesson(request).said
+    return codec.split(" ".join(said[: said.index(ANSWER)]))
+
+
+def test_a_codec_finds_the_first_wrong_step() -> None:
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(6, seed=4))
+    right = right_steps(codec, request)
+    assert len(right) == 7
+    assert codec.sound(request, right) == [True] * 7
+    assert codec.sound(request, right[:4]) == [True] * 4
+    assert codec.sound(request, [*right, right[-1]]) == [True] * 7 + [False]
+    wrong = [*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:]]
+    assert codec.sound(request, wrong) == [True] * 3 + [False] * 4
+    again = [*wrong, f"<again> {right[0]}", *right[1:]]
+    assert codec.sound(request, again) == [True] * 3 + [False] * 4 + [True] * 7
+
+
+def test_the_oracle_asks_the_codec_that_a_trace_names() -> None:
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(6, seed=4))
+    right = right_steps(codec, request)
+    wrong = (*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:])
+    facts = {"codec": "pocket", "task": "execution", "problem": to_builtins(request.problem)}
+    trace = Steps("t", "q", wrong, (task.solve(request.problem),), facts)
+    assert Oracle().score([trace])[0].steps == (1.0,) * 3 + (0.0,) * 4 + (1.0,)
+    assert Oracle(of="thinking").score([trace])[0].steps == (1.0,) * 3 + (0.0,) * 4
+    assert Oracle(of="answer").score([trace])[0].steps == (1.0,)
+    missaid = dataclasses.replace(trace, answer=("<answer>123456</answer>",))
+    assert Oracle(of="answer").score([missaid])[0].steps == (0.0,)
+    # Traces from before they named their codec: not scored, and the key is named.
+    del facts["codec"]
+    assert Oracle().score([dataclasses.replace(trace, facts=facts)])[0] == Scores(
+        why="no labels, and no key `codec` to check it with"
+    )
+    unknown = dataclasses.replace(trace, facts={**facts, "codec": "endpoint"})  # a model without a codec
+    assert Oracle().score([unknown])[0].why == "it has no labels"
+
+
+def test_injected_errors_are_those_that_the_codec_finds() -> None:
+    for trace in itertools.islice(traces(3), 40):
+        found = dataclasses.replace(trace, facts={k: v for k, v in trace.facts.items() if k != "labels"})
+        assert Oracle().score([found])[0].steps == tuple(map(float, trace.facts["labels"]))
+
+
+def test_a_codec_checks_tents() -> None:
+    task, codec = Tents(), CODECS["tents"]
+    request = Request.first_turn(task, task.problem(16, seed=1))
+    right = right_steps(codec, request)
+    assert len(right) > 10
+    assert codec.sound(request, right) == [True] * len(right)
+    at = next(n for n, step in enumerate(right) if step.endswith("A"))
+    wrong = [*right[:at], right[at][:-1] + ".", *right[at + 1 :]]
+    assert codec.sound(request, wrong)[at - 1 : at + 2] == [True, False, False]
