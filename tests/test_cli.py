@@ -325,3 +325,10 @@ def test_progress_line() -> None:
     for part in ("50/200", "5/s", "0:30 left", "1.23M tokens", "right 40", "wrong 5", "truncated 3", "failed 2"):
         assert part in text
     assert short(999) == "999"
+
+
+def test_the_next_command_is_about_the_same_study_and_store(ponder) -> None:
+    settings = ["--set", "problems=1", "--set", "task.size=[16, 20]", "--store", "mine.db"]
+    ended = ponder("run", "effort", *settings)
+    assert ended.exit_code == 0
+    assert "next: ponder report effort --set problems=1 --set 'task.size=[16, 20]' --store mine.db" in ended.stderr

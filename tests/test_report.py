@@ -188,9 +188,10 @@ def test_a_report_needs_an_answer(write, ponder) -> None:
     ponder("run", "e.toml")
     done = ponder("report", "e.toml")
     assert done.exit_code == 2
-    assert "e has no answers yet in" in done.stderr
-    assert "hint: ponder run e" in done.stderr
+    assert "ponder.db has no answers to e with these settings" in done.stderr
     assert not Path("reports").exists()
+    assert ponder("export", "s.toml").exit_code == 2  # never run
+    assert not Path("s.csv").exists()
 
 
 def test_altair_knows_the_renderer() -> None:

@@ -164,7 +164,7 @@ def test_an_endpoint_that_is_down_stops_the_run(write, ponder) -> None:
     assert result.exit_code == 2
     assert "attempts failed: no connection" in result.stderr
     assert {o.status for o in outcomes("s.toml")} == {"failed"}
-    assert "has no answers yet" in ponder("report", "s.toml").stderr
+    assert "has no answers to" in ponder("report", "s.toml").stderr
 
 
 def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> None:
