@@ -39,7 +39,7 @@ def test_certainty_is_never_claimed_and_problems_with_too_few_samples_are_left_o
     always = pass_at(np.full(20, 8), np.full(20, 8), 4)
     assert (always.value, always.high) == (1.0, 1.0)
     assert 0.8 < always.low < 0.9
-    # One problem that rarely fails shows little of how samples hang together: two sets of four a problem, if at all.
+    # One problem that rarely fails shows little of how samples are correlated: two sets of four per problem, if at all.
     rarely = pass_at(np.full(20, 8), np.array([4] + [8] * 19), 4)
     assert rarely.value == pytest.approx(1 - 1 / 70 / 20)
     assert (rarely.low, rarely.high) == pytest.approx(wilson(rarely.value, 20 + 20 * 1 / 6, 0.95))

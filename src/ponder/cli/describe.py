@@ -54,6 +54,9 @@ def find(name: str) -> tuple[str, type[Any]]:
     if kinds:
         hint = " or ".join(f"{kind}/{rest}" for kind in kinds)
         raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
+    renamed = next((kind for kind, old in plugins.RENAMED if old == rest and wanted in ("", kind)), None)
+    if renamed:
+        raise plugins.unknown(renamed, rest)
     known = {*built_in(), *(n for kind in plugins.KINDS for n in plugins.names(kind))}
     raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(rest, known))
 

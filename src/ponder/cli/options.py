@@ -90,7 +90,7 @@ class Verbs(click.Group):
         except UserError as error:
             click.echo(str(error), err=True)
             ctx.exit(2)
-        except BrokenPipeError:  # whoever read our output has left
+        except BrokenPipeError:  # the reader of our output has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
 
