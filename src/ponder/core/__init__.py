@@ -39,20 +39,23 @@ from ponder.core.nouns import (
     Records,
     Remember,
     Request,
+    Retry,
     Role,
     Scores,
     Source,
+    Spend,
     Status,
     Steps,
     Tables,
     TokenTrace,
+    TurnLimit,
 )
 from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
 
 __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
     "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "Outcome", "Part",
-    "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Reward", "Role", "Scores",
-    "Source", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "UserError", "Wrapped",
-    "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
+    "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward", "Role",
+    "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "TurnLimit",
+    "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
 ]  # fmt: skip

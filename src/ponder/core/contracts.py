@@ -28,7 +28,9 @@ from ponder.core.nouns import (
     Progress,
     Request,
     Source,
+    Spend,
     Tables,
+    TurnLimit,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Task(Plugin, ABC):
 
     version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
     default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
+    slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
 
     @abstractmethod
     def problem(self, size: int, seed: int) -> Problem:
@@ -199,7 +202,7 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
-    prices: Prices | None = not_in_key(None)  # { input = …, output = … } per million tokens
+    prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
 
     @abstractmethod
     async def complete(self, request: Request) -> Completion:
@@ -208,9 +211,30 @@ class Model(Plugin, ABC):
     def check(self, task: Task, size: int) -> None:
         """Raise `UserError` for a task or size that the model can't answer, before a run starts."""
 
+    def ready(self) -> None:
+        """Raise `UserError` for what is missing on this machine, such as the variable that holds an API key.
+
+        Called before a run and by `ponder plan`; a report needs no key.
+        """
+
+    async def probe(self) -> None:
+        """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
+
+    def server(self) -> str:
+        """What it waits for. Models that wait for different servers run at the same time, others one by one.
+
+        "" is this machine.
+        """
+        return ""
+
     def max_tokens(self) -> int | None:
         """The most completion tokens of one reply; None if there is no limit."""
         return None
+
+    def turn_limit(self, prompt_tokens: int, budget: int | None = None) -> Spend | None:
+        """The most that one call may take; None if its reply has no limit."""
+        budgets = [b for b in (self.max_tokens(), budget) if b is not None]
+        return Spend(prompt_tokens, min(budgets), calls=1) if budgets else None
 
     def at_temperature(self, temperature: float) -> Model:  # noqa: ARG002 for subclasses
         """The same model, sampled at a temperature."""
@@ -273,6 +297,12 @@ class Wrapped(Model):
     def max_tokens(self) -> int | None:
         return self.inner.max_tokens()
 
+    def server(self) -> str:
+        return self.inner.server()
+
+    async def probe(self) -> None:
+        await self.inner.probe()
+
     def made(self, task: Task) -> Mapping[str, float]:
         return self.inner.made(task)
 
@@ -303,6 +333,17 @@ class Method(Plugin, ABC):
     @abstractmethod
     def apply(self, model: Model) -> Model:
         """The resulting model."""
+
+    def turn_limit(self, inner: TurnLimit) -> TurnLimit:
+        """The most that one turn of the resulting model may take, given that of the model it is applied to.
+
+        A method that asks more than once per turn, or with another prompt or budget, says so here: `ponder plan` and
+        the study's caps depend on it.
+        """
+        return inner
+
+    def ready(self) -> None:
+        """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""

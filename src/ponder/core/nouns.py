@@ -7,7 +7,7 @@ and return `Estimate`: a value with its interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,8 @@ Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]  # what a figure is drawn from: named tables of plain values
 Progress: TypeAlias = dict[str, Any]  # one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
+# The most that one turn may take, from its prompt tokens and the budget of its reply; None if there is no limit.
+TurnLimit: TypeAlias = "Callable[[int, int | None], Spend | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Bill:
     answer_tokens: int = 0
     seconds: float = 0.0
     counted_by: CountedBy = "server"
+    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
@@ -74,11 +77,30 @@ class Bill:
             self.answer_tokens + other.answer_tokens,
             self.seconds + other.seconds,
             weakest,
+            self.cached_tokens + other.cached_tokens,
         )
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
+
+
+class Spend(NamedTuple):
+    """Tokens that have been spent or may be, without texts: an upper limit, a forecast, or a sum of bills."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0  # thinking and answer
+    calls: int = 0
+
+    def plus(self, other: Spend) -> Spend:
+        return Spend(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, n: int) -> Spend:
+        return Spend(*(a * n for a in self))
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True)
@@ -87,10 +109,18 @@ class Prices:
 
     input: float
     output: float
+    cached_input: float | None = None  # prompt tokens from the server's cache; default: as `input`
+    currency: str = "USD"
 
     def cost(self, bill: Bill) -> float:
+        cached = min(bill.cached_tokens, bill.prompt_tokens) if self.cached_input is not None else 0
         completion = bill.thinking_tokens + bill.answer_tokens
-        return (bill.prompt_tokens * self.input + completion * self.output) / 1e6
+        prompt = (bill.prompt_tokens - cached) * self.input + cached * (self.cached_input or 0.0)
+        return (prompt + completion * self.output) / 1e6
+
+    def most(self, spend: Spend) -> float:
+        """The cost of these tokens if none of them is cached."""
+        return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +135,19 @@ class Completion:
     tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
 
 
+class Retry(NamedTuple):
+    """A try that gave no answer and will be repeated."""
+
+    kind: Literal["rate limit", "timeout", "error"]
+    why: str  # as the user may see it: no secrets
+    billed: bool  # whether the server may have billed it: a timeout or a cut reply, not a refusal
+    wait: float = 0.0  # seconds until the next try
+
+
+def _ignore(request: Request, retry: Retry) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model: the messages, and the problem behind them for models that render their own prompt."""
@@ -116,6 +159,13 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
+    # A model calls this before it repeats a try. Raises `ModelFailure` if the study's cap leaves no room for another.
+    on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
+
+    @property
+    def prompt_limit(self) -> int:
+        """The most tokens that its messages can have: a tokenizer makes at most one per byte, and a template some."""
+        return sum(len(m.content.encode("utf-8", "replace")) + 16 for m in self.messages) + 64
 
     @classmethod
     def first_turn(cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None) -> Request:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ponder.core.contracts import Plugin
 from ponder.core.errors import UserError
-from ponder.core.nouns import Part, Progress, Scores, Steps, TokenTrace
+from ponder.core.nouns import Part, Progress, Scores, Spend, Steps, TokenTrace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,6 +133,13 @@ class Reward(Plugin, ABC):
         one = {"min": min(steps), "last": steps[-1], "product": math.prod(steps), "mean": math.fsum(steps) / len(steps)}
         total = one[self.aggregate] + self.alpha * (rated.trajectory or 0.0)
         return dataclasses.replace(rated, total=total)
+
+    def limit(self, tokens: int) -> Spend:
+        """The most that scoring a trace of so many tokens may take, as its scores' bills count it."""
+        return Spend(tokens)
+
+    def ready(self) -> None:
+        """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
     def parameters(self) -> int | None:
         """The number of its weights; None if it has none or they aren't local."""

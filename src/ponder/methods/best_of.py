@@ -14,7 +14,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ponder.core import Bill, Completion, Method, Model, Request, Reward, Scores, UserError, Wrapped, seed_from
+from ponder.core import (
+    Bill,
+    Completion,
+    Method,
+    Model,
+    Request,
+    Reward,
+    Scores,
+    Spend,
+    TurnLimit,
+    UserError,
+    Wrapped,
+    seed_from,
+)
 from ponder.traces import steps, trace_of
 
 
@@ -34,6 +47,17 @@ class BestOf(Method):
 
     def title(self) -> str:
         return f"{self.pick} of n by {self.reward.title()}"
+
+    def turn_limit(self, inner: TurnLimit) -> TurnLimit:
+        def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
+            if (one := inner(prompt_tokens, budget)) is None:
+                return None
+            return one.plus(self.reward.limit(one.tokens)).times(self.n)
+
+        return limit
+
+    def ready(self) -> None:
+        self.reward.ready()
 
     def apply(self, model: Model) -> Model:
         return _Picking(model, self)

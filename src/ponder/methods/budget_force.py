@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ponder.core import Completion, Message, Method, Model, Request, UserError, Wrapped
+from ponder.core import Completion, Message, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped
 
 DEMAND = "Stop thinking. Give your final answer now, in the form that was asked for, and nothing else."
 
@@ -26,6 +26,19 @@ class BudgetForce(Method):
         if self.think < 1 or self.answer < 1:
             raise UserError("think and answer are numbers of tokens, at least 1", hint="think = 4096")
 
+    def turn_limit(self, inner: TurnLimit) -> TurnLimit:
+        def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
+            first, second = self._within(budget)
+            thinking = inner(prompt_tokens, first)
+            answer = inner(prompt_tokens + first + len(DEMAND), second)
+            return thinking.plus(answer) if thinking and answer else None
+
+        return limit
+
+    def _within(self, budget: int | None) -> tuple[int, int]:
+        """The budgets of the two calls, where another method has set one for both."""
+        return (self.think, self.answer) if budget is None else (min(self.think, budget), min(self.answer, budget))
+
     def apply(self, model: Model) -> Model:
         return _Forced(model, self)
 
@@ -36,11 +49,12 @@ class _Forced(Wrapped):
         self._method = method
 
     async def complete(self, request: Request) -> Completion:
-        first = await self.inner.complete(replace(request, budget=self._method.think))
+        think, answer = self._method._within(request.budget)
+        first = await self.inner.complete(replace(request, budget=think))
         if first.stop == "end":
             return first
         so_far = Message("assistant", (first.thinking + "\n" + first.answer).strip())
         messages = (*request.messages, so_far, Message("user", DEMAND))
-        second = await self.inner.complete(replace(request, messages=messages, budget=self._method.answer))
+        second = await self.inner.complete(replace(request, messages=messages, budget=answer))
         thinking = "\n".join(t for t in (first.thinking, first.answer, second.thinking) if t)
         return Completion(thinking, second.answer, second.stop, first.bill + second.bill)

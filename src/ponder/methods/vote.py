@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ponder.core import Completion, Method, Model, Request, UserError, Wrapped, seed_from
+from ponder.core import Completion, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped, seed_from
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Vote(Method):
     def __post_init__(self) -> None:
         if self.n < 1:
             raise UserError(f"n is a number of samples, at least 1, not {self.n}")
+
+    def turn_limit(self, inner: TurnLimit) -> TurnLimit:
+        def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
+            return one.times(self.n) if (one := inner(prompt_tokens, budget)) else None
+
+        return limit
 
     def apply(self, model: Model) -> Model:
         return _Voting(model, self.n)

@@ -30,6 +30,7 @@ from ponder.core import (
     Request,
     Reward,
     Scores,
+    Spend,
     Steps,
     Task,
     UserError,
@@ -80,6 +81,15 @@ class Judge(Reward):
 
     def title(self) -> str:
         return f"{self._judge.title()} as judge"
+
+    def limit(self, tokens: int) -> Spend:
+        # Each request repeats the rubric and, after the first, a part of the steps before.
+        requests = 1 + int(tokens / (self.window * (1 - self.context)))
+        one = self._judge.turn_limit(min(tokens, self.window) + len(RUBRIC)) or Spend(self.window, self.window, 1)
+        return one.times(requests)
+
+    def ready(self) -> None:
+        self._judge.ready()
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
         return asyncio.run(self._rate(traces))
