@@ -2,6 +2,10 @@
 
 Tests wait for what it has seen, not for seconds: `hold_after=100` answers a hundred requests and keeps the others
 waiting, `GET /wait?held=4` returns once four are waiting, and `GET /release` lets them go.
+
+`lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal distribution, capped by the
+request's budget; with `seconds_per_token` long replies take longer than short ones. `GET /state` tells what the server
+has billed (`billed_tokens`): every request that it didn't refuse, whether or not its answer arrived.
 """
 
 from __future__ import annotations
@@ -15,30 +19,57 @@ import sys
 from ast import literal_eval
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from aiohttp import web
 
 Faults = dict[str, Any]
+REFUSALS = ("429", "500")  # faults before the model has read the request, so that nothing is billed
 
 
-def reply(answer: str, *, thinking: str = "", usage: bool = True, **more: Any) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer}
+class Length(NamedTuple):
+    """The tokens of one exchange."""
+
+    prompt: int = 40
+    thinking: int = 100
+    answer: int = 20
+    cut: bool = False  # whether the budget ended it
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.thinking + self.answer
+
+
+def length_of(body: dict[str, Any], lengths: dict[str, float] | None) -> Length:
+    """What a request takes. It is drawn from the request alone, so that order, repeats and faults don't change it."""
+    if lengths is None:
+        return Length()
+    prompt = sum(len(m["content"]) // 4 + 4 for m in body["messages"])
+    drawn = random.Random(json.dumps([body["messages"], body.get("seed")]))
+    wanted = max(10, round(drawn.lognormvariate(math.log(lengths["median"]), lengths["sigma"])))
+    budget = body.get("max_tokens", body.get("max_completion_tokens", math.inf))
+    if wanted > budget:
+        return Length(prompt, budget, 0, cut=True)
+    return Length(prompt, wanted - 10, 10)
+
+
+def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more: Any) -> dict[str, Any]:  # noqa: B008
+    message: dict[str, Any] = {"role": "assistant", "content": "" if length.cut else answer}
     if thinking:
         message["reasoning_content"] = thinking
-    counts = {
-        "prompt_tokens": 40,
-        "completion_tokens": 120,
-        "total_tokens": 160,
-        "completion_tokens_details": {"reasoning_tokens": 100},
-    }
+    stop = "length" if length.cut else "stop"
     return {
         "id": "chatcmpl-7f3a9c1e5b2d4860",
         "object": "chat.completion",
         "created": 1_763_200_000,
         "model": "served",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None, **more}],
-        **({"usage": counts} if usage else {}),
+        "choices": [{"index": 0, "message": message, "finish_reason": stop, "logprobs": None, **more}],
+        "usage": {
+            "prompt_tokens": length.prompt,
+            "completion_tokens": length.thinking + length.answer,
+            "total_tokens": length.tokens,
+            "completion_tokens_details": {"reasoning_tokens": length.thinking},
+        },
         "system_fingerprint": "fp_8802369eaa",
     }
 
@@ -95,19 +126,22 @@ class Server:
         if len(self.bodies) < 100:
             self.bodies.append(body | {"authorization": request.headers.get("Authorization")})
         if self.counts["requests"] <= self.faults.get("ignore_first", 0):
-            await asyncio.Event().wait()
+            await self.count(billed=1, billed_tokens=length_of(body, self.faults.get("lengths")).tokens)
+            await self.ignored()
         if together := self.faults.get("together"):  # answers none until so many are in flight
             await self.until(most_in_flight=together)
         if status := self.faults.get("always"):
             return web.Response(status=status, text=self.faults.get("text", "no"))
         if self.counts["requests"] <= self.faults.get("busy_first", 0):
             return self.fault("429", request)
-        draw = self.random.random()
-        for fault in ("429", "500", "drop", "malformed"):
-            draw -= self.faults.get(fault, 0.0)
-            if draw < 0:
-                await self.count(**{fault: 1})
-                return self.fault(fault, request)
+        length = length_of(body, self.faults.get("lengths"))
+        fault = self.drawn_fault()
+        if fault not in REFUSALS:
+            await self.count(billed=1, billed_tokens=length.tokens)
+        if fault:
+            await self.count(**{fault: 1})
+            return await self.ignored() if fault == "ignore" else self.fault(fault, request)
+        await asyncio.sleep(self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer))
         if self.counts["admitted"] >= self.faults.get("hold_after", math.inf) and not self.released:
             await self.count(held=1)
             async with self.changed:
@@ -117,7 +151,22 @@ class Server:
         await self.count(answered=1)
         if "raw_file" in self.faults:
             return web.Response(body=self.raw, content_type="application/json")
-        return web.json_response(reply(solved(body["messages"]), thinking=self.faults.get("thinking", "adding up")))
+        thinking = self.faults.get("thinking", "adding up")
+        return web.json_response(reply(solved(body["messages"]), thinking=thinking, length=length))
+
+    def drawn_fault(self) -> str:
+        """Which fault this request meets, if any; each of them is a fraction of the requests."""
+        draw = self.random.random()
+        for fault in ("429", "500", "drop", "malformed", "ignore"):
+            draw -= self.faults.get(fault, 0.0)
+            if draw < 0:
+                return fault
+        return ""
+
+    async def ignored(self) -> NoReturn:
+        """Never answer; the request ends when the client closes the connection."""
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
 
     def fault(self, fault: str, request: web.Request) -> web.StreamResponse:
         if fault == "429":
@@ -130,6 +179,13 @@ class Server:
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The model list; the fault `models` is the status with which it is refused instead."""
+        self.counts["listed"] += 1
+        if status := self.faults.get("models"):
+            return web.Response(status=status, text="no")
+        return web.json_response({"object": "list", "data": [{"id": "served", "object": "model"}]})
 
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
@@ -151,6 +207,7 @@ async def serve(faults: Faults) -> None:
     server = Server(faults)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
+    app.router.add_get("/v1/models", server.models)
     for page in (server.state, server.wait, server.release):
         app.router.add_get(f"/{page.__name__}", page)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
