@@ -14,8 +14,8 @@ from ponder.cli import describe
 from ponder.cli.options import watch
 from ponder.core import plugins
 from ponder.runner.progress import line, short
-from ponder.runner.run import Tally
 from ponder.runner.study import Study, built_in
+from ponder.runner.tally import Tally
 
 VERBS = [
     "list",

@@ -14,9 +14,10 @@ import pytest
 from ponder.core import Bill
 from ponder.runner import progress
 from ponder.runner.plan import Forecast, plan
-from ponder.runner.run import Tally, run
+from ponder.runner.run import run
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 
 def study_of(task: dict[str, Any], **model: Any) -> Study:

@@ -21,9 +21,10 @@ import pytest
 from ponder.core import Attempt, Bill, Completion, Outcome, UserError
 from ponder.runner import schema
 from ponder.runner.plan import plan
-from ponder.runner.run import Tally, grade_again, run
+from ponder.runner.run import grade_again, run
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
 FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}
@@ -152,6 +153,7 @@ def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
 import os, signal, sqlite3
 from pathlib import Path
 from ponder.runner.store import Store
+from ponder.runner.tally import Tally
 class Killed(sqlite3.Connection):
     def executescript(self, script):
         self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))

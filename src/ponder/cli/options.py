@@ -130,7 +130,7 @@ def resumable() -> Iterator[None]:
 def watch(reports: Iterable[Progress], *, as_json: bool = False) -> None:
     """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout."""
     from ponder.runner import progress
-    from ponder.runner.run import Tally
+    from ponder.runner.tally import Tally
 
     with resumable():
         waiting = iter(reports)

@@ -133,6 +133,7 @@ class Completion:
     bill: Bill
     measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
     tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
+    note: str = ""  # why there is no answer, if the server says so: empty reply, content filter, refusal; never stored
 
 
 class Retry(NamedTuple):
