@@ -55,7 +55,7 @@ def _run(study: Study, store: Path, grace: float | None = None) -> Tally:
     from ponder.runner.tally import Tally
 
     async def stoppable() -> Stop:
-        stop = Stop(GRACE if grace is None else grace)
+        stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
         with stop.on_signals():
             await run(study, opened, tally, stop)
         return stop

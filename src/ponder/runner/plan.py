@@ -157,7 +157,7 @@ def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Mone
         # Of one attempt nothing is known about the spread: it may be as large as the value.
         spread = near.variance if near.answered > 1 else float(mean.tokens) ** 2
         variance += row.attempts * (1 + row.attempts / near.answered) * spread
-    low = max(0.0, tokens - 2 * math.sqrt(variance)) / max(1, tokens)
+    low = math.exp(-2 * math.sqrt(variance) / max(1, tokens))  # two standard errors, on a log scale
     answered = sum(row.answered for row in rows)
     basis = f"{answered:,} stored" + ("" if len(known) == len(rows) else ", also for other sizes")
     return Money(round(low * tokens), low * cost), Money(tokens, cost), basis

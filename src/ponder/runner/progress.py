@@ -26,7 +26,7 @@ def shown(tally: Tally) -> Iterator[None]:
 
     def redraw() -> None:
         while not ended.wait(0.2 if live else 10):
-            _write(tally, live=live)
+            write(tally)
 
     thread = threading.Thread(target=redraw, daemon=True)
     thread.start()
@@ -35,13 +35,14 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        _write(tally, live=live)
+        write(tally)
         if live:
             sys.stderr.write("\n")
 
 
-def _write(tally: Tally, *, live: bool) -> None:
-    if live:
+def write(tally: Tally) -> None:
+    """Write the line now."""
+    if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         sys.stderr.write(f"\r{line(tally, width - 1)}\x1b[K")
     else:

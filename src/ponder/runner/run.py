@@ -144,6 +144,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
                 run.store.record_made(cell, model.made(cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs)), _Failures(model.concurrency)
             await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
+            await run.writer.flush()  # a search decides by what is stored
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:

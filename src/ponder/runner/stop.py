@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 GRACE = 30.0  # seconds
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -18,8 +18,9 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 class Stop:
     """Whether a run has been asked to stop, and why."""
 
-    def __init__(self, grace: float = GRACE) -> None:
+    def __init__(self, grace: float = GRACE, tell: Callable[[], object] = bool) -> None:
         self.grace = grace
+        self._tell = tell  # called when the first signal arrives
         self.asked = False
         self.error: Exception | None = None  # the error that stops the run
         self.signal: int | None = None  # the signal that stops it
@@ -34,8 +35,10 @@ class Stop:
     def _on_signal(self, number: int) -> None:
         if self.signal is not None:
             self._now.set()
-        self.signal = self.signal or number
+            return
+        self.signal = number
         self.ask()
+        self._tell()
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:

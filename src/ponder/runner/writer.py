@@ -26,8 +26,8 @@ class Writer:
     def __init__(self, store: Store, run: int, spent: Callable[[], tuple[int, float, int]]) -> None:
         self._store, self._run, self._spent = store, run, spent
         self._batch: list[Done] = []
-        self._arrived, self._room = asyncio.Event(), asyncio.Event()
-        self._ended = False
+        self._arrived, self._changed = asyncio.Event(), asyncio.Event()
+        self._writing = self._ended = False
 
     async def __aenter__(self) -> Self:
         self._work = asyncio.create_task(self._write())
@@ -41,11 +41,19 @@ class Writer:
     async def put(self, done: Done) -> None:
         self._batch.append(done)
         self._arrived.set()
-        while len(self._batch) >= MOST and not self._work.done():
-            self._room.clear()
-            await self._room.wait()
+        if len(self._batch) >= MOST:
+            await self._until(lambda: len(self._batch) < MOST)
         if self._work.done():
             await self._work  # raises the error that ended it, such as a full disk
+
+    async def flush(self) -> None:
+        """Wait until everything is stored."""
+        await self._until(lambda: not self._batch and not self._writing)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition() and not self._work.done():
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _write(self) -> None:
         synced = monotonic()
@@ -54,15 +62,16 @@ class Writer:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._arrived.wait(), SYNC_SECONDS)
                 self._arrived.clear()
-                batch, self._batch = self._batch, []
-                self._room.set()
+                batch, self._batch, self._writing = self._batch, [], True
                 sync = self._ended or monotonic() - synced >= SYNC_SECONDS
                 await asyncio.to_thread(self._commit, batch, sync)
                 synced = monotonic() if sync else synced
+                self._writing = False
+                self._changed.set()
                 if not self._ended:
                     await asyncio.sleep(PAUSE)
         finally:
-            self._room.set()
+            self._changed.set()
 
     def _commit(self, batch: list[Done], sync: bool) -> None:
         if batch or sync:
