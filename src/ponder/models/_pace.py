@@ -18,7 +18,7 @@ from ponder.core import Bill
 
 MINUTE = 60.0
 BURST = 5.0  # seconds' worth that may start at once when a run begins
-LONG_REPLY = 8192  # tokens of a reply, as long as neither a budget nor another reply tells more
+LONG_REPLY = 8192  # tokens reserved for a reply without a budget, unless a longer one was seen
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Pace:
                 self._next = max(self._next, _now()) + MINUTE / self._requests
             if not self._limit:
                 return None
-            most = prompt + (budget or self._longest or LONG_REPLY)
+            most = prompt + (budget or max(self._longest, LONG_REPLY))
             while (wait := self._wait(most, self._limit)) > 0:
                 self._settled.clear()
                 with suppress(TimeoutError):
