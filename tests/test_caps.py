@@ -209,6 +209,7 @@ class Spender:
                 await self.pause()
                 self.billed += self.random.choice([0, 60, 100])
                 self.ledger.lose(claim, Spend(10, 90, 1))
+                self.ledger.check_room()
             await self.pause()
             bill = Bill(10, self.random.randint(0, 80), 10)
             self.billed += bill.tokens

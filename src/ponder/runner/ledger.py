@@ -157,11 +157,14 @@ class Ledger:
         claim.calling = False
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
-        """A try gave no answer and may have been billed. Raises `ModelFailure` if there is no room to repeat it."""
+        """A try gave no answer and may have been billed."""
         gone = most(call, claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
+
+    def check_room(self) -> None:
+        """Raise `ModelFailure` if what is in progress no longer fits, because tries were lost."""
         if self.limited and not self._under(self._outstanding):
-            self.refused = self.refused or gone
+            self.refused = self.refused or self._outstanding
             raise ModelFailure("no answer, and the study's cap leaves no room for another try")
 
     def close(self, claim: Claim, kind: Hashable = None, *, complete: bool = False) -> None:

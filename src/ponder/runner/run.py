@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -139,7 +139,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
                 model = await stack.enter_async_context(await _made(asked[0], run))
-                await model.probe()
+                await model.reach()
             for cell in asked:
                 run.store.record_made(cell, model.made(cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs)), _Failures(model.concurrency)
@@ -309,6 +309,8 @@ async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Cla
         run.tally.retried(retry)
         if retry.billed:
             run.ledger.lose(claim, model_limit(asked.prompt_limit, asked.budget))
+        if retry.wait:
+            run.ledger.check_room()
 
     model_limit = cell.model.turn_limit
     bill: Bill | None = None
@@ -317,8 +319,7 @@ async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Cla
         bill = completion.bill
         return completion
     except asyncio.CancelledError:
-        with suppress(ModelFailure):  # it was sent, so it may be billed
-            run.ledger.lose(claim, limit)
+        run.ledger.lose(claim, limit)  # it was sent, so it may be billed
         raise
     finally:
         run.ledger.settle(claim, bill)
