@@ -97,9 +97,10 @@ def test_conversations_are_finished_rather_than_begun(serve, write, ponder) -> N
 def test_calls_that_time_out_count_as_spent(serve, write, ponder) -> None:
     served = serve(**LONG_TAILED, ignore=0.3)
     write("s.toml", study_for(served, 80_000, concurrency=32, model="timeout = 0.5\nretries = 3"))
-    tally = summary(ponder("run", "s.toml", "--json"))
-    state = served.state()
+    result = ponder("run", "s.toml", "--json")
+    tally, state = summary(result), served.state()
     assert tally["lost_tokens"] > 0
+    assert f"{tally['lost_calls']} calls without an answer may have been billed: up to" in result.stderr
     assert tally["retries"]["timeout"] > 0
     assert state["billed_tokens"] <= tally["tokens"] <= 80_000
 

@@ -93,8 +93,10 @@ def troubles(tally: Tally) -> str:
             lines.append(f"{ending} {n:,}: {printable(why) or 'no reason given'}")
         if (rest := len(reasons) - MAX_REASONS) > 0:
             lines.append(f"{ending}: {count(rest, 'other reason')}")
-    if lost := tally.ledger.lost.tokens:
-        lines.append(f"calls without an answer may have been billed: up to {short(lost)} tokens, counted as spent")
+    if calls := tally.ledger.lost_calls:
+        tokens = tally.ledger.lost.tokens
+        counted = f"up to {short(tokens)} tokens, counted as spent" if tokens else "how much, only the server knows"
+        lines.append(f"{count(calls, 'call')} without an answer may have been billed: {counted}")
     return "\n".join(lines)
 
 

@@ -73,6 +73,7 @@ class Ledger:
     before: Money = NOTHING  # what earlier runs of the study spent, if they count
     spent: Money = NOTHING  # by this run, `lost` included
     lost: Money = NOTHING  # by tries without an answer that may have been billed, at most
+    lost_calls: int = 0
     held: Money = NOTHING  # the calls in progress, at most
     refused: Money | None = None  # the first call for which there was no room
     _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
@@ -160,6 +161,7 @@ class Ledger:
         """A try gave no answer and may have been billed."""
         gone = most(call, claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
+        self.lost_calls += call.calls if call else 1
 
     def check_room(self) -> None:
         """Raise `ModelFailure` if what is in progress no longer fits, because tries were lost."""

@@ -63,7 +63,8 @@ class Tally:
     def summary(self) -> dict[str, Any]:
         """The counts as JSON."""
         counts = {ending: getattr(self, ending) for ending in ENDINGS}
-        spent = {"tokens": self.tokens, "lost_tokens": self.ledger.lost.tokens, "cost": self.cost}
+        lost = {"lost_tokens": self.ledger.lost.tokens, "lost_calls": self.ledger.lost_calls}
+        spent = {"tokens": self.tokens, **lost, "cost": self.cost}
         return {
             "planned": self.planned,
             "stored_before": self.stored_before,
