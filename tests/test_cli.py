@@ -84,7 +84,7 @@ def test_json(ponder, words) -> None:
         (["show", "oracle"], "hint: models/oracle or caches/oracle or rewards/oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
         (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),
-        (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
+        (["show", "tents", "--set", "difficulty=hard"], "there is no choice 'hard'"),
         (["plan", "efort"], "hint: did you mean `effort`?"),
         (["run", "effort", "--set", "modle.id=x"], "hint: did you mean `model`?"),
         (["regrade", "effort"], "there is no store ponder.db"),

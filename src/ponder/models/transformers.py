@@ -90,6 +90,9 @@ class Transformers(Model):
     def max_tokens(self) -> int:
         return self.budget
 
+    def measures(self) -> tuple[str, ...]:
+        return "cache_bytes", "cache_peak"
+
     def made(self, task: Task) -> dict[str, float]:
         return making_cost(self.source(task).folder)
 
