@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from ponder.core.contracts import Codec, Figure, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
 from ponder.core.scoring import LengthReward, Policy, Reward
+from ponder.core.text import plural
 
 HERE = Path(__file__).parent.parent
 EXTRAS = {  # packages that an extra installs
@@ -56,6 +57,16 @@ RENAMED = {  # former names, for the hint
     ("figures", "scaling"): "selection",
     ("figures", "reward_size"): "selection",
 }
+
+
+def kind_of(word: str) -> str | None:
+    """The kind that a word names, in the singular or plural: `cache`, `caches`, `policy`, `study`; else None."""
+    plain = word.replace("-", "_").replace(" ", "_").lower()
+    for kind, (_, noun, _) in KINDS.items():
+        nouns = [noun.replace(" ", "_"), *(["policy"] if kind == "caches" else [])]
+        if plain in (kind, kind.removesuffix("s"), *nouns, *map(plural, nouns)):
+            return kind
+    return "studies" if plain in ("study", "studies") else None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -197,7 +197,9 @@ class Study:
                 for links in chains:
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
                     parts, seedless = [base], [base]
-                    for method, (_, chosen) in zip(methods, links, strict=True):
+                    for method, (_, swept_here) in zip(methods, links, strict=True):
+                        # A method that is called by one of its settings, such as an eviction policy, says it once.
+                        chosen = {k: v for k, v in swept_here.items() if v != method.title()}
                         trains = method.training_seed() is not None
                         parts.append(_label(method.title(), chosen))
                         seedless.append(
