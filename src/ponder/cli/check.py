@@ -81,20 +81,20 @@ def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
     try:
         failures.extend(CHECKS[kind](build(kind, table, name, Path())))
     except (UserError, ModelFailure) as error:
-        not_run = str(error) + _needs_settings(plugin, table)
+        not_run = _not_run(error, plugin, table)
     except Exception as error:  # whatever a plugin raises is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
         failures.append(f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})")
     return Result(f"{plugins.KINDS[kind].noun} {name}", failures, not_run)
 
 
-def _needs_settings(plugin: type[Plugin], table: Mapping[str, Any]) -> str:
-    """What to add to the command, if the plugin was tried with an example that may not be there."""
+def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mapping[str, Any]) -> str:
+    """Why it could not be run, and the settings to give if those of its example are to blame."""
     examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
-    return "".join(
-        f"\nhint: {key} was {describe.toml(table[key])}, an example; give your own with --set {key}=…"
-        for key in examples
-    )
+    if not examples or not isinstance(error, UserError):
+        return str(error)
+    tried = ", ".join(f"{key} = {describe.toml(table[key])}" for key in examples)
+    return f"{error.what}\nhint: it was tried with {tried}; give your own: --set {examples[0]}=…"
 
 
 def _docstring(plugin: type[Plugin]) -> Iterator[str]:

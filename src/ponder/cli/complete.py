@@ -27,8 +27,9 @@ def _files(incomplete: str, ending: str) -> list[CompletionItem]:
     except OSError:
         return []
     shown = [entry for entry in entries if entry.name.startswith(part) and (part or not entry.name.startswith("."))]
-    folders = [f"{folder}{entry.name}/" for entry in shown if folder and entry.is_dir()]
-    return [CompletionItem(n) for n in (*folders, *(f"{folder}{e.name}" for e in shown if e.suffix == ending))]
+    folders = [f"{folder}{entry.name}/" for entry in shown if incomplete and entry.is_dir()]
+    files = [f"{folder}{entry.name}" for entry in shown if entry.suffix == ending and entry.is_file()]
+    return [CompletionItem(name) for name in (*folders, *files)]
 
 
 def studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -84,7 +84,7 @@ def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[A
     if kind or renamed:
         raise plugins.unknown(renamed or kind, name)
     known = {*studies, *(n for k in plugins.KINDS for n in plugins.names(k))}
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else "ponder list shows them all; a file is given as ./mine.py"
     raise UserError(f"there is no plugin{' or study' if studies else ''} `{name}`", hint=hint)
 
@@ -154,7 +154,7 @@ def _type_name(hint: Any) -> str:
     """A type as one would say what to write in a study."""
     origin, arguments = get_origin(hint), [a for a in get_args(hint) if a not in (NoneType, Ellipsis)]
     if origin is Literal:
-        return " | ".join(map(toml, arguments))
+        return " | ".join(toml(choice) for choice in arguments if choice != "")  # "" is the default: not set
     if origin in (list, tuple, Sequence) and arguments:
         return f"list of {_type_name(arguments[0])}s"
     if origin in (dict, Mapping):

@@ -63,7 +63,8 @@ STUDY = click.argument("study", callback=_remembered, shell_complete=complete.st
 
 def study_options(verb: Verb) -> Verb:
     """The argument STUDY, and the options of every verb that reads a store."""
-    store = click.option("--store", default=STORE, show_default=True, type=FILE, help="The file that holds attempts.")
+    file = click.Path(path_type=Path, dir_okay=False)
+    store = click.option("--store", default=STORE, show_default=True, type=file, help="The file that holds attempts.")
     for option in (JSON, SET_STUDY, store, STUDY):
         verb = option(verb)
     return verb
@@ -106,33 +107,37 @@ class Verbs(click.Group):
         except UserError as error:
             tell(str(_about_what_was_given(error, ctx.meta.get(GIVEN, {}))))
             ctx.exit(2)
-        except ModuleNotFoundError as error:
-            from ponder.core.plugins import not_installed
-
-            tell(str(not_installed(error, "this")))
-            ctx.exit(2)
-        except BrokenPipeError:  # the reader of our output has closed the pipe
-            sys.stderr.close()
-            ctx.exit(1)
-        except OSError as error:
-            if error.filename is None:
-                raise
-            tell(f"can't use {error.filename}: {error.strerror}")
-            ctx.exit(2)
         except KeyboardInterrupt:
             tell("interrupted")
             ctx.exit(130)
+        except BrokenPipeError:  # the reader of our output has closed the pipe
+            sys.stderr.close()
+            ctx.exit(1)
         except Exception as error:
+            if mistake := _mistake(error):
+                tell(str(mistake))
+                ctx.exit(2)
             error.add_note(
                 f"This is a bug in Ponder {__version__} or in a plugin. Please report it with the lines above."
             )
             raise
 
 
+def _mistake(error: Exception) -> UserError | None:
+    """What the user can do about an exception from deep inside: install a package, or name another file."""
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "ponder").startswith("ponder"):
+        from ponder.core.plugins import not_installed
+
+        return not_installed(error, "this")
+    if isinstance(error, OSError) and error.filename is not None:
+        return UserError(f"can't use {error.filename}: {error.strerror}")
+    return None
+
+
 def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
     """An error about a value from `--set` names the option, not the file; a command in a hint has the options given."""
     settings: Sequence[str] = given.get("settings", ())
-    where, hint = error.where, error.hint
+    where, hint = error.where.replace("--set.", "--set "), error.hint
     for path in (setting.partition("=")[0].strip() for setting in settings):
         steps = (re.escape(step) + ("" if "[" in step else r"(\[\d+\])*") for step in path.split("."))
         if re.fullmatch(".*: " + r"\.".join(steps) + r"(\[\d+\])*", where):

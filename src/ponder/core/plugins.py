@@ -126,10 +126,17 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
 
 def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:
     """The error for a package that isn't there, with the command that installs it."""
-    name = (missing.name or str(missing)).partition(".")[0]
-    extra = next((extra for extra, packages in EXTRAS.items() if name in packages), None)
-    hint = f"pip install 'ponder[{extra}]'" if extra else f"pip install {name}"
+    name = missing.name or str(missing)
+    package = name.partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    hint = f"pip install 'ponder[{extra}]'" if extra else f"pip install {package}"
     return UserError(f"{what} needs a package that isn't installed: {name}", hint=hint)
+
+
+def need(package: str, what: str) -> None:
+    """Raise `UserError` if a package isn't installed; nothing is imported."""
+    if importlib.util.find_spec(package) is None:
+        raise not_installed(ModuleNotFoundError(name=package), what)
 
 
 def codec(model: str, task: str) -> Codec | None:
@@ -142,7 +149,7 @@ def codec(model: str, task: str) -> Codec | None:
 
 def _module(kind: str, name: str, folder: Path) -> ModuleType:
     if name.endswith(".py"):
-        return _from_path((folder / name).resolve())
+        return _from_path(_existing(folder, name))
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
     for point in entry_points(group=f"ponder.{kind}", name=name):
@@ -153,15 +160,18 @@ def _module(kind: str, name: str, folder: Path) -> ModuleType:
 def source(kind: str, name: str, folder: Path) -> Path | None:
     """The file of a plugin; None if it comes from another package."""
     if name.endswith(".py"):
-        return _existing((folder / name).resolve())
+        return _existing(folder, name)
     if name not in names(kind):
         raise unknown(kind, name)
     return files(kind).get(name)
 
 
-def _existing(path: Path) -> Path:
+def _existing(folder: Path, name: str) -> Path:
+    path = (folder / name).resolve()
     if not path.is_file():
-        raise UserError(f"there is no file {path}", hint=f"`{path.name}` is looked for in {path.parent}")
+        raise UserError(
+            f"there is no file {path}", hint="" if folder == Path() else "a path is relative to the study's folder"
+        )
     return path
 
 
@@ -174,7 +184,7 @@ def unknown(kind: str, name: str) -> UserError:
 
 def _from_path(path: Path) -> ModuleType:
     """Import a file as a top-level module named like the file, once per process."""
-    spec = importlib.util.spec_from_file_location(path.stem, _existing(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     loaded = sys.modules.get(path.stem)

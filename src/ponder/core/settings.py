@@ -171,17 +171,14 @@ def _inside(tables: Sequence[dict[str, Any]], step: str, where: str) -> list[dic
     key, *indices = re.findall(r"\w+", step)
     having = [table[key] for table in tables if table.get(key)]
     if not having:
-        known = [name for table in tables for name, value in table.items() if isinstance(value, list | dict)]
-        raise UserError(
-            f"the study has no [[{key}]]" if len(tables) == 1 else f"no table has `{key}`",
-            where=where,
-            hint=plugins.nearest(key, known) if known else "",
-        )
+        known = {name for table in tables for name, value in table.items() if isinstance(value, list | dict)}
+        hint = plugins.nearest(key, known) if known else "the file must have it before --set can change it"
+        raise UserError(f"there is no `{key}` in the study to set anything in", where=where, hint=hint)
     for index in map(int, indices):
         short = [values for values in having if not isinstance(values, list) or index >= len(values)]
         if short:
             number = len(short[0]) if isinstance(short[0], list) else 1
-            raise UserError(f"the study has {number} [[{key}]], counted from 0", where=where)
+            raise UserError(f"there is no {key}[{index}]: the study has {number}, counted from 0", where=where)
         having = [values[index] for values in having]
     return list(_tables(having, key, where))
 

@@ -62,6 +62,9 @@ class Compress(Method):
     def title(self) -> str:
         return self.policy
 
+    def ready(self) -> None:
+        plugins.need("torch", f"method `{self.plugin_name()}`")
+
     def measures(self) -> tuple[str, ...]:
         return ("kl", "agrees") if self.fidelity != "no" else ()
 

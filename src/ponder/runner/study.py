@@ -197,9 +197,7 @@ class Study:
                 for links in chains:
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
                     parts, seedless = [base], [base]
-                    for method, (_, swept_here) in zip(methods, links, strict=True):
-                        # A method that is called by one of its settings, such as an eviction policy, says it once.
-                        chosen = {k: v for k, v in swept_here.items() if v != method.title()}
+                    for method, (_, chosen) in zip(methods, links, strict=True):
                         trains = method.training_seed() is not None
                         parts.append(_label(method.title(), chosen))
                         seedless.append(
@@ -247,11 +245,9 @@ def _chains(table: Table) -> Sequence[Sequence[Table]]:
 
 def _no_study(name: str, path: Path) -> UserError:
     if path.is_dir():
-        files = sorted(path.glob("*.toml"))
-        return UserError(
-            f"{name} is a folder, not a study",
-            hint=f"name a file, such as {files[0] if files else path / 'study.toml'}",
-        )
+        files = sorted(map(str, path.glob("*.toml")))
+        hint = f"it holds {', '.join(files[:5])}" if files else "ponder list studies shows the built-in ones"
+        return UserError(f"{name} is a folder, not a study", hint=hint)
     if path.suffix == ".toml":
         near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         hint = plugins.nearest(name, near) if near else "ponder list studies shows the built-in ones"
@@ -270,4 +266,5 @@ def built_in() -> dict[str, str]:
 def _label(name: str, swept: Table) -> str:
     # A plugin inside a plugin is shown by its values: { name = "qwen", size = "small" } as `qwen small`.
     shown = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
-    return name + "".join(f" {k}={v}" for k, v in shown.items())
+    # What is called by one of its settings, such as an eviction policy, says it once.
+    return name + "".join(f" {k}={v}" for k, v in shown.items() if v != name)
