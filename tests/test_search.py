@@ -70,7 +70,7 @@ def test_finds_the_critical_size(write, ponder) -> None:
 
 def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> None:
     """One attempt at a time: within a round, what is asked first may be answered last."""
-    write("s.toml", STUDY.format(critical_size=40).replace("steepness", "concurrency = 1\nsteepness"))
+    write("s.toml", STUDY.format(critical_size=40).replace("steepness", "concurrency = 1\nbudget = 8000\nsteepness"))
     ponder("run", "s.toml")
     whole = sizes_asked("s.toml")
     for file in Path().glob("ponder.db*"):

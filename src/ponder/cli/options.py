@@ -191,7 +191,7 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
     Returns whether there was anything to do.
     """
     from ponder.runner import progress
-    from ponder.runner.run import Tally
+    from ponder.runner.tally import Tally
 
     with resumable():
         waiting = iter(reports)

@@ -19,7 +19,7 @@ from ponder.core.contracts import (
     not_in_key,
     renamed,
 )
-from ponder.core.errors import EnvVar, ModelFailure, UserError, error_at
+from ponder.core.errors import ModelFailure, UserError, error_at
 from ponder.core.jsonl import lines
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (
@@ -52,6 +52,7 @@ from ponder.core.nouns import (
     TurnLimit,
 )
 from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
+from ponder.core.secrets import EnvVar
 
 __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",

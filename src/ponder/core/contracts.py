@@ -218,7 +218,7 @@ class Model(Plugin, ABC):
         Called before a run and by `ponder plan`; a report needs no key.
         """
 
-    async def probe(self) -> None:
+    async def reach(self) -> None:
         """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
 
     def measures(self) -> Collection[str]:
@@ -305,8 +305,8 @@ class Wrapped(Model):
     def server(self) -> str:
         return self.inner.server()
 
-    async def probe(self) -> None:
-        await self.inner.probe()
+    async def reach(self) -> None:
+        await self.inner.reach()
 
     def made(self, task: Task) -> Mapping[str, float]:
         return self.inner.made(task)

@@ -18,7 +18,8 @@ import msgspec
 
 from ponder.core import plugins
 from ponder.core.contracts import Plugin
-from ponder.core.errors import EnvVar, UserError, error_at
+from ponder.core.errors import UserError, error_at
+from ponder.core.secrets import EnvVar
 from ponder.core.text import plain
 
 Table: TypeAlias = Mapping[str, Any]

@@ -48,8 +48,9 @@ class Study:
     samples: int = 1  # attempts per problem
     problems: int | None = None  # problems per size; by default 20, or all of a fixed set
     seed: int = 0  # seed of the problems
-    max_tokens: int | None = None  # cap: a run stops before it spends more tokens, prompt tokens included
-    max_cost: float | None = None  # cap in money, computed from the models' `prices`
+    max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
+    max_cost: float | None = None  # cap on money, computed from the models' `prices`
+    cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
