@@ -30,6 +30,7 @@ VERBS = [
     "serve",
     "new",
     "check",
+    "completion",
 ]
 SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
 STUDY = f'problems = 3\n{SUM}[[model]]\nname = "oracle"\n[[figure]]\nname = "accuracy"\n'
@@ -79,10 +80,10 @@ def test_json(ponder, words) -> None:
         (["list", "lengths"], "hint: did you mean `length_rewards`?"),
         (["show", "tens"], "hint: did you mean `tents`?"),
         (["show", "scaling"], "hint: it is now called `selection`"),
-        (["show", "oracle"], "hint: models/oracle or caches/oracle or rewards/oracle"),
+        (["show", "oracle"], "hint: say which: model oracle, cache oracle, reward oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
         (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),
-        (["show", "tents", "--set", "difficulty=hard"], "Invalid enum value 'hard'"),
+        (["show", "tents", "--set", "difficulty=hard"], "there is no choice 'hard'"),
         (["plan", "efort"], "hint: did you mean `effort`?"),
         (["run", "effort", "--set", "modle.id=x"], "hint: did you mean `model`?"),
         (["regrade", "effort"], "there is no store ponder.db"),
@@ -270,7 +271,7 @@ class Mine(_Base):
     example: ClassVar[dict[str, Any]] = {"needed": 1.0}
     def apply(self, model): return model
 ''')
-    _, plugin = describe.find("./settings_of_all_kinds.py")
+    _, plugin = describe.find("", "./settings_of_all_kinds.py")
     rows = {row["key"]: (row["type"], row["default"], row["about"]) for row in describe.schema(plugin)}
     assert list(rows)[-1] == "inherited"
     assert rows == {

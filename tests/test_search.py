@@ -113,7 +113,7 @@ def test_open_ends(write, ponder, critical_size, ends) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('search = "max"', 'search = "min"'), "task[0].search: Invalid enum value 'min'"),
+        (('search = "max"', 'search = "min"'), "task[0].search: there is no choice 'min'"),
         (('search = "max"', 'search = "max"\nsize = 4'), "task[0].size: a search chooses its own sizes"),
         (("target = 0.5", "target = 1.5"), "task[0]: target is an accuracy from"),
         (("largest = 512", "largest = 1"), "task[0]: `largest` must be above 1, not 1"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, command, resumable, say, study_options, watch
+from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
 
 if TYPE_CHECKING:
     from ponder.runner.study import Study
@@ -112,6 +113,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
 
     No model is called.
     """
+    from ponder.core.text import count
     from ponder.runner.run import grade_again
     from ponder.runner.store import Store
     from ponder.runner.study import Study
@@ -120,7 +122,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
-    say({"changed": changed}, as_json, lambda: f"{changed:,} grades changed")
+    say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
 
 
 @click.command()
@@ -134,9 +136,12 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
 
     loaded = Study.load(study, settings)
     with Store(store) as opened:
-        files = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
-    say([str(f) for f in files], as_json, lambda: "\n".join(shown))
+    data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
+    say(data, as_json, lambda: "\n".join(shown))
+    if not covered.complete:
+        tell(f"{covered.text()}; to go on: {command('run', study, settings, store)}")
 
 
 @click.command()
@@ -149,7 +154,7 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
     show_default=True,
     help="What to write; inspect is an eval log for Inspect.",
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT]")
+@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
 def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
     """Write the attempts of STUDY to a file."""
     from ponder.report.export import write
@@ -163,7 +168,7 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 
 
 @click.command()
-@click.argument("study")
+@STUDY
 @SET_STUDY
 @JSON_LINES
 def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
@@ -175,5 +180,6 @@ def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
     from ponder.runner.prepare import prepare as prepared
     from ponder.runner.study import Study
 
-    watch(prepared(Study.load(study, settings)), as_json=as_json)
-    click.echo(f"next: {command('run', study, settings)}", err=True)
+    if not watch(prepared(Study.load(study, settings)), as_json=as_json):
+        tell(f"nothing to make: no model of {study} has methods")
+    tell(f"next: {command('run', study, settings)}")

@@ -50,5 +50,5 @@ def plain(error: msgspec.ValidationError) -> str:
         words = [_WORDS.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
         message = f"expected {' or '.join(words)}, not {_WORDS.get(found[2], found[2])}"
     elif message.startswith("Invalid enum value "):
-        message = f"there is no {message.removeprefix('Invalid enum value ')}"
+        message = f"there is no choice {message.removeprefix('Invalid enum value ')}"
     return f"{place}: {message}" if place else message
