@@ -21,6 +21,8 @@ class ChainSum(Task):
     def check_size(self, size: int) -> None:
         if size < 2:
             raise UserError(f"chain_sum adds at least 2 numbers, not {size}", hint="size = [2, 4, 8]")
+        if size > 100_000:
+            raise UserError(f"chain_sum adds at most 100,000 numbers, not {size}", hint="size = [2, 4, 8]")
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)

@@ -16,7 +16,7 @@ from pathlib import Path
 from ponder.core import Grade, Problem, Task, UserError, answers, lines
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate, possible
-from ponder.tasks.tents.puzzle import Grid, Puzzle
+from ponder.tasks.tents.puzzle import LARGEST, Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]
 
@@ -51,6 +51,8 @@ class Tents(Task):
         if self.ids:
             super().check_size(size)
             return
+        if size > LARGEST:
+            raise UserError(f"tents has at most {LARGEST:,} cells (rows × columns), not {size}", hint="size = 100")
         sides = shape(size)
         smallest = 16 if self.difficulty == "easy" else 25  # there are only ten tricky puzzles of 4×5, and few of 4×6
         if size < smallest or not sides or not possible(*sides, self.difficulty):
