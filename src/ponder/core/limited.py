@@ -38,6 +38,8 @@ class Limited:
             try:
                 reply = self._tell(arguments)
             except BaseException:  # Ctrl-C in a notebook: the reply to this call must not answer the next one
+                if self._process:
+                    self._process.kill()
                 self.close()
                 raise
             if not reply:
