@@ -86,7 +86,8 @@ ADDED = (
     Added(4, "turn", "digest", "INTEGER"),
 )
 # Before version 3, the details of `execution` had other names. Other tasks' details are not touched.
-_DETAILS = """CASE WHEN cell IN (SELECT id FROM main.cell WHERE json_extract(spec, '$.task.name') = 'execution')
+_DETAILS = """CASE WHEN cell IN (
+    SELECT id FROM main.cell WHERE json_valid(spec) AND json_extract(spec, '$.task.name') = 'execution')
     THEN replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'),
                  '"errors":', '"error_rate":')
     ELSE details END"""
@@ -148,10 +149,10 @@ def verify(what: str, row: Sequence[Any], check: int | None) -> None:
         raise ValueError(f"{what} has changed since it was written")
 
 
-def verify_attempt(row_id: int, row: Sequence[Any], check: int | None) -> None:
-    verify(f"attempt {row_id}", row, check)
+def verify_attempt(what: str, row: Sequence[Any], check: int | None) -> None:
+    verify(what, row, check)
     if check is None and not (row[3] in _STATUSES and all(map(isinstance, row, _ATTEMPT_TYPES))):
-        raise ValueError(f"attempt {row_id} can't be read")
+        raise ValueError(f"{what} can't be read")
 
 
 def verify_turn(row: Sequence[Any], check: int | None) -> None:

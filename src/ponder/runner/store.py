@@ -266,7 +266,7 @@ class Store:
                 labels = (cell.task_label, cell.model_label, cell.size)
                 model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
                 for row_id, name, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
-                    verify_attempt(row_id, row, check)
+                    verify_attempt(f"attempt {row_id}", row, check)
                     _, _, sample, status, correct, why, details, *cost, cached = row
                     known = json.loads(details) if details else {}
                     graded = (str(name), sample, status, bool(correct), why, *cost, known)
@@ -281,7 +281,7 @@ class Store:
         with self._reading():
             for row_id, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
                 *grade, problem_check, source, position, name, body = row
-                verify_attempt(row_id, grade, check)
+                verify_attempt(f"attempt {row_id}", grade, check)
                 verify(f"problem {name}", (source, position, name, body), problem_check)
                 _, _, sample, status, correct, why, details, *_ = grade
                 problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
