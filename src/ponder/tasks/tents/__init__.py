@@ -16,7 +16,7 @@ from pathlib import Path
 from ponder.core import Grade, Problem, Task, UserError, answers, lines
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate, possible
-from ponder.tasks.tents.puzzle import LARGEST, Grid, Puzzle
+from ponder.tasks.tents.puzzle import Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]
 
