@@ -95,6 +95,19 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
     return start
 
 
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that endpoints have waited between tries; here they take no time."""
+    from ponder.models import endpoint
+
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(endpoint, "sleep", sleep)
+    return waits
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in."""
