@@ -251,6 +251,11 @@ class Server:
         await self.until(**{name: int(n) for name, n in request.query.items()})
         return await self.state(request)
 
+    async def calm(self, request: web.Request) -> web.Response:
+        """No faults from now on; what a request takes stays as it is."""
+        self.faults = {name: self.faults[name] for name in ("lengths", "seconds_per_token") if name in self.faults}
+        return await self.state(request)
+
     async def release(self, request: web.Request) -> web.Response:
         """Answer what is held, and hold nothing from now on."""
         self.released = True
@@ -263,7 +268,7 @@ async def serve(faults: Faults) -> None:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_get("/v1/models", server.models)
-    for page in (server.state, server.wait, server.release):
+    for page in (server.state, server.wait, server.calm, server.release):
         app.router.add_get(f"/{page.__name__}", page)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
