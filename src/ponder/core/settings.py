@@ -120,7 +120,7 @@ def assign(content: dict[str, Any], setting: str) -> None:
         raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint="--set model.id=qwq, or --set problems=5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text  # a bare word needs no quotes on a command line
     table, _, key = path.strip().partition(".")
     if not key:
@@ -128,9 +128,9 @@ def assign(content: dict[str, Any], setting: str) -> None:
         return
     table, _, index = table.rstrip("]").partition("[")
     tables = content.get(table)
-    if not isinstance(tables, list):
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         raise UserError(f"the study has no [[{table}]]", where=f"--set {path}", hint=plugins.nearest(table, content))
-    if index and int(index) >= len(tables):
+    if index and (len(index) > 9 or int(index) >= len(tables)):
         raise UserError(f"the study has {len(tables)} [[{table}]], counted from 0", where=f"--set {path}")
     for each in [tables[int(index)]] if index else tables:
         each[key] = value
