@@ -133,15 +133,16 @@ class Completion:
     bill: Bill
     measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
     tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
+    note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
 
 
 class Retry(NamedTuple):
-    """A try that gave no answer and will be repeated."""
+    """A try that gave no answer."""
 
     kind: Literal["rate limit", "timeout", "error"]
     why: str  # as the user may see it: no secrets
     billed: bool  # whether the server may have billed it: a timeout or a cut reply, not a refusal
-    wait: float = 0.0  # seconds until the next try
+    wait: float = 0.0  # seconds until the next try; 0 if there is none
 
 
 def _ignore(request: Request, retry: Retry) -> None:
@@ -159,7 +160,8 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
-    # A model calls this before it repeats a try. Raises `ModelFailure` if the study's cap leaves no room for another.
+    # A model calls this after every try that gave no answer, the last one included, before it waits to repeat it.
+    # Raises `ModelFailure` if the study's cap leaves no room for another.
     on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
 
     @property
@@ -258,6 +260,7 @@ class Outcome(NamedTuple):
     variant: str = ""  # label of the model without training seeds: equal for all seeds of one recipe
     seeds: tuple[int, ...] = ()  # training seeds, one per method of the chain that trains
     made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
+    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
 
     def method(self, name: str) -> Mapping[str, Any] | None:
         """The settings of the last method of this name in the chain; None if there is none."""

@@ -90,6 +90,12 @@ class Transformers(Model):
     def max_tokens(self) -> int:
         return self.budget
 
+    def ready(self) -> None:
+        plugins.need("torch", f"model `{self.plugin_name()}`")
+
+    def measures(self) -> tuple[str, ...]:
+        return "cache_bytes", "cache_peak"
+
     def made(self, task: Task) -> dict[str, float]:
         return making_cost(self.source(task).folder)
 
@@ -101,8 +107,8 @@ class Transformers(Model):
         """The model plugin that ships these weights, if `id` names one."""
         if self.id == self.plugin_name() or self.id not in plugins.names("models"):
             return None
-        model: Model = plugins.load("models", self.id)()
-        return model
+        kind = plugins.load("models", self.id)
+        return kind() if "weights" in {f.name for f in fields(kind)} else None
 
     @cached_property
     def _card_name(self) -> str:

@@ -93,7 +93,7 @@ class TraceFile:
             trace = parse(msgspec.json.decode(line))
         except (ValueError, RecursionError) as error:
             if self.bad == "refuse":
-                hint = 'correct the line, or skip such lines: bad = "skip"'
+                hint = 'correct the line, or skip such lines: --bad skip (in Python bad="skip")'
                 raise UserError(str(error), where=where, hint=hint) from None
             self.skipped.append(f"{where}: {error}")
         else:

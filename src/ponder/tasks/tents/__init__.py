@@ -16,10 +16,11 @@ from pathlib import Path
 from ponder.core import Grade, Problem, Task, UserError, answers, lines
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate, possible
-from ponder.tasks.tents.puzzle import LARGEST, Grid, Puzzle
+from ponder.tasks.tents.puzzle import Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]
 
+LARGEST = 6400  # cells; such a puzzle takes 2 s to make, one of 10,000 cells 9 s, and the time grows with the cube
 PROMPT = """\
 This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. Put tents into empty \
 cells so that:
@@ -52,7 +53,8 @@ class Tents(Task):
             super().check_size(size)
             return
         if size > LARGEST:
-            raise UserError(f"tents has at most {LARGEST:,} cells (rows × columns), not {size}", hint="size = 100")
+            what = f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
+            raise UserError(what, hint="size = [16, 36, 64, 100]")
         sides = shape(size)
         smallest = 16 if self.difficulty == "easy" else 25  # there are only ten tricky puzzles of 4×5, and few of 4×6
         if size < smallest or not sides or not possible(*sides, self.difficulty):
