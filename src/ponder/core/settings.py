@@ -101,14 +101,16 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
     try:
         with error_at(where):
             return msgspec.convert(value, kind, dec_hook=special)
-    except (msgspec.ValidationError, UnicodeError) as error:  # UnicodeError: bytes of another encoding after --set
+    except UnicodeError:  # after --set
+        raise UserError("this is not UTF-8", where=where) from None
+    except msgspec.ValidationError as error:
         choices = [c for c in get_args(kind) if isinstance(c, str) and c]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(plain(error), where=where, hint=hint) from None
 
 
 def _path(folder: Path, given: Any) -> Path:
-    path = folder / given
+    path: Path = folder / given
     try:
         path.is_file()
         path.resolve()
