@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -100,6 +101,12 @@ def test_what_is_lost_after_the_reply_is_only_its_bill() -> None:
 def test_an_error_in_mid_stream_is_no_reply(trouble) -> None:
     with pytest.raises(Malformed, match="overloaded"):
         assembled(piece(content="So"), trouble, b"data: [DONE]\n\n")
+
+
+@given(st.lists(st.binary() | st.sampled_from([b"\n", b"\r\n", b"data: ", b"data: {}", b'{"choices": [{}]}', WHOLE])))
+def test_whatever_a_server_streams_is_a_reply_or_malformed(chunks) -> None:
+    with suppress(Malformed):
+        read(assembled(*chunks)[0])
 
 
 def test_garbage_in_mid_stream_is_no_reply() -> None:
