@@ -44,7 +44,9 @@ class Endpoint(Model):
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
     budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
-    headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})  # may contain $NAME
+    headers: dict[str, str] = field(
+        default_factory=dict, metadata={"not_in_key": True}
+    )  # additional ones; values may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
     concurrency: int = not_in_key(32)  # requests in progress at once
     probe: bool = not_in_key(True)  # check that the server can be reached when a run starts
