@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -18,10 +19,12 @@ from typing import Any
 import pytest
 
 from ponder.core import Attempt, Bill, Completion, Outcome, UserError
+from ponder.runner import schema
 from ponder.runner.plan import plan
-from ponder.runner.run import Tally, grade_again, run
-from ponder.runner.store import SCHEMA_VERSION, Done, Store
+from ponder.runner.run import grade_again, run
+from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
 FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}
@@ -34,6 +37,11 @@ def old(name: str) -> Study:
 
 def version_2(path: Path) -> None:
     shutil.copy(DATA / "version2.db", path)
+
+
+def version_3(path: Path) -> None:
+    """The same attempts, more samples of one study, and one interrupted conversation."""
+    shutil.copy(DATA / "version3.db", path)
 
 
 def version_1(path: Path) -> None:
@@ -80,29 +88,30 @@ def without_settings(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize(("make", "version"), [(version_2, 2), (version_1, 1)])
+@pytest.mark.parametrize(("make", "version"), [(version_3, 3), (version_2, 2), (version_1, 1)])
 def test_an_old_store_reads_the_same_and_is_not_changed_by_reading(tmp_path, make, version, name) -> None:
     make(tmp_path / "old.db")
     before = (tmp_path / "old.db").read_bytes()
     assert read(tmp_path / "old.db", name) == without_settings(exported(name, version))
-    assert plan(old(name), tmp_path / "old.db")[0].stored > 0
+    assert plan(old(name), tmp_path / "old.db").total.stored > 0
     assert (tmp_path / "old.db").read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["old.db"]
 
 
-@pytest.mark.parametrize(("make", "version"), [(version_2, 2), (version_1, 1)])
+@pytest.mark.parametrize(("make", "version"), [(version_3, 3), (version_2, 2), (version_1, 1)])
 def test_writing_upgrades_an_old_store(tmp_path, make, version) -> None:
     make(tmp_path / "old.db")
     Store(tmp_path / "old.db", lock=True).close()
-    assert version_of(tmp_path / "old.db") == SCHEMA_VERSION
+    assert version_of(tmp_path / "old.db") == schema.VERSION
     for name in STUDIES:
         for lock in (False, True):
             assert read(tmp_path / "old.db", name, lock=lock) == without_settings(exported(name, version))
 
 
+@pytest.mark.parametrize("make", [version_3, version_2])
 @pytest.mark.parametrize("name", STUDIES)
-def test_keys_of_an_old_store_are_still_valid(tmp_path, name) -> None:
-    version_2(tmp_path / "old.db")
+def test_keys_of_an_old_store_are_still_valid(tmp_path, name, make) -> None:
+    make(tmp_path / "old.db")
     tally = Tally()
     with Store(tmp_path / "old.db", lock=True) as store:
         asyncio.run(run(old(name), store, tally))
@@ -144,6 +153,7 @@ def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
 import os, signal, sqlite3
 from pathlib import Path
 from ponder.runner.store import Store
+from ponder.runner.tally import Tally
 class Killed(sqlite3.Connection):
     def executescript(self, script):
         self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -156,7 +166,7 @@ Store(Path({str(tmp_path / "old.db")!r}), lock=True)
     assert version_of(tmp_path / "old.db") == 1
     for lock in (False, True):
         assert read(tmp_path / "old.db", "conversation", lock=lock) == without_settings(exported("conversation", 1))
-    assert version_of(tmp_path / "old.db") == SCHEMA_VERSION
+    assert version_of(tmp_path / "old.db") == schema.VERSION
 
 
 @pytest.fixture
@@ -186,7 +196,7 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
     assert all(o.details["parsed"] for o in before)
     change(
         tmp_path / "s.db",
-        "UPDATE attempt SET correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
+        "UPDATE attempt SET digest = NULL, correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
     )
     with store() as opened:
         assert grade_again(study, opened) == 4
@@ -196,7 +206,9 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
 
 
 def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
-    change(tmp_path / "s.db", "UPDATE attempt SET status = 'failed', correct = 0, why = 'down' WHERE id = 1")
+    change(
+        tmp_path / "s.db", "UPDATE attempt SET digest = NULL, status = 'failed', correct = 0, why = 'down' WHERE id = 1"
+    )
     with store() as opened:
         assert grade_again(study, opened) == 0
         assert [o.why for o in opened.outcomes(study.cells) if o.status == "failed"] == ["down"]
@@ -211,8 +223,13 @@ def test_failed_and_open_attempts_are_no_answers(store, study, tmp_path) -> None
     assert right == sum(o.correct for o in outcomes if o.size == 2)
     assert bill.thinking_tokens == sum(o.thinking_tokens for o in outcomes)
     first, second = (o for o in outcomes[:2])
-    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'failed', correct = 0 WHERE id = {first.attempt}")
-    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'open', correct = 0 WHERE id = {second.attempt}")
+    change(
+        tmp_path / "s.db",
+        f"UPDATE attempt SET digest = NULL, status = 'failed', correct = 0 WHERE id = {first.attempt}",
+    )
+    change(
+        tmp_path / "s.db", f"UPDATE attempt SET digest = NULL, status = 'open', correct = 0 WHERE id = {second.attempt}"
+    )
     with store() as opened:
         left, rest = opened.spent(study.cells)
         assert left == 18
@@ -239,8 +256,10 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
     cell = study.cells[1]
     problem = next(cell.asked())
     turns = (
-        Completion("thinking …", "<answer>1</answer>", "end", Bill(1, 2, 3, 0.1234, "tokenizer"), {"cache_bytes": 7.5}),
-        Completion("", "é\u2028", "length", Bill(4, 5, 6, 2.0, "estimate")),
+        Completion(
+            "thinking …", "<answer>1</answer>", "end", Bill(1, 2, 3, 0.1234, "tokenizer", 1), {"cache_bytes": 7.5}
+        ),
+        Completion("", "é\u2028", "length", Bill(4, 5, 6, 2.0, "estimate", 3)),
     )
     attempt = Attempt(problem, 1, "truncated", False, "no number", turns, {"parsed": [1, None]})
     with Store(tmp_path / "s.db", lock=True) as store:
@@ -248,8 +267,9 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
         store.record_made(cell, {"training_tokens": 900.0})
         (done,) = store.attempts(cell)
         (outcome,) = store.outcomes([cell])
+        assert store.spent([cell]) == (1, Bill(5, 7, 9, 2.123, "server", 4))
     back = done.attempt.completions
-    assert (back[0].bill, back[1]) == (Bill(1, 2, 3, 0.123, "tokenizer"), turns[1])
+    assert (back[0].bill, back[1]) == (Bill(1, 2, 3, 0.123, "tokenizer", 1), turns[1])
     assert (back[0].thinking, back[0].answer, back[0].measures) == (
         "thinking …",
         "<answer>1</answer>",
@@ -258,6 +278,57 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
     assert (done.attempt.problem, done.attempt.details) == (problem, {"parsed": [1, None]})
     assert (outcome.prompt_tokens, outcome.thinking_tokens, outcome.answer_tokens) == (5, 7, 9)
     assert (outcome.counted_by, outcome.made) == ("estimate", {"training_tokens": 900.0})
+    assert outcome.cached_tokens == 4
+
+
+def test_an_interrupted_conversation_of_an_old_store_is_resumed(tmp_path) -> None:
+    version_3(tmp_path / "old.db")
+    wider = Study.load(str(DATA / "conversation.toml"), ["samples=3"])
+    for lock in (False, True):
+        with Store(tmp_path / "old.db", lock=lock) as store:
+            [turns] = [turns for cell in wider.cells for turns in store.begun(cell).values()]
+            assert [turn.stop for turn in turns] == ["length", "end"]
+            assert {turn.bill.cached_tokens for turn in turns} == {0}
+    tally = Tally()
+    with Store(tmp_path / "old.db", lock=True) as store:
+        asyncio.run(run(wider, store, tally))
+    assert tally.done == 1
+
+
+@pytest.mark.parametrize("make", [version_3, version_2])
+def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
+    make(tmp_path / "s.db")
+    cell = study.cells[0]
+    right = Attempt(next(cell.asked()), 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    with Store(tmp_path / "s.db") as reader:
+        assert reader.spent_by_runs("conversation") == (0, 0.0)
+    with Store(tmp_path / "s.db", lock=True) as store:
+        assert store.spent_by_runs("conversation") == (0, 0.0)
+        first, second = store.record_study(study), store.record_study(study)
+        assert first != second
+        store.add([Done(cell, 0, right)], run=first, spent=(6, 0.5, 100))
+        store.add([Done(cell, 0, right)], run=first, spent=(12, 0.75, 200))
+        assert store.spent_by_runs(study.name) == (212, 0.75)
+        store.record_spending(second, 1000, 2.0, 0)
+        assert store.spent_by_runs(study.name) == (1212, 2.75)
+        bad = Done(cell, 0, Attempt(right.problem, 1, "graded", True, "", (), {"parsed": object()}))
+        with pytest.raises(TypeError):
+            store.add([bad], run=second, spent=(9999, 9.0, 9))
+        assert store.spent_by_runs(study.name) == (1212, 2.75)
+        assert store.spent_by_runs("conversation") == (0, 0.0)
+
+
+def test_a_cell_of_a_batch_that_was_rolled_back_is_stored_by_the_next(tmp_path, study) -> None:
+    cell = study.cells[0]
+    problem = next(cell.asked())
+    bad = Attempt(problem, 0, "graded", True, "", (), {"parsed": object()})
+    good = Attempt(problem, 1, "graded", True, "", (Completion("", "1", "end", Bill()),))
+    with Store(tmp_path / "s.db", lock=True) as store:
+        with pytest.raises(TypeError):
+            store.add([Done(cell, 0, bad)])
+        store.add([Done(study.cells[1], 0, good)])  # takes the ids that were given back
+        store.add([Done(cell, 0, good)])
+        assert [len(list(store.attempts(c))) for c in study.cells] == [1, 1]
 
 
 def test_a_later_attempt_takes_the_place_of_a_failed_one(tmp_path, study) -> None:
@@ -303,8 +374,8 @@ def test_the_study_is_recorded_as_it_was_run(store, study, tmp_path) -> None:
 
 
 def test_a_store_from_a_newer_version(write, ponder) -> None:
-    with sqlite3.connect("ponder.db") as db:
-        db.execute("PRAGMA user_version = 99")
+    change("ponder.db", "PRAGMA user_version = 99")
+    change("ponder.db", f"PRAGMA application_id = {schema.APPLICATION}")
     for verb in ("run", "plan", "report"):
         result = ponder(verb, "effort")
         assert result.exit_code == 2
@@ -324,3 +395,24 @@ def test_a_store_that_cant_be_made(ponder, folder) -> None:
     result = ponder("run", "effort", "--store", "file/ponder.db")
     assert result.exit_code == 2
     assert "file/ponder.db" in result.stderr
+
+
+def test_sync_puts_the_log_on_the_disk(tmp_path, study, monkeypatch) -> None:
+    cell = study.cells[0]
+    right = Attempt(next(cell.asked()), 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file)))
+    with Store(tmp_path / "s.db", lock=True) as store:
+        store.add([Done(cell, 0, right)])
+        assert synced == []  # a commit doesn't wait for the disk
+        log = (tmp_path / "s.db-wal").stat().st_ino
+        store.sync()
+        assert synced == [tmp_path.stat().st_ino, log]  # once, the folder: the log is a new file in it
+        store.add([Done(cell, 0, right)])
+        store.sync()
+        assert synced[2:] == [log]
+    assert synced[3:] == [log]
+    with Store(tmp_path / "s.db") as reader:
+        reader.sync()
+    assert len(synced) == 4

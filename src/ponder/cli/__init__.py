@@ -34,6 +34,6 @@ for _verb in (
     *(study.plan, study.run, study.regrade, study.report, study.export, study.prepare),
     making.make,
     *(trace.score, trace.select),
-    *(plugin.serve, plugin.new, plugin.check),
+    *(plugin.serve, plugin.new, plugin.check, plugin.completion),
 ):
     main.add_command(_verb)

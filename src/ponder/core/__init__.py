@@ -11,6 +11,7 @@ from ponder.core.contracts import (
     Figure,
     Method,
     Model,
+    ModelLabel,
     Plugin,
     Task,
     TrainingProblems,
@@ -55,8 +56,9 @@ from ponder.core.secrets import EnvVar
 
 __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
-    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "Outcome", "Part",
-    "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward", "Role",
-    "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "TurnLimit",
-    "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
+    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
+    "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry",
+    "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace",
+    "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key",
+    "renamed", "seed_from",
 ]  # fmt: skip

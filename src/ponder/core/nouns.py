@@ -260,6 +260,7 @@ class Outcome(NamedTuple):
     variant: str = ""  # label of the model without training seeds: equal for all seeds of one recipe
     seeds: tuple[int, ...] = ()  # training seeds, one per method of the chain that trains
     made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
+    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
 
     def method(self, name: str) -> Mapping[str, Any] | None:
         """The settings of the last method of this name in the chain; None if there is none."""

@@ -1,16 +1,15 @@
-"""The store: attempts in an SQLite file. All of Ponder's SQL is here.
+"""The store: attempts in an SQLite file, whose tables are in `schema`.
 
 Write-ahead logging lets a report read while a run writes. Only one run writes at a time; it holds a lock on a second,
-empty SQLite file, which the kernel releases however the process ends. The caller batches attempts, and every commit is
-synchronous: what was committed survives `kill -9` and a power cut.
-
-Opened to write, an older store is upgraded in one transaction. Opened to read, it is left as it is: temporary views
-with the tables' names show its content in the current schema.
+empty SQLite file, which the kernel releases however the process ends. A commit is a write to the log: it survives
+`kill -9`. `sync` puts the log on the disk: everything committed before it survives a power cut too.
 """
+# ruff: noqa: S608 the parts of these statements are our own text
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import zlib
@@ -24,50 +23,22 @@ import msgspec
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
 from ponder.runner.cells import Cell
+from ponder.runner.schema import (
+    ATTEMPT,
+    PROBLEM,
+    PUT_ATTEMPT,
+    PUT_TURN,
+    TURN,
+    digest,
+    verify,
+    verify_attempt,
+    verify_turn,
+)
+from ponder.runner.store_file import connect, damaged, errors
 from ponder.runner.study import Study
 
-SCHEMA_VERSION = 3
-SCHEMA = """
-CREATE TABLE study (name TEXT, resolved TEXT, started TEXT DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE cell (id INTEGER PRIMARY KEY, key BLOB UNIQUE, spec TEXT, made TEXT);
-CREATE TABLE problem (
-    id INTEGER PRIMARY KEY, source BLOB, position INTEGER, name TEXT, body BLOB, UNIQUE (source, position));
-CREATE TABLE attempt (
-    id INTEGER PRIMARY KEY, cell INTEGER, problem INTEGER, sample INTEGER,
-    status TEXT, correct INTEGER, why TEXT, details TEXT,
-    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
-    UNIQUE (cell, problem, sample));
-CREATE TABLE turn (
-    attempt INTEGER, position INTEGER, thinking BLOB, answer TEXT, stop TEXT,
-    prompt_tokens INTEGER, thinking_tokens INTEGER, answer_tokens INTEGER, seconds REAL, counted_by TEXT,
-    measures TEXT, PRIMARY KEY (attempt, position));
-"""
-
-# Before version 3, the details of `execution` had other names. Other tasks' details are not touched.
-_DETAILS = """CASE WHEN cell IN (SELECT id FROM main.cell WHERE json_extract(spec, '$.task.name') = 'execution')
-    THEN replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'),
-                 '"errors":', '"error_rate":')
-    ELSE details END"""
-# By version: what turns a store of that version into one of the next.
-UPGRADES = {
-    1: "ALTER TABLE turn ADD COLUMN measures TEXT;",
-    2: f"ALTER TABLE cell ADD COLUMN made TEXT; UPDATE attempt SET details = {_DETAILS};",  # noqa: S608 our own text
-}
-# The same for a store that is only read.
-VIEWS = {
-    1: "CREATE TEMP VIEW turn AS SELECT *, NULL AS measures FROM main.turn;",
-    2: f"""CREATE TEMP VIEW cell AS SELECT *, NULL AS made FROM main.cell;
-        CREATE TEMP VIEW attempt AS SELECT id, cell, problem, sample, status, correct, why, {_DETAILS} AS details,
-        prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by FROM main.attempt;""",  # noqa: S608
-}
-
-PUT_ATTEMPT = """INSERT INTO attempt VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (cell, problem, sample) DO UPDATE SET
-    status = excluded.status, correct = excluded.correct, why = excluded.why, details = excluded.details,
-    prompt_tokens = excluded.prompt_tokens, thinking_tokens = excluded.thinking_tokens,
-    answer_tokens = excluded.answer_tokens, seconds = excluded.seconds, counted_by = excluded.counted_by
-    RETURNING id"""
-PUT_TURN = "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
+MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
 class Done(NamedTuple):
@@ -86,39 +57,24 @@ class Store:
         self.path = path
         self._lock: sqlite3.Connection | None = None
         self._cells: dict[bytes, int] = {}
+        self._problems: dict[tuple[bytes, int], int] = {}
+        self._log: int | None = None  # file descriptor of the write-ahead log
         self._one_at_a_time = threading.Lock()
         if not lock and not path.is_file():
             raise UserError(
                 f"there is no store {path}", hint="`ponder run STUDY` creates one; use --store for another path"
             )
-        with self._errors():
+        with errors(path, writing=lock):
             if lock:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = self._acquire()
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-            self._prepare(write=lock)
+            self._db = connect(path, write=lock)
 
     def _acquire(self) -> sqlite3.Connection:
         if (lock := acquire(Path(f"{self.path}.lock"))) is None:
             hint = "wait until that run has ended, or use another store for this one: --store"
             raise UserError(f"another run is writing to {self.path}", hint=hint)
         return lock
-
-    def _prepare(self, *, write: bool) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            what = f"{self.path} was written by a newer Ponder (store version {version}, known up to {SCHEMA_VERSION})"
-            raise UserError(what, hint="pip install -U ponder")
-        older = range(version, SCHEMA_VERSION) if version else ()
-        if not write:
-            self._db.executescript("".join(VIEWS[v] for v in older))
-            self._db.execute("PRAGMA query_only = ON")
-            return
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        if version < SCHEMA_VERSION:
-            script = "".join(UPGRADES[v] for v in older) or SCHEMA
-            self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 
     def __enter__(self) -> Self:
         return self
@@ -127,78 +83,117 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        self._db.close()
-        if self._lock:
-            self._lock.close()
+        try:
+            self.sync()
+        finally:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+            self._db.close()
+            if self._lock:
+                self._lock.close()
+
+    def sync(self) -> None:
+        """Wait until everything committed so far is on the disk, so that it survives a power cut.
+
+        May be called while another thread writes. SQLite keeps one file as the log for as long as the store is open.
+        """
+        if self._lock is None:
+            return
+        with errors(self.path, writing=True):
+            if self._log is None:
+                try:
+                    self._log = os.open(f"{self.path}-wal", os.O_RDWR)
+                except FileNotFoundError:
+                    return  # nothing was written yet
+                _sync_folder(self.path.parent)
+            os.fsync(self._log)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into errors that a user can act on."""
+    def _reading(self) -> Iterator[None]:
+        """A row that can't be read is damaged."""
         try:
-            yield
-        except sqlite3.OperationalError as error:
-            if "full" in str(error) or "disk I/O" in str(error):
-                hint = "free some space and run again to resume: everything stored so far is kept"
-                raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
-            if "unable to open" in str(error) or "readonly" in str(error):
-                raise UserError(f"can't open the store {self.path}", hint="check the path and permissions") from None
-            raise
-        except sqlite3.DatabaseError as error:
-            raise UserError(f"{self.path} is not a store: {error}", hint="use --store for another path") from None
-        except OSError as error:
-            what = f"can't create the store {self.path}: {error.strerror}"
-            raise UserError(what, hint="use --store for another path") from None
+            with errors(self.path, writing=self._lock is not None):
+                yield
+        except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            raise damaged(self.path, str(error)) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A durable transaction, in one thread at a time; rolled back if an error is raised inside."""
-        with self._one_at_a_time, self._errors():
+        """A transaction, in one thread at a time; rolled back if an error is raised inside."""
+        with self._one_at_a_time, errors(self.path, writing=True):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
+                self._cells.clear()  # their rows may be rolled back with the rest
+                self._problems.clear()
                 # SQLite has already rolled back when the disk was full.
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def record_study(self, study: Study) -> None:
-        """Store the study as it is run now, for the record."""
-        with self._errors():
+    def record_study(self, study: Study) -> int:
+        """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
+        with self._transaction():
             row = (study.name, json.dumps(study.resolved(), default=str))
-            self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row)
+            return self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row).lastrowid or 0
 
-    def add(self, batch: Sequence[Done]) -> None:
-        """Store attempts in one durable transaction. An attempt with the same key is replaced."""
+    def record_spending(self, run: int, tokens: int, cost: float, lost_tokens: int) -> None:
+        """Store what a run has spent so far: tokens of answers, cost of everything, tokens of calls without answer."""
+        with self._transaction():
+            self._db.execute(SPENT, (tokens, cost, lost_tokens, run))
+
+    def spent_by_runs(self, name: str) -> tuple[int, float]:
+        """Tokens and cost of all runs of the study with this name, calls without an answer included."""
+        sql = "SELECT TOTAL(tokens) + TOTAL(lost_tokens), TOTAL(cost) FROM study WHERE name = ?"
+        with self._one_at_a_time, self._reading():
+            tokens, cost = self._db.execute(sql, (name,)).fetchone()
+            return int(tokens), float(cost)
+
+    def add(self, batch: Sequence[Done], run: int | None = None, spent: tuple[int, float, int] | None = None) -> None:
+        """Store attempts in one transaction, with what the run has spent. An attempt with the same key is replaced."""
         with self._transaction():
             for done in batch:
                 self._add(done)
+            if run is not None and spent is not None:
+                self._db.execute(SPENT, (*spent, run))
 
     def _add(self, done: Done) -> None:
-        cell, problem, attempt = self._cell_id(done.cell), done.attempt.problem, done.attempt
-        source = (done.cell.source, done.position)
-        row = self._db.execute("SELECT id FROM problem WHERE source = ? AND position = ?", source).fetchone()
-        if row is None:
-            body = zlib.compress(msgspec.json.encode(problem), 1)
-            sql = "INSERT INTO problem (source, position, name, body) VALUES (?, ?, ?, ?) RETURNING id"
-            row = self._db.execute(sql, (*source, problem.id, body)).fetchone()
-        key = (cell, row[0], attempt.sample)
+        attempt = done.attempt
+        problem = self._problem_id(done.cell.source, done.position, attempt.problem)
+        key = (self._cell_id(done.cell), problem, attempt.sample)
         details = json.dumps(attempt.details) if attempt.details else None
-        graded = (attempt.status, attempt.correct, attempt.why, details)
-        bill = Bill() if attempt.status == "open" else attempt.bill
-        (row_id,) = self._db.execute(PUT_ATTEMPT, (*key, *graded, *_bill(bill))).fetchone()
+        graded = (attempt.status, int(attempt.correct), attempt.why, details)
+        row: tuple[Any, ...] = (*key, *graded, *_bill(Bill() if attempt.status == "open" else attempt.bill))
+        (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            reply = (row_id, position, thinking, turn.answer, turn.stop)
             measures = json.dumps(dict(turn.measures)) if turn.measures else None
-            self._db.execute(PUT_TURN, (*reply, *_bill(turn.bill), measures))
+            row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
+            self._db.execute(PUT_TURN, (*row, digest(*row)))
+
+    def _problem_id(self, source: bytes, position: int, problem: Problem) -> int:
+        if (known := self._problems.get((source, position))) is not None:
+            return known
+        sql = "SELECT id FROM problem WHERE source = ? AND position = ?"
+        found = self._db.execute(sql, (source, position)).fetchone()
+        if found is None:
+            row = (source, position, problem.id, zlib.compress(msgspec.json.encode(problem), 1))
+            sql = "INSERT INTO problem (source, position, name, body, digest) VALUES (?, ?, ?, ?, ?) RETURNING id"
+            found = self._db.execute(sql, (*row, digest(*row))).fetchone()
+        if len(self._problems) >= MOST_PROBLEMS:
+            self._problems.clear()
+        self._problems[source, position] = int(found[0])
+        return int(found[0])
 
     def _cell_id(self, cell: Cell) -> int:
         if cell.key not in self._cells:
             spec = json.dumps(cell.spec(), default=str)
-            self._db.execute("INSERT OR IGNORE INTO cell (key, spec) VALUES (?, ?)", (cell.key, spec))
+            row = (cell.key, spec, digest(cell.key, spec, None))
+            self._db.execute("INSERT OR IGNORE INTO cell (key, spec, digest) VALUES (?, ?, ?)", row)
             self._cells[cell.key] = self._find(cell) or 0
         return self._cells[cell.key]
 
@@ -206,8 +201,10 @@ class Store:
         """Store what making the weights of a cell's model cost."""
         if made:
             with self._transaction():
-                row = (json.dumps(dict(made)), self._cell_id(cell))
-                self._db.execute("UPDATE cell SET made = ? WHERE id = ?", row)
+                row, text = self._cell_id(cell), json.dumps(dict(made))
+                (spec,) = self._db.execute("SELECT spec FROM cell WHERE id = ?", (row,)).fetchone()
+                values = (text, digest(cell.key, spec, text), row)
+                self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
 
     def _made(self, cell: Cell) -> dict[str, float]:
         """What making the weights cost. Before version 3 this was in the details of every attempt, as `made_…`."""
@@ -227,83 +224,121 @@ class Store:
         """Position and sample of each attempt that is finished; failed ones are not."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status NOT IN ('failed', 'open')"""
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._reading():
             return set(self._db.execute(sql, (self._find(cell),)))
 
     def score(self, cell: Cell) -> tuple[int, int]:
         """How many answers of a cell are right, and how many there are."""
         sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
-        right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
-        return int(right), int(answers)
+        with self._one_at_a_time, self._reading():
+            right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
+            return int(right), int(answers)
 
     def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """The finished turns of each conversation that was interrupted or failed, by position and sample."""
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._reading():
             cut = self._db.execute(sql, (self._find(cell),)).fetchall()
             return {(position, sample): tuple(self._turns(attempt)) for position, sample, attempt in cut}
 
     def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
         """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
-        sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds)
+        sql = """SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
+                 SUM(cached_tokens)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
         answers, bill = 0, Bill()
-        for cell in cells:
-            n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
-            prompt, thinking, answer, seconds = (s or 0 for s in sums)
-            answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds)
+        with self._one_at_a_time, self._reading():
+            for cell in cells:
+                n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+                prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
+                answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
         return answers, bill
+
+    def sum_of_squares(self, cell: Cell) -> float:
+        """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
+        sql = """SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
+                             * (prompt_tokens + thinking_tokens + answer_tokens))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
+        (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+        return float(squares)
 
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
-        sql = """SELECT attempt.id, name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens,
-                 seconds, counted_by, details FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
-        for cell in cells:
-            labels = (cell.task_label, cell.model_label, cell.size)
-            model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-            for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
-                attempt, name, sample, status, correct, why, *cost, details = row
-                graded = (name, sample, status, bool(correct), why)
-                known = json.loads(details) if details else {}
-                yield Outcome._make((*labels, *graded, *cost, known, attempt, *model))
+        sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
+        with self._reading():
+            for cell in cells:
+                labels = (cell.task_label, cell.model_label, cell.size)
+                model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
+                for row_id, name, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                    verify_attempt(f"attempt {row_id}", row, check)
+                    _, _, sample, status, correct, why, details, *cost, cached = row
+                    known = json.loads(details) if details else {}
+                    graded = (str(name), sample, status, bool(correct), why, *cost, known)
+                    yield Outcome._make((*labels, *graded, row_id, *model, cached))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
-        sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
-                 FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
-                 ORDER BY position, sample LIMIT ?"""
-        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
-            row_id, position, body, sample, status, correct, why, details = row
-            problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
-            turns = tuple(self._turns(row_id))
-            graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
-            yield Done(cell, position, Attempt(problem, sample, *graded))
+        sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
+                  ORDER BY position, sample LIMIT ?"""
+        with self._reading():
+            for row_id, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
+                *grade, problem_check, source, position, name, body = row
+                verify_attempt(f"attempt {row_id}", grade, check)
+                verify(f"problem {name}", (source, position, name, body), problem_check)
+                _, _, sample, status, correct, why, details, *_ = grade
+                problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+                turns = tuple(self._turns(row_id))
+                if not turns and status != "failed":
+                    raise ValueError(f"attempt {row_id} has lost its texts")
+                graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+                yield Done(cell, position, Attempt(problem, sample, *graded))
 
     def _turns(self, attempt: int) -> Iterator[Completion]:
-        sql = "SELECT * FROM turn WHERE attempt = ? ORDER BY position"
-        for _, _, thinking, answer, stop, *bill, measures in self._db.execute(sql, (attempt,)):
+        sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
+        for i, (check, *row) in enumerate(self._db.execute(sql, (attempt,)).fetchall()):
+            verify_turn(row, check)
+            _, position, thinking, answer, stop, *bill, measures = row
+            if position != i:
+                raise ValueError(f"attempt {attempt} has lost turn {i}")
             text = zlib.decompress(thinking).decode() if thinking else ""
             yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts. Texts and bills are not changed."""
         sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
-                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)"""
+                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?) RETURNING id"""
         with self._transaction():
             for cell, position, attempt, _ in changes:
                 details = json.dumps(attempt.details) if attempt.details else None
-                grade = (attempt.status, attempt.correct, attempt.why, details)
+                grade = (attempt.status, int(attempt.correct), attempt.why, details)
                 where = (attempt.sample, self._cell_id(cell), cell.source, position)
-                self._db.execute(sql, grade + where)
+                for (row_id,) in self._db.execute(sql, grade + where).fetchall():
+                    row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
+                    self._db.execute("UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id))
 
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
     # Milliseconds: finer would be noise, and take more bytes.
-    return bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens, round(bill.seconds, 3), bill.counted_by
+    seconds = round(float(bill.seconds), 3)
+    tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
+    return *tokens, seconds, bill.counted_by, bill.cached_tokens
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names of its new files are on the disk. Windows can't, and needn't."""
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def _limit(cell: Cell) -> int:
