@@ -95,6 +95,7 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
     return start
 
 
+@pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that endpoints have waited between tries; here they take no time."""
     from ponder.models import endpoint
