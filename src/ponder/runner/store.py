@@ -34,7 +34,7 @@ from ponder.runner.schema import (
     verify_attempt,
     verify_turn,
 )
-from ponder.runner.store_file import connect, damaged, errors
+from ponder.runner.store_file import DamagedStore, connect, errors
 from ponder.runner.study import Study
 
 SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
@@ -116,7 +116,7 @@ class Store:
             with errors(self.path, writing=self._lock is not None):
                 yield
         except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-            raise damaged(self.path, str(error)) from None
+            raise DamagedStore(self.path, str(error)) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

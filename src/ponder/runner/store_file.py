@@ -17,9 +17,12 @@ from ponder.runner import schema
 OTHER = "use --store for another path"
 
 
-def damaged(path: Path, why: str) -> UserError:
-    check = f"`ponder store check {shlex.quote(str(path))}` lists the damage, `ponder store repair` saves the rest"
-    return UserError(f"{path} is damaged: {why}", hint=check)
+class DamagedStore(UserError):
+    """Parts of a store can't be read."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        hint = f"`ponder store check {shlex.quote(str(path))}` lists the damage, `ponder store repair` saves the rest"
+        super().__init__(f"{path} is damaged: {why}", hint=hint)
 
 
 @contextmanager
@@ -38,7 +41,8 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
 def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | None:
     code, why = getattr(error, "sqlite_errorname", ""), str(error)
     if code == "SQLITE_NOTADB":
-        return UserError(f"{path} is not a store: {why}", hint=OTHER)
+        hint = f"{OTHER}; if it was a store once, `ponder store repair` may save its attempts"
+        return UserError(f"{path} is not a store: {why}", hint=hint)
     if code == "SQLITE_FULL" or (code.startswith("SQLITE_IOERR") and writing):
         hint = "free some space and run again to resume: everything stored so far is kept"
         return UserError(f"the disk is full: {path} can't grow ({why})", hint=hint)
@@ -51,7 +55,7 @@ def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | N
     # The last two are of text that is no UTF-8, and of JSON in SQL. Our own statements violate no constraint.
     broken = code.startswith(("SQLITE_CORRUPT", "SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH"))
     if broken or why.startswith(("unsupported file format", "Could not decode", "malformed JSON")):
-        return damaged(path, why)
+        return DamagedStore(path, why)
     return None
 
 
