@@ -38,6 +38,9 @@ from ponder.runner.store_file import DamagedStore, connect, errors
 from ponder.runner.study import Study
 
 SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
+# The attempts that a cell asks for, in the order of two indexes: SQLite needn't sort texts.
+IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
+    WHERE source = ? AND position < ? AND cell = ? AND sample < ? AND status != 'open'"""
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -133,6 +136,16 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, though a run may be writing."""
+        with errors(self.path, writing=False):
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
 
     def record_study(self, study: Study) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
@@ -259,13 +272,12 @@ class Store:
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
-                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
+                  {IN_ORDER} ORDER BY position, sample"""
         with self._reading():
             for cell in cells:
                 labels = (cell.task_label, cell.model_label, cell.size)
                 model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-                for row_id, name, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                for row_id, name, check, *row in self._db.execute(sql, self._asked(cell)):
                     verify_attempt(f"attempt {row_id}", row, check)
                     _, _, sample, status, correct, why, details, *cost, cached = row
                     known = json.loads(details) if details else {}
@@ -275,11 +287,9 @@ class Store:
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
-                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
-                  ORDER BY position, sample LIMIT ?"""
+                  {IN_ORDER} ORDER BY position, sample LIMIT ?"""
         with self._reading():
-            for row_id, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
+            for row_id, check, *row in self._db.execute(sql, (*self._asked(cell), most)):
                 *grade, problem_check, source, position, name, body = row
                 verify_attempt(f"attempt {row_id}", grade, check)
                 verify(f"problem {name}", (source, position, name, body), problem_check)
@@ -290,6 +300,9 @@ class Store:
                     raise ValueError(f"attempt {row_id} has lost its texts")
                 graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
                 yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def _asked(self, cell: Cell) -> tuple[Any, ...]:
+        return cell.source, _limit(cell), self._find(cell), cell.samples
 
     def _turns(self, attempt: int) -> Iterator[Completion]:
         sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"

@@ -13,6 +13,7 @@ import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +44,7 @@ class Scan:
         self.db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         self.studies = [row for row, _ in self._whole("study", _check_study)]
         self.cells = {number: row for row, number in self._whole("cell", _check_cell)}
+        self._cells_of_index()
         self.problems = {number for _, number in self._whole("problem", _check_problem)}
         self.seen: dict[int, int] = {}  # the cell of each attempt whose row is whole
         self.turns, self._tokens = self._read_turns()
@@ -58,6 +60,14 @@ class Scan:
 
     def __exit__(self, *error: object) -> None:
         self.db.close()
+
+    def _cells_of_index(self) -> None:
+        """The keys of lost cells: without them, one damaged page would cost every attempt. What they were is lost."""
+        if self.version and self.damage:
+            with suppress(sqlite3.DatabaseError):
+                index = "SELECT rowid, key FROM main.cell INDEXED BY sqlite_autoindex_cell_1"
+                for number, key in self.db.execute(index):
+                    self.cells.setdefault(number, (key, "{}", None, None))
 
     def row(self, table: str, number: int) -> tuple[Any, ...]:
         """A row without its id and its digest. ValueError: in a damaged table, the row can't be found by its number."""
