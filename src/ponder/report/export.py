@@ -23,7 +23,7 @@ from ponder.report.spreadsheet import inert
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
-BATCH = 2000  # rows of a Parquet file that are in memory together
+BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
 def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[Path, int]:
