@@ -34,6 +34,8 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
         if (known := _explained(error, path, writing)) is None:
             raise
         raise known from None
+    except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
+        raise DamagedStore(path, "its tables can't be read") from None
     except OSError as error:
         raise UserError(f"can't {'write' if writing else 'read'} {path}: {error.strerror}", hint=OTHER) from None
 
@@ -55,7 +57,7 @@ def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | N
     # The last two are of text that is no UTF-8, and of JSON in SQL. Our own statements violate no constraint.
     broken = code.startswith(("SQLITE_CORRUPT", "SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH"))
     if broken or why.startswith(("unsupported file format", "Could not decode", "malformed JSON")):
-        return DamagedStore(path, why)
+        return DamagedStore(path, why.partition(" with text ")[0])  # the rest is the damaged text
     return None
 
 

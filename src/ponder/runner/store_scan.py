@@ -24,6 +24,7 @@ from ponder.runner import schema
 from ponder.runner.store_file import connect, errors
 
 _UNREADABLE = (ValueError, TypeError, zlib.error, RecursionError, msgspec.MsgspecError)
+_SQL = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second if SQLite's message quotes damaged bytes
 _FIRST, _LAST = -(2**63), 2**63 - 1  # row numbers
 
 
@@ -64,7 +65,7 @@ class Scan:
     def _cells_of_index(self) -> None:
         """The keys of lost cells: without them, one damaged page would cost every attempt. What they were is lost."""
         if self.version and self.damage:
-            with suppress(sqlite3.DatabaseError):
+            with suppress(*_SQL):
                 index = "SELECT rowid, key FROM main.cell INDEXED BY sqlite_autoindex_cell_1"
                 for number, key in self.db.execute(index):
                     self.cells.setdefault(number, (key, "{}", None, None))
@@ -84,7 +85,7 @@ class Scan:
         """What SQLite itself finds wrong with the file: pages, and indexes that don't match their tables."""
         try:
             found = [str(line) for (line,) in self.db.execute("PRAGMA integrity_check(20)")]
-        except sqlite3.DatabaseError as error:
+        except _SQL as error:
             found = [str(error)]
         return [line.removeprefix("*** in database main ***\n") for line in found if line != "ok"]
 
@@ -125,6 +126,10 @@ class Scan:
             row = tuple(columns[1:]) if table in ("cell", "problem", "attempt") else tuple(columns)
             self.counts[table] += 1
             try:
+                if row[-1] is None:  # no digest
+                    for text in row:
+                        if isinstance(text, str):
+                            text.encode()
                 check(row)
             except _UNREADABLE as error:
                 self.damage.append(f"{table} {number}: {error}")
@@ -145,7 +150,7 @@ class Scan:
                     start = row[0] + 1
                     yield row
                 return
-            except sqlite3.DatabaseError as error:
+            except _SQL as error:
                 why = str(error)
             # Python's cursor reads one row ahead, so the row before a damaged one isn't returned above.
             readable, row = self._first(sql, start)
@@ -164,7 +169,7 @@ class Scan:
         """Whether the first row from a number on can be read, and the row; None if there is no more row."""
         try:
             row = self.db.execute(f"{sql} LIMIT 1", (start,)).fetchone()
-        except sqlite3.DatabaseError:
+        except _SQL:
             return False, None
         return row is None or start <= row[0] < _LAST, row
 
@@ -183,7 +188,8 @@ class Scan:
 
 
 def _check_study(row: tuple[Any, ...]) -> None:
-    name, resolved, _, tokens, cost, lost = row
+    name, resolved, started, tokens, cost, lost = row
+    f"{name}{resolved}{started}".encode()
     json.loads(resolved)
     if not (isinstance(name, str) and all(isinstance(n, int | float | None) for n in (tokens, cost, lost))):
         raise ValueError("it can't be read")
@@ -211,7 +217,6 @@ def _check_attempt(row: tuple[Any, ...]) -> None:
     schema.verify_attempt("it", columns, check)
     if check is None:
         json.loads(row[6] or "{}")
-        row[5].encode()
 
 
 def _check_turn(row: tuple[Any, ...]) -> None:
@@ -220,4 +225,3 @@ def _check_turn(row: tuple[Any, ...]) -> None:
     if check is None:
         zlib.decompress(row[2] or zlib.compress(b"")).decode()
         json.loads(row[11] or "{}")
-        row[3].encode()
