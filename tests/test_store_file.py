@@ -137,7 +137,7 @@ def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> 
     outcomes = {(o.task, o.size, o.problem, o.sample): o._replace(attempt=0) for o in good[0]}
     texts = {(c, d.position, d.attempt.sample): d.attempt for c, dones in enumerate(good[1]) for d in dones}
     found = saved = 0
-    for seed in range(30):
+    for seed in range(20 if digests else 10):
         for file in Path().glob("*.db*"):
             file.unlink()
         copied.write_bytes(harmed(raw, seed))
@@ -158,8 +158,8 @@ def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> 
                 assert all(outcomes[o.task, o.size, o.problem, o.sample] == o._replace(attempt=0) for o in new[0])
                 for c, dones in enumerate(new[1]):
                     assert all(texts[c, d.position, d.attempt.sample] == d.attempt for d in dones)
-    assert found >= 15
-    assert saved >= 30 * len(outcomes) * 0.5
+    assert found >= (10 if digests else 5)
+    assert saved >= (10 if digests else 5) * len(outcomes)
 
 
 def test_a_changed_answer_is_found_by_its_digest(copied, ponder) -> None:
@@ -183,10 +183,10 @@ def test_a_changed_answer_is_found_by_its_digest(copied, ponder) -> None:
         ("UPDATE problem SET body = zeroblob(20) WHERE id = 2", "problem 2: it has changed"),
         ("UPDATE cell SET spec = '{' WHERE id = 1", "cell 1: it has changed"),
         ("DELETE FROM turn WHERE attempt = 4 AND position = 0", "turn 0 of attempt 4 is missing"),
-        ("DELETE FROM turn WHERE attempt = 4", "attempt 4: some of its turns is missing"),
+        ("DELETE FROM turn WHERE attempt = 4", "attempt 4 lacks some of its turns"),
         ("DELETE FROM attempt WHERE id = 6", "turns of attempt 6: the attempt is missing"),
-        ("DELETE FROM problem WHERE id = 1", "problem 1 is missing"),
-        ("DELETE FROM cell WHERE id = 1", "cell 1 is missing"),
+        ("DELETE FROM problem WHERE id = 1", "attempt 1 lacks problem 1"),
+        ("DELETE FROM cell WHERE id = 1", "attempt 1 lacks cell 1"),
     ],
 )  # fmt: skip
 def test_check_says_what_is_wrong(copied, ponder, statement, said) -> None:

@@ -115,7 +115,7 @@ class Scan:
         found += [f"problem {problem}"] if problem not in self.problems else []
         if status not in ("failed", "open") and self._tokens.get(number) != sum(row[7:10]):
             found.append("some of its turns")
-        self.damage += [f"attempt {number}: {what} is missing" for what in found]
+        self.damage += [f"attempt {number} lacks {what}" for what in found]
         return not found
 
     def _whole(self, table: str, check: Callable[[tuple[Any, ...]], None]) -> Iterator[tuple[tuple[Any, ...], int]]:
@@ -132,7 +132,7 @@ class Scan:
                             text.encode()
                 check(row)
             except _UNREADABLE as error:
-                self.damage.append(f"{table} {number}: {error}")
+                self.damage.append(str(error) if str(error).startswith(table) else f"{table} {number}: {error}")
                 continue
             self.undigested += table != "study" and row[-1] is None
             yield row, number
