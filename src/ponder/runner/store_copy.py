@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from ponder.core import UserError
 from ponder.runner.schema import CELL, PROBLEM, PUT_ATTEMPT, PUT_TURN, digest
-from ponder.runner.store_file import DamagedStore, connect, errors
+from ponder.runner.store_file import DamagedStore, NewerStore, connect, errors
 from ponder.runner.store_scan import Scan
 
 PAGE = 4096  # bytes; SQLite's default
@@ -56,7 +56,7 @@ def _scan(path: Path, folder: Path) -> Scan:
     try:
         return Scan(path)
     except UserError as error:
-        if not path.is_file():
+        if not path.is_file() or isinstance(error, NewerStore):
             raise
         copy, empty = folder / "copy.db", folder / "empty.db"
         with errors(empty, writing=True), closing(connect(empty, write=True)):

@@ -25,6 +25,10 @@ class DamagedStore(UserError):
         super().__init__(f"{path} is damaged: {why}", hint=hint)
 
 
+class NewerStore(UserError):
+    """A store of a version that this Ponder doesn't know."""
+
+
 @contextmanager
 def errors(path: Path, *, writing: bool) -> Iterator[None]:
     """Turn SQLite's errors into errors that a user can act on."""
@@ -112,7 +116,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
     if version > schema.VERSION and ours:
         what = f"{path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
-        raise UserError(what, hint="pip install -U ponder")
+        raise NewerStore(what, hint="pip install -U ponder")
     empty = version == 0 and not names and not ours
     if not empty and (not 1 <= version <= schema.VERSION or schema.missing(version, tables)):
         what = "it has no tables" if not names else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
