@@ -16,8 +16,8 @@ import click
 
 from ponder.cli import describe
 from ponder.cli import main as command_line
-from ponder.cli.options import plural
 from ponder.core import Task, plugins
+from ponder.core.text import plural
 from ponder.models.pocket import WEIGHTS
 from ponder.runner.study import BUILT_IN, Study, built_in
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import settings
 
 from ponder.cli import main
 
 HERE = Path(__file__).parent
+
+settings.register_profile("short", max_examples=100, derandomize=True, deadline=None, database=None)
+settings.register_profile("fire", max_examples=5000, deadline=None, database=None, print_blob=True)
+settings.load_profile("fire" if os.environ.get("PONDER_FIRE") else "short")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -69,6 +75,37 @@ def serve() -> Iterator[Callable[..., Served]]:
     for process in running:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Popen[str]]]:
+    """The command line in a process of its own, which is killed at the end if it still runs."""
+    # Where the tests run in the background SIGINT may be ignored, and a child would ignore it too.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+    @contextmanager
+    def start(*words: str) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-c", f"{heed}; from ponder.cli import main; main()", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return start
+
+
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that endpoints have waited between tries; here they take no time."""
+    from ponder.models import endpoint
+
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(endpoint, "sleep", sleep)
+    return waits
 
 
 @pytest.fixture

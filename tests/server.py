@@ -2,6 +2,14 @@
 
 Tests wait for what it has seen, not for seconds: `hold_after=100` answers a hundred requests and keeps the others
 waiting, `GET /wait?held=4` returns once four are waiting, and `GET /release` lets them go.
+
+`lengths = {"median": 400, "sigma": 1.0}` draws the length of each reply from a lognormal distribution, capped by the
+request's budget; with `seconds_per_token` long replies take longer than short ones. `GET /state` tells what the server
+has billed (`billed_tokens`): every request that it didn't refuse, whether or not its answer arrived.
+
+Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one), `malformed`, and
+`ignore` (none, and the connection stays). Faults of every request: `always` (a status), `echo` (a status, with the
+request's headers in the text), `redirect` (to a URL), `models` (a status, for the model list).
 """
 
 from __future__ import annotations
@@ -15,30 +23,57 @@ import sys
 from ast import literal_eval
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 Faults = dict[str, Any]
+REFUSALS = ("429", "500")  # faults before the model has read the request, so that nothing is billed
 
 
-def reply(answer: str, *, thinking: str = "", usage: bool = True, **more: Any) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer}
+class Length(NamedTuple):
+    """The tokens of one exchange."""
+
+    prompt: int = 40
+    thinking: int = 100
+    answer: int = 20
+    cut: bool = False  # whether the budget ended it
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.thinking + self.answer
+
+
+def length_of(body: dict[str, Any], lengths: dict[str, float] | None) -> Length:
+    """What a request takes. It is drawn from the request alone, so that order, repeats and faults don't change it."""
+    if lengths is None:
+        return Length()
+    prompt = sum(len(m["content"]) // 4 + 4 for m in body["messages"])
+    drawn = random.Random(json.dumps([body["messages"], body.get("seed")]))
+    wanted = max(10, round(drawn.lognormvariate(math.log(lengths["median"]), lengths["sigma"])))
+    budget = body.get("max_tokens", body.get("max_completion_tokens", math.inf))
+    if wanted > budget:
+        return Length(prompt, budget, 0, cut=True)
+    return Length(prompt, wanted - 10, 10)
+
+
+def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more: Any) -> dict[str, Any]:  # noqa: B008
+    message: dict[str, Any] = {"role": "assistant", "content": "" if length.cut else answer}
     if thinking:
         message["reasoning_content"] = thinking
-    counts = {
-        "prompt_tokens": 40,
-        "completion_tokens": 120,
-        "total_tokens": 160,
-        "completion_tokens_details": {"reasoning_tokens": 100},
-    }
+    stop = "length" if length.cut else "stop"
     return {
         "id": "chatcmpl-7f3a9c1e5b2d4860",
         "object": "chat.completion",
         "created": 1_763_200_000,
         "model": "served",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None, **more}],
-        **({"usage": counts} if usage else {}),
+        "choices": [{"index": 0, "message": message, "finish_reason": stop, "logprobs": None, **more}],
+        "usage": {
+            "prompt_tokens": length.prompt,
+            "completion_tokens": length.thinking + length.answer,
+            "total_tokens": length.tokens,
+            "completion_tokens_details": {"reasoning_tokens": length.thinking},
+        },
         "system_fingerprint": "fp_8802369eaa",
     }
 
@@ -58,6 +93,39 @@ def solved(messages: list[dict[str, str]]) -> str:
     )
 
 
+async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResponse:
+    """A reply as server-sent events: thinking and answer in pieces, then why it ended, then its bill."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b": processing\n\n")
+    (choice,) = said["choices"]
+    for name in ("reasoning_content", "content"):
+        text = choice["message"].get(name, "")
+        for at in range(0, len(text), 4):
+            await response.write(event({"choices": [{"index": 0, "delta": {name: text[at : at + 4]}}]}))
+    await response.write(event({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}))
+    await response.write(event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n")
+    return response
+
+
+def event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+async def cut(request: web.Request, *, streams: bool) -> web.StreamResponse:
+    """Half a response, and then the connection is gone."""
+    content = event({"choices": [{"index": 0, "delta": {"content": "<ans"}}]})
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    if not streams:
+        content = b'{"choices": [{"mess'
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "900"})
+    await response.prepare(request)
+    await response.write(content)
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
 class Server:
     """Answers chain sums and executions; `faults` says what it does instead, and how often."""
 
@@ -66,6 +134,8 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.prompts: Counter[str] = Counter()  # of the requests that were answered
         self.bodies: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}  # of the last request
+        self.query: dict[str, str] = {}
         self.changed = asyncio.Condition()
         self.released = False
         self.raw = Path(faults["raw_file"]).read_bytes() if "raw_file" in faults else b""
@@ -92,48 +162,89 @@ class Server:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        self.headers, self.query = dict(request.headers), dict(request.query)
         if len(self.bodies) < 100:
             self.bodies.append(body | {"authorization": request.headers.get("Authorization")})
-        if self.counts["requests"] <= self.faults.get("ignore_first", 0):
-            await asyncio.Event().wait()
         if together := self.faults.get("together"):  # answers none until so many are in flight
             await self.until(most_in_flight=together)
+        if refused := self.refused():
+            return refused
+        length = length_of(body, self.faults.get("lengths"))
+        fault = self.drawn_fault()
+        if fault not in REFUSALS:
+            await self.count(billed=1, billed_tokens=length.tokens)
+        if fault:
+            await self.count(**{fault: 1})
+            return await self.fault(fault, request, body)
+        await asyncio.sleep(self.faults.get("seconds_per_token", 0.0) * (length.thinking + length.answer))
+        await self.hold()
+        self.prompts[body["messages"][-1]["content"]] += 1
+        await self.count(answered=1)
+        if "raw_file" in self.faults:
+            return web.Response(body=self.raw, content_type="application/json")
+        thinking = self.faults.get("thinking", "adding up")
+        said = reply(solved(body["messages"]), thinking=thinking, length=length)
+        streams = body.get("stream") and not self.faults.get("no_stream")
+        return await streamed(request, said) if streams else web.json_response(said)
+
+    def refused(self) -> web.Response | None:
+        """The response to a request that meets a fault of every request."""
         if status := self.faults.get("always"):
             return web.Response(status=status, text=self.faults.get("text", "no"))
-        if self.counts["requests"] <= self.faults.get("busy_first", 0):
-            return self.fault("429", request)
-        draw = self.random.random()
-        for fault in ("429", "500", "drop", "malformed"):
-            draw -= self.faults.get(fault, 0.0)
-            if draw < 0:
-                await self.count(**{fault: 1})
-                return self.fault(fault, request)
+        if status := self.faults.get("echo"):
+            return web.Response(status=status, text=f"rejected: {self.headers}")
+        if to := self.faults.get("redirect"):
+            return web.Response(status=307, headers={"Location": to})
+        return self.busy() if self.counts["requests"] <= self.faults.get("busy_first", 0) else None
+
+    def busy(self) -> web.Response:
+        after = {"Retry-After": self.faults["retry_after"]} if "retry_after" in self.faults else {}
+        return web.Response(status=429, headers=after, text="slow down")
+
+    async def hold(self) -> None:
         if self.counts["admitted"] >= self.faults.get("hold_after", math.inf) and not self.released:
             await self.count(held=1)
             async with self.changed:
                 await self.changed.wait_for(lambda: self.released)
         self.counts["admitted"] += 1
-        self.prompts[body["messages"][-1]["content"]] += 1
-        await self.count(answered=1)
-        if "raw_file" in self.faults:
-            return web.Response(body=self.raw, content_type="application/json")
-        return web.json_response(reply(solved(body["messages"]), thinking=self.faults.get("thinking", "adding up")))
 
-    def fault(self, fault: str, request: web.Request) -> web.StreamResponse:
+    def drawn_fault(self) -> str:
+        """Which fault this request meets, if any."""
+        if self.counts["requests"] <= self.faults.get("ignore_first", 0):
+            return "ignore"
+        draw = self.random.random()
+        for fault in ("429", "500", "drop", "cut", "malformed", "ignore"):
+            draw -= self.faults.get(fault, 0.0)
+            if draw < 0:
+                return fault
+        return ""
+
+    async def fault(self, fault: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if fault == "429":
-            after = {"Retry-After": self.faults["retry_after"]} if "retry_after" in self.faults else {}
-            return web.Response(status=429, headers=after, text="slow down")
+            return self.busy()
         if fault == "500":
             return web.Response(status=500, text="oops")
         if fault == "malformed":
             return web.Response(body=b'{"choices": [{"mess', content_type="application/json")
+        if fault == "cut":
+            return await cut(request, streams=bool(body.get("stream")))
+        if fault == "ignore":
+            await asyncio.Event().wait()  # until the client closes the connection
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
 
+    async def models(self, request: web.Request) -> web.Response:
+        """The model list; the fault `models` is the status with which it is refused instead."""
+        self.counts["listed"] += 1
+        if status := self.faults.get("models"):
+            return web.Response(status=status, text="no")
+        return web.json_response({"object": "list", "data": [{"id": "served", "object": "model"}]})
+
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
-        return web.json_response({**self.counts, "repeated": repeated, "bodies": self.bodies})
+        seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers, "query": self.query}
+        return web.json_response({**self.counts, **seen})
 
     async def wait(self, request: web.Request) -> web.Response:
         """Answer once each count in the query is reached."""
@@ -151,6 +262,7 @@ async def serve(faults: Faults) -> None:
     server = Server(faults)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
+    app.router.add_get("/v1/models", server.models)
     for page in (server.state, server.wait, server.release):
         app.router.add_get(f"/{page.__name__}", page)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

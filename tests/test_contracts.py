@@ -46,10 +46,10 @@ def stand_in(kind: str, name: str, folder: Path, serve: Callable[..., Any]) -> l
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_contract(kind: str, name: str, tmp_path: Path, serve) -> None:
-    result = check.check(f"{kind}/{name}")
+    result = check.check(kind, name)
     if result.outcome == "not run":
-        result = check.check(f"{kind}/{name}", stand_in(kind, name, tmp_path, serve))
-    assert (result.outcome, result.text()) == ("passed", f"{plugins.KINDS[kind].noun} {kind}/{name}: passed")
+        result = check.check(kind, name, stand_in(kind, name, tmp_path, serve))
+    assert (result.outcome, result.text()) == ("passed", f"{plugins.KINDS[kind].noun} {name}: passed")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ sys.exit(f"loaded {heavy}" if heavy else 0)
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_scaffold_passes(kind: str, tmp_path: Path) -> None:
     path = scaffold(kind.removesuffix("s"), f"my_new_{kind}", tmp_path)
-    result = check.check(str(path))
+    result = check.check("", str(path))
     assert result == check.Result(f"{plugins.KINDS[kind].noun} {path}", [])
     assert plugins.load(kind, str(path)).__name__ == "MyNew" + kind.title().replace("_", "")
 
@@ -188,7 +188,7 @@ def test_faults_are_found(kind: str, right: str, wrong: str, message: str, tmp_p
     source = path.read_text("utf-8")
     assert right in source
     path.write_text(source.replace(right, wrong, 1), "utf-8")
-    result = check.check(str(path))
+    result = check.check("", str(path))
     assert result.outcome == "failed"
     assert any(message in failure for failure in result.failures), result.text()
 

@@ -172,7 +172,7 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
         ("error_rate = -0.1", "error_rate is a fraction from 0 to 1, not -0.1"),
         ("errors = 0.5", "has no key `errors`\nhint: it is now called `error_rate`"),
         ("filled = 1", "has no key `filled`\nhint: it is now called `history_turns`"),
-        ('remember = "thoughts"', "Invalid enum value 'thoughts'"),
+        ('remember = "thoughts"', "there is no choice 'thoughts'"),
         ("history_turns = 6", "all turns are in the history (history_turns = 6)"),
         ("dictionary = 0", "dictionary must be from 1 to"),
         ("dictionary = 9999", "dictionary must be from 1 to"),

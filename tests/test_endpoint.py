@@ -1,35 +1,22 @@
-"""What is sent to an endpoint, how its answers are billed, and how its limits are kept."""
+"""What is sent to an endpoint, and what happens if no answer comes."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from endpoint_calls import ask, reached, request, retries
 
-from ponder.core import Bill, Completion, Message, ModelFailure, Request, UserError
+from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
-from ponder.models import endpoint
-from ponder.models.endpoint import Endpoint, Usage, UsageDetails
+from ponder.models._failures import retry_after
+from ponder.models.endpoint import Endpoint
 from ponder.models.oracle import Oracle
-from ponder.tasks.chain_sum import ChainSum
-
-
-def request(seed: int = 1) -> Request:
-    task = ChainSum()
-    problem = task.problem(2, seed)
-    return Request(task, problem, (Message("user", problem.turns[0]),), seed)
-
-
-def ask(model: Endpoint, *seeds: int) -> list[Completion]:
-    async def together() -> list[Completion]:
-        async with model:
-            return await asyncio.gather(*(model.complete(request(s)) for s in seeds))
-
-    return asyncio.run(together())
 
 
 def test_what_is_sent(serve) -> None:
@@ -53,6 +40,11 @@ def test_nothing_is_sent_that_was_not_set(serve) -> None:
     assert set(body) == {"model", "messages", "authorization"}
 
 
+def test_nothing_that_belongs_to_a_stream_goes_into_the_body() -> None:
+    with pytest.raises(UserError, match="`stream` is a setting of the model"):
+        Endpoint(id="m", body={"stream": True})
+
+
 def test_a_method_can_only_lower_the_budget(serve) -> None:
     served = serve()
     forced = BudgetForce(think=50).apply(
@@ -67,122 +59,144 @@ def test_a_method_can_only_lower_the_budget(serve) -> None:
     assert [b["max_completion_tokens"] for b in served.state()["bodies"]] == [50]
 
 
-@pytest.mark.parametrize(
-    ("usage", "thinking", "answer", "bill"),
-    [
-        (Usage(40, 120, UsageDetails(100)), "text", "text", Bill(40, 100, 20, 0.0, "server")),
-        (
-            Usage(40, 20, UsageDetails(100)),
-            "text",
-            "text",
-            Bill(40, 100, 20, 0.0, "server"),
-        ),  # counted beside, not inside
-        (Usage(40, 20), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
-        (Usage(40, 100), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
-        (Usage(40, 100, UsageDetails(0)), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
-        (None, "x" * 300, "x" * 100, Bill(0, 75, 25, 0.0, "estimate")),
-        (None, "", "", Bill(0, 0, 0, 0.0, "estimate")),
-    ],
-)
-def test_bills(usage, thinking, answer, bill) -> None:
-    model = Endpoint(id="m")
-    model._count = None
-    assert model._bill(usage, thinking, answer, 0.0) == bill
-
-
-def test_counting_with_a_tokenizer(tmp_path) -> None:
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.save(str(tmp_path / "tokenizer.json"))
-    model = Endpoint(id="m")
-    model._count = endpoint._load_tokenizer(str(tmp_path / "tokenizer.json"))
-    assert model._bill(Usage(9, 10), "one two three", "four", 0.0) == Bill(9, 3, 7, 0.0, "tokenizer")
-    assert model._bill(None, "one two three", "four", 0.0) == Bill(0, 3, 1, 0.0, "tokenizer")
-    with pytest.raises(UserError, match="can't load the tokenizer"):
-        endpoint._load_tokenizer(str(tmp_path / "none.json"))
-
-
-def test_retry_after() -> None:
-    assert endpoint._seconds("3") == 3
-    assert endpoint._seconds("0.5") == 0.5
-    assert 50 < endpoint._seconds(format_datetime(datetime.now(UTC) + timedelta(seconds=60))) <= 60
-    assert endpoint._seconds("soon") == endpoint._seconds(None) == 0
-
-
-class Clock:
-    """Time for the endpoint alone: it passes only where the endpoint sleeps, and then at once."""
-
-    def __init__(self) -> None:
-        self.now, self.slept = 1000.0, list[float]()
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(round(seconds, 6))
-        self.now += max(0.0, seconds)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in ("time", "asyncio"):
-        monkeypatch.setattr(endpoint, module, clock)
-    return clock
-
-
-def in_turn(model: Endpoint, requests: int) -> None:
-    async def one_by_one() -> None:
-        async with model:
-            for seed in range(requests):
-                await model.complete(request(seed))
-
-    asyncio.run(one_by_one())
-
-
-def test_retry_after_is_waited_for(serve, clock) -> None:
+def test_retry_after_is_waited_for(serve, slept) -> None:
     served = serve(busy_first=2, retry_after="17")
-    in_turn(Endpoint(id="m", url=served.url), 1)
-    assert clock.slept == [17, 17]
+    seen, answer = retries(Endpoint(id="m", url=served.url))
+    assert isinstance(answer, Completion)
+    assert seen == [Retry("rate limit", "HTTP 429: slow down", False, 17.0)] * 2
+    assert slept == [17, 17]
     assert served.state()["requests"] == 3
 
 
-def test_without_retry_after_the_wait_doubles(serve, clock) -> None:
-    in_turn(Endpoint(id="m", url=serve(busy_first=3).url), 1)
-    assert len(clock.slept) == 3
-    for wait, least in zip(clock.slept, (0.25, 0.5, 1.0), strict=True):
+def test_without_retry_after_the_wait_doubles(serve, slept) -> None:
+    retries(Endpoint(id="m", url=serve(busy_first=3).url))
+    assert len(slept) == 3
+    for wait, least in zip(slept, (0.25, 0.5, 1.0), strict=True):
         assert least <= wait <= 3 * least
 
 
-def test_the_last_try_is_not_waited_for(serve, clock) -> None:
-    with pytest.raises(ModelFailure, match=r"HTTP 429: slow down \(3 tries\)"):
-        in_turn(Endpoint(id="m", url=serve(busy_first=9, retry_after="1").url, retries=2), 1)
-    assert clock.slept == [1, 1]
+def test_the_last_try_is_reported_but_not_waited_for(serve, slept) -> None:
+    seen, failure = retries(Endpoint(id="m", url=serve(busy_first=9, retry_after="1").url, retries=2))
+    assert failure == "HTTP 429: slow down (3 tries)"
+    assert slept == [1, 1]
+    assert [r.wait for r in seen] == [1, 1, 0]
 
 
-def test_requests_per_minute(serve, clock) -> None:
-    served = serve()
-    in_turn(Endpoint(id="m", url=served.url, requests_per_minute=600), 11)
-    assert clock.slept == [0] + [0.1] * 10
-    assert served.state()["requests"] == 11
+@pytest.mark.parametrize("asked", ["3600", "1e9", "inf"])
+def test_a_server_that_asks_to_wait_for_too_long_ends_the_try(serve, slept, asked) -> None:
+    seen, failure = retries(Endpoint(id="m", url=serve(busy_first=9, retry_after=asked).url, max_wait=120))
+    assert re.search(r"HTTP 429.*asks to wait \S+ seconds, more than max_wait = 120", failure)
+    assert [(r.wait, r.billed) for r in seen] == [(0, False)]
+    assert slept == []
 
 
-def test_tokens_per_minute(serve, clock) -> None:
-    served = serve()  # 160 tokens per answer: two fill the first minute, and then each takes half of one
-    in_turn(Endpoint(id="m", url=served.url, tokens_per_minute=320), 5)
-    assert clock.slept == [0, 0, 30, 30, 30]
+@pytest.mark.parametrize(
+    ("faults", "kind", "billed"),
+    [
+        ({"always": 500}, "error", False),
+        ({"always": 502}, "error", True),
+        ({"always": 503}, "error", False),
+        ({"always": 504}, "timeout", True),
+        ({"always": 408}, "timeout", True),
+        ({"always": 429}, "rate limit", False),
+        ({"always": 400}, "error", False),
+        ({"drop": 1.0}, "error", True),
+        ({"cut": 1.0}, "error", True),
+        ({"malformed": 1.0}, "error", True),
+        ({"ignore": 1.0}, "timeout", True),
+    ],
+)
+def test_which_tries_may_have_been_billed(serve, slept, faults, kind, billed) -> None:
+    seen, failure = retries(Endpoint(id="m", url=serve(**faults).url, retries=1, timeout=0.3))
+    assert isinstance(failure, str)
+    assert {(r.kind, r.billed) for r in seen} == {(kind, billed)}
+    assert len(seen) == (1 if faults == {"always": 400} else 2)
 
 
-def test_a_try_that_fails_is_not_charged(serve, clock) -> None:
-    model = Endpoint(id="m", url=serve(busy_first=2, retry_after="1").url, tokens_per_minute=320)
+def test_a_connection_that_never_stood_is_not_billed(slept) -> None:
+    seen, failure = retries(Endpoint(id="m", url="http://127.0.0.1:9", retries=0))
+    assert failure.startswith("no connection to http://127.0.0.1:9")
+    assert [(r.kind, r.billed) for r in seen] == [("error", False)]
 
-    async def after_an_answer() -> None:
-        async with model:
-            model._pace._mean = 160.0
-            await model.complete(request())
 
-    asyncio.run(after_an_answer())
-    assert clock.slept == [0, 1, 0, 1, 0]
+def test_the_caller_can_end_the_tries(serve, slept) -> None:
+    served = serve(busy_first=9)
+
+    def enough(asked: Request, retry: Retry) -> None:
+        raise ModelFailure("the cap is reached")
+
+    async def once() -> None:
+        async with Endpoint(id="m", url=served.url) as model:
+            await model.complete(replace(request(), on_retry=enough))
+
+    with pytest.raises(ModelFailure, match="the cap is reached"):
+        asyncio.run(once())
+    assert served.state()["requests"] == 1
+
+
+def test_what_waits_for_a_connection_has_not_started(serve) -> None:
+    served = serve(hold_after=0)
+
+    async def two() -> int:
+        async with Endpoint(id="m", url=served.url, concurrency=1, tokens_per_minute=1e12) as model:
+            asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
+            await asyncio.to_thread(served.wait, held=1)
+            started = len(model._pace._charges)  # a request is counted, and its timeout begins, when it is sent
+            await asyncio.to_thread(served.release)
+            await asyncio.gather(*asked)
+            return started
+
+    assert asyncio.run(two()) == 1
+    assert served.state()["most_in_flight"] == 1
+
+
+def test_retry_after() -> None:
+    assert retry_after("3") == 3
+    assert retry_after("0.5") == 0.5
+    assert 50 < retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60))) <= 60
+    assert retry_after("soon") == retry_after(None) == retry_after("nan") == retry_after("-5") == 0
+
+
+def test_a_server_that_is_down_is_said_after_two_tries(slept) -> None:
+    with pytest.raises(UserError, match=r"no connection to http://127\.0\.0\.1:9") as error:
+        reached(url="http://127.0.0.1:9")
+    assert "is the server running" in error.value.hint
+    assert slept == [0.5]
+    reached(url="http://127.0.0.1:9", probe=False)
+
+
+@pytest.mark.parametrize("url", ["http://no-such-host.invalid/v1", "https://127.0.0.1:{port}/v1"])
+def test_an_address_or_a_protocol_that_is_wrong_is_said(serve, slept, url) -> None:
+    port = serve().url.split(":")[2].removesuffix("/v1")
+    with pytest.raises(UserError, match="no connection to"):
+        reached(url=url.format(port=port))
+
+
+@pytest.mark.parametrize("status", [None, 403, 404, 405, 429, 500, 501, 503])
+def test_a_server_without_a_model_list_passes(serve, status) -> None:
+    served = serve(models=status)
+    reached(url=served.url)
+    state = served.state()
+    assert (state["listed"], "requests" in state) == (1, False)
+
+
+def test_a_refused_key_is_said_before_anything_is_asked(serve) -> None:
+    with pytest.raises(UserError, match="refuses the key: HTTP 401"):
+        reached(url=serve(models=401).url)
+
+
+def test_a_redirect_is_refused(serve) -> None:
+    other = serve()
+    with pytest.raises(UserError, match=f"redirects to {other.url}") as error:
+        ask(Endpoint(id="m", url=serve(redirect=f"{other.url}/chat/completions").url), 1)
+    assert "`url`" in error.value.hint
+    assert "requests" not in other.state()
+
+
+def test_models_on_different_servers_and_of_different_names_wait_for_different_things() -> None:
+    servers = [Endpoint(id=i, url=f"http://{host}/v1").server() for i in "ab" for host in "xy"]
+    assert len(set(servers)) == 4
+    assert Endpoint(id="a", url="http://x/v1", temperature=1.0).server() == servers[0]
 
 
 def test_cancelling_closes_the_connection(serve) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import sys
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -11,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from ponder.core import Bill
+from ponder.core import Bill, Retry
 from ponder.runner import progress
-from ponder.runner.plan import Forecast, plan
-from ponder.runner.run import Tally, run
+from ponder.runner.ledger import Money
+from ponder.runner.plan import Range, counts, plan
+from ponder.runner.run import run
+from ponder.runner.stop import Stop
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 
 def study_of(task: dict[str, Any], **model: Any) -> Study:
@@ -29,38 +34,102 @@ def spent(study: Study, path: Path) -> Bill:
         return store.spent(study.cells)[1]
 
 
-def test_the_budget_bounds_what_is_not_known(tmp_path) -> None:
+CONVERSATION = {"name": "execution", "size": 40, "per_turn": 5, "dictionary": 5}
+COUNTING = """
+from dataclasses import dataclass
+from ponder.core import Bill, Completion, Model, Request
+CALLS = []
+@dataclass(kw_only=True)
+class Counting(Model):
+    budget: int = 50
+    def max_tokens(self):
+        return self.budget
+    async def complete(self, request: Request) -> Completion:
+        CALLS.append(request)
+        budget = min(self.budget, request.budget or self.budget)
+        prompt = sum(len(m.content.encode()) for m in request.messages)  # the worst tokenizer: a token per byte
+        answer = "<answer>" + "é" * (budget // 2)
+        return Completion("", answer, "length", Bill(prompt, 0, budget, counted_by="estimate"))
+"""
+
+
+@pytest.mark.parametrize("task", [{"name": "chain_sum", "size": [2, 30]}, CONVERSATION, {**CONVERSATION, "window": 2}])
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        ([], 1),
+        ([{"name": "vote", "n": 8}], 8),
+        ([{"name": "best_of", "n": 3, "reward": {"name": "oracle"}, "cut": "task"}], 3),
+        ([{"name": "budget_force", "think": 20, "answer": 30}], 2),
+        ([{"name": "budget_force", "think": 20, "answer": 30}, {"name": "vote", "n": 3}], 6),
+    ],
+    ids=["plain", "vote", "best_of", "budget_force", "chain"],
+)
+def test_at_most_bounds_every_call(tmp_path, monkeypatch, task, method, calls) -> None:
+    """A model that always uses its whole budget, with a tokenizer that makes a token of every byte."""
+    (tmp_path / "counting_model.py").write_text(COUNTING)
+    monkeypatch.delitem(sys.modules, "counting_model", raising=False)
+    model = {"name": "./counting_model.py", "prices": {"input": 1.0, "output": 4.0}, "method": method}
+    study = Study(task=[task], model=[model], problems=4, samples=3, folder=tmp_path)
+    result = plan(study, tmp_path / "s.db").total
+    bill = spent(study, tmp_path / "s.db")
+    asked = sys.modules["counting_model"].CALLS
+    turns = 8 if task["name"] == "execution" else 1
+    assert result.calls == len(asked) == calls * turns * result.attempts
+    assert result.tokens.low <= bill.tokens <= result.tokens.at_most
+    assert bill.tokens > 0.3 * result.tokens.at_most  # the rest: what a template may add, and a reward may read
+    assert result.cost.low <= study.cells[0].model.prices.cost(bill) <= result.cost.at_most
+
+
+def test_before_anything_is_known(tmp_path) -> None:
     study = study_of({"name": "chain_sum", "size": 2}, budget=1000)
-    (forecast,) = plan(study, tmp_path / "none.db")
-    problem = next(study.cells[0].asked())
-    prompt = round(len(problem.turns[0]) / 4)
-    assert forecast == Forecast("oracle", "chain_sum", 1, 12, 0, 12 * (prompt + 1000), "budget (at most)", None)
+    (forecast,) = plan(study, tmp_path / "none.db").forecasts
+    prompt = len(next(study.cells[0].asked()).turns[0])
+    assert forecast.tokens == Range(12 * (prompt // 4), None, 12 * (prompt + 16 + 64 + 1000))
+    assert (forecast.basis, forecast.cost, forecast.to_run) == ("prompts alone", None, 12)
     assert not (tmp_path / "none.db").exists()
 
 
-@pytest.mark.parametrize("memory", [{}, {"window": 2}])
-def test_a_conversation_sends_its_history_again(tmp_path, memory) -> None:
-    task = {"name": "execution", "size": 40, "per_turn": 5, "dictionary": 5, "history_turns": 2, **memory}
-    study = study_of(task, budget=100)
-    (forecast,) = plan(study, tmp_path / "s.db")
-    prompts = (forecast.tokens or 0) / 12 - 6 * 100  # six turns are asked
-    paid = spent(study, tmp_path / "s.db").prompt_tokens / 12
-    replies = 1 + 4 * 2 if memory else 15  # answers that are shown again, of five tokens at most
-    assert paid - 5 * replies <= prompts <= paid + 6
-
-
 def test_stored_attempts_tell_what_is_left_to_spend(tmp_path) -> None:
-    prices = {"input": 2e6, "output": 1e6}
-    study = study_of({"name": "chain_sum", "size": 2}, prices=prices, tokens_at_zero=10, tokens_per_size=20)
+    prices = {"input": 2e6, "output": 1e6, "currency": "EUR"}
+    study = study_of({"name": "chain_sum", "size": [2, 4]}, prices=prices, tokens_at_zero=10, tokens_per_size=20)
     bill = spent(study, tmp_path / "s.db")
     wider = dataclasses.replace(study, problems=8)
-    (forecast,) = plan(wider, tmp_path / "s.db")
-    assert (forecast.attempts, forecast.stored, forecast.to_run) == (24, 12, 12)
-    assert forecast.basis == "stored attempts"
-    prompt, thinking, answer = (round(n / 12) for n in (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens))
-    assert thinking == 50
-    assert forecast.tokens == 12 * (prompt + thinking + answer)
-    assert forecast.cost == 12 * (2 * prompt + thinking + answer)
+    planned = plan(wider, tmp_path / "s.db")
+    (forecast,) = planned.forecasts
+    assert (forecast.attempts, forecast.stored, forecast.to_run) == (48, 24, 24)
+    assert (forecast.basis, planned.currency) == ("24 stored", "EUR")
+    assert forecast.tokens.expected == pytest.approx(bill.tokens, rel=0.01)  # as many again
+    assert forecast.cost.expected == pytest.approx(2 * bill.prompt_tokens + bill.thinking_tokens + bill.answer_tokens)
+    assert 0.9 * bill.tokens < forecast.tokens.low <= bill.tokens  # the attempts differ in their prompts only
+    assert forecast.tokens.at_most > 24_000_000
+
+
+def test_low_is_a_prediction(tmp_path) -> None:
+    """What half of a study took predicts the other half: in most cases more than `low`, and about `expected`."""
+    above, ratios = 0, []
+    for seed in range(40):
+        model = {"spread": 1.0, "tokens_at_zero": 100, "tokens_per_size": 0}
+        study = Study(
+            task=[{"name": "chain_sum", "size": [2, 3]}], model=[{"name": "oracle", **model}], problems=20, seed=seed
+        )
+        first = spent(dataclasses.replace(study, problems=10), tmp_path / f"{seed}.db").tokens
+        forecast = plan(study, tmp_path / f"{seed}.db").total.tokens
+        rest = spent(study, tmp_path / f"{seed}.db").tokens - first
+        above += rest >= forecast.low
+        ratios.append(rest / (forecast.expected or 1))
+        assert 0 < forecast.low < 0.9 * (forecast.expected or 0)
+    assert above >= 36
+    assert 0.9 < sum(ratios) / 40 < 1.2
+
+
+def test_sizes_without_attempts_are_guessed_from_the_nearest(tmp_path) -> None:
+    study = study_of({"name": "chain_sum", "size": [2, 40]}, tokens_at_zero=0, tokens_per_size=100)
+    spent(study, tmp_path / "s.db")
+    wider = dataclasses.replace(study, task=[{"name": "chain_sum", "size": [2, 3, 39, 40]}])
+    forecast = plan(wider, tmp_path / "s.db").total
+    assert forecast.tokens.expected == pytest.approx(12 * (200 + 4000 + 2 * 30), rel=0.1)
+    assert plan(wider, tmp_path / "s.db").forecasts[0].basis == "24 stored, also for other sizes"
 
 
 def test_failed_attempts_are_still_to_run(tmp_path) -> None:
@@ -68,8 +137,9 @@ def test_failed_attempts_are_still_to_run(tmp_path) -> None:
     spent(study, tmp_path / "s.db")
     with Store(tmp_path / "s.db", lock=True) as store:
         store._db.execute("UPDATE attempt SET status = 'failed', digest = NULL WHERE id <= 5")
-    (forecast,) = plan(study, tmp_path / "s.db")
+    (forecast,) = plan(study, tmp_path / "s.db").forecasts
     assert (forecast.stored, forecast.to_run) == (7, 5)
+    assert counts(study, tmp_path / "s.db") == (12, 7)
 
 
 def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
@@ -81,16 +151,53 @@ def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
         folder=folder,
         samples=2,
     )
-    forecasts = plan(study, tmp_path / "none.db")
+    planned = plan(study, tmp_path / "none.db")
+    forecasts = planned.forecasts
     assert [(f.model, f.task, f.cells, f.attempts) for f in forecasts[:2]] == [
         ("oracle error=0.0", "chain_sum", 2, 80),
         ("oracle error=0.0", "jsonl", 2, 14),
     ]
-    assert [(f.attempts, f.tokens, f.basis) for f in forecasts if f.task == "execution"] == [
-        (0, None, "the search decides")
-    ] * 3
-    assert (forecasts[6].model, forecasts[6].tokens, forecasts[6].basis) == ("m", None, "unknown")
+    searches = [f for f in forecasts if f.task == "execution"]
+    assert [(f.attempts, f.tokens.expected, f.basis) for f in searches] == [(0, None, "the search decides")] * 3
+    assert searches[0].calls == 1000  # a search ends after a thousand attempts at the latest
+    assert (forecasts[6].model, forecasts[6].tokens.at_most, forecasts[6].calls) == ("m", None, None)
     assert len(forecasts) == 9
+    assert (planned.total.attempts, planned.total.tokens.at_most) == (3 * (80 + 14), None)
+
+
+def test_the_table(write, ponder) -> None:
+    prices = "prices = { input = 1.0, output = 4.0, currency = 'EUR' }"
+    model = f'[[model]]\nname = "oracle"\nbudget = 1000\nmethod = [[], {{ name = "vote", n = 8 }}]\n{prices}\n'
+    task = '[[task]]\nname = "chain_sum"\nsize = 4\n'
+    write(
+        "s.toml", f"problems = 5\nmax_tokens = 20000\n{task}{model}".replace("[[], {", "[[], [{").replace("}]", "}]]")
+    )
+    result = ponder("plan", "s.toml")
+    assert result.exit_code == 0, result.stderr
+    head, plain, vote, total, cap, hint = result.stdout.splitlines()
+    assert "EUR: low" in head
+    assert plain.split()[:2] == ["oracle", "chain_sum"]
+    assert (plain.split()[-7], vote.split()[-7], total.split()[-7]) == ("5", "40", "45")  # calls
+    assert total.startswith("total")
+    assert cap == "max_tokens: 20k tokens; a run may stop there"
+    assert "ponder plan s.toml --probe 2" in hint
+    before = json.loads(ponder("plan", "s.toml", "--json").stdout)
+    result = ponder("plan", "s.toml", "--probe", "2", "--json")
+    assert result.exit_code == 0, result.stderr
+    probed = json.loads(result.stdout)
+    assert (before["total"]["stored"], probed["total"]["stored"], probed["total"]["to_run"]) == (0, 4, 6)
+    assert before["total"]["tokens"]["expected"] is None
+    low, expected, at_most = probed["total"]["tokens"].values()
+    assert 0 < low < expected < at_most
+    assert json.loads(ponder("run", "s.toml", "--json").stdout)["stored_before"] == 4  # what was probed is kept
+
+
+def test_one_currency(write, ponder) -> None:
+    model = '[[model]]\nname = "oracle"\nlabel = "{0}"\nprices = {{ input = 1.0, output = 4.0, currency = "{0}" }}\n'
+    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}{model.format("USD")}')
+    result = ponder("plan", "s.toml")
+    assert result.exit_code == 2
+    assert "different currencies: EUR, USD" in result.stderr
 
 
 def test_every_problem_of_a_fixed_set_is_asked(tmp_path, folder, write) -> None:
@@ -105,19 +212,49 @@ def test_every_problem_of_a_fixed_set_is_asked(tmp_path, folder, write) -> None:
     assert list(few.cells[0].asked()) == list(islice(study.cells[0].asked(), 7))
 
 
-def test_the_line_of_progress() -> None:
-    tally = Tally(planned=100, right=20, wrong=10, unparsed=4, truncated=4, failed=2, tokens=12_345, cost=1.5)
+def tally_of(**counts: Any) -> Tally:
+    tally = Tally(planned=100, right=20, wrong=10, unparsed=4, truncated=4, failed=2, currency="EUR", **counts)
+    tally.ledger.spent = Money(12_345, 1.5)
     tally.started = monotonic() - 8000
-    line = progress.line(tally)
-    assert line.startswith("█" * 10 + "░" * 14 + " 40/100  0.3/min  3:20:0")
-    assert line.endswith("left  12.3k tokens  1.50 spent  right 20  wrong 10  unparsed 4  truncated 4  failed 2")
-    tally.making = {"model": "a", "train_loss": 0.5}
-    assert progress.line(tally) == "model a  train loss 0.5"
+    return tally
+
+
+def test_the_line_of_progress() -> None:
+    line = progress.line(tally_of())
+    assert line.startswith("█" * 6 + "░" * 10 + " 40/100  3:20:0")
+    assert line.endswith("12.3k tokens, 1.50 EUR  right 20  wrong 10  unparsed 4  truncated 4  failed 2  0.3/min")
+    making = Tally(making={"model": "a", "train_loss": 0.5})
+    assert progress.line(making) == "model a  train loss 0.5"
     done = Tally(planned=10, right=10)
     done.started = monotonic() - 2.5
-    assert (
-        progress.line(done) == "█" * 24 + " 10/10  4/s  0 tokens  right 10  wrong 0  unparsed 0  truncated 0  failed 0"
-    )
+    assert progress.line(done) == "█" * 16 + " 10/10  0 tokens  right 10  4/s"
+
+
+def test_the_line_of_progress_tells_troubles() -> None:
+    tally = tally_of()
+    for kind, why in (("rate limit", "HTTP 429: slow down"), ("timeout", "no reply"), ("timeout", "no\n\x1b[2Jreply")):
+        tally.retried(Retry(kind, why, billed=False))  # type: ignore[arg-type]
+    assert progress.line(tally).endswith("retries: 1 429s, 2 timeouts  last: no \\x1b[2Jreply")
+
+
+@pytest.mark.parametrize("width", [20, 60, 79, 100, 200])
+def test_the_line_of_progress_fits_the_terminal(width) -> None:
+    tally = tally_of()
+    tally.retried(Retry("error", "no connection to http://127.0.0.1:9/v1: " + "x" * 300, billed=False))
+    line = progress.line(tally, width)
+    assert len(line) <= width
+    assert line.startswith("█" * 6 + "░" * 10)
+    assert ("last: no connection" in line) == (width == 200)
+
+
+def test_a_run_that_stops_says_what_it_waits_for() -> None:
+    async def stopping() -> str:
+        tally = tally_of(stop=Stop())
+        tally.ledger.calls = 3
+        tally.stop.ask()  # type: ignore[union-attr]
+        return progress.line(tally)
+
+    assert "40/100  stopping: waiting for 3 calls, Ctrl-C again drops them" in asyncio.run(stopping())
 
 
 @pytest.mark.parametrize(
@@ -131,4 +268,4 @@ def test_the_last_state_stays_in_a_log(capsys) -> None:
     tally = Tally(planned=4)
     with progress.shown(tally):
         tally.right = 3
-    assert capsys.readouterr().err.splitlines()[-1].startswith("█" * 18 + "░" * 6 + " 3/4")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("█" * 12 + "░" * 4 + " 3/4")

@@ -11,9 +11,10 @@ import pytest
 
 from ponder.core import UserError
 from ponder.runner.prepare import make_model, prepare
-from ponder.runner.run import Tally, run
+from ponder.runner.run import run
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 METHOD = str(Path(__file__).parent / "data/slow_training.py")
 

@@ -51,7 +51,7 @@ class Elements(HTMLParser):
 
 
 def test_the_files_of_a_report(reports) -> None:
-    files = [reports / name for name in json.loads((reports / "s.json").read_text())]
+    files = [reports / name for name in json.loads((reports / "s.json").read_text())["files"]]
     assert files[0].name == "report.html"
     assert all(f.stat().st_size > 100 for f in files)
     assert {f.name for f in files if f.stem == "effort"} == {"effort.png", "effort.svg", "effort.pdf"}

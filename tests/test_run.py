@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import json
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ponder.core import Attempt
-from ponder.runner.run import Tally, _Writer, run
-from ponder.runner.store import Done, Store
+from ponder.runner.run import run
+from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 STUDY = """
 problems = {problems}
@@ -58,19 +55,6 @@ def stored(sql: str) -> int:
             return int(count)
     except sqlite3.OperationalError:
         return 0
-
-
-@contextmanager
-def running(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """`ponder` in a process of its own, which is killed at the end if it still runs."""
-    # Where the tests run in the background SIGINT may be ignored, and a child would ignore it too.
-    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{heed}; from ponder.cli import main; main()", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -112,7 +96,7 @@ def test_running_again_asks_nothing(serve, write, ponder) -> None:
     assert served.state()["repeated"] == 50
 
 
-def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
+def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder, running) -> None:
     served = serve(hold_after=100)
     write("s.toml", study_for(served, problems=400).replace("concurrency = 32", "concurrency = 4"))
     with running("run", "s.toml") as process:
@@ -128,19 +112,6 @@ def test_kill_nine_loses_nothing_stored(serve, write, folder, ponder) -> None:
     assert len(after) == 800
     assert {k: after[k] for k in before} == before
     assert served.state()["requests"] - asked_before == 700
-
-
-def test_interrupting_leaves_a_clean_store(serve, write, folder) -> None:
-    served = serve(hold_after=100)
-    write("s.toml", study_for(served, problems=100_000))
-    with running("run", "s.toml") as process:
-        served.wait(held=32)
-        process.send_signal(signal.SIGINT)
-        _, talk = process.communicate()
-    assert process.returncode == 130
-    assert "interrupted; run the same command again to resume" in talk
-    assert "Traceback" not in talk
-    assert len(outcomes("s.toml")) == 100  # everything that was answered
 
 
 def test_two_runs_on_one_store(serve, write, ponder) -> None:
@@ -214,36 +185,6 @@ def test_many_are_in_flight_at_once(serve, write, ponder) -> None:
     write("s.toml", study_for(served, problems=300).replace("concurrency = 32", "concurrency = 256"))
     assert ponder("run", "s.toml").exit_code == 0
     assert served.state()["most_in_flight"] == 256
-
-
-def test_before_the_first_answer_a_cap_allows_four_attempts(serve, write, ponder) -> None:
-    served = serve(hold_after=0)
-    write("s.toml", study_for(served, extra="max_tokens = 5000"))
-    with running("run", "s.toml") as process:
-        served.wait(held=4)
-        assert served.state()["requests"] == 4
-        served.release()
-        process.communicate()
-    assert process.returncode == 0
-    assert 4 < len(outcomes("s.toml")) <= 5000 // 160
-
-
-def test_token_cap(serve, write, ponder) -> None:
-    write("s.toml", study_for(serve(), extra="max_tokens = 5000"))
-    result = ponder("run", "s.toml", "--json")
-    assert result.exit_code == 0
-    tally = json.loads(result.stdout)
-    assert tally["tokens"] == 160 * tally["right"] == 160 * len(outcomes("s.toml"))
-    assert 4000 < tally["tokens"] <= 5000
-    assert tally["capped"]
-
-
-def test_money_cap(serve, write, ponder) -> None:
-    prices = "prices = { input = 1000000.0, output = 0.0 }"  # 40 prompt tokens at 1 each
-    write("s.toml", study_for(serve(), extra="max_cost = 1000.0", model=prices))
-    tally = json.loads(ponder("run", "s.toml", "--json").stdout)
-    assert tally["cost"] == 40 * tally["right"]
-    assert 800 < tally["cost"] <= 1000
 
 
 def test_full_disk(serve, write, ponder, monkeypatch) -> None:
@@ -335,31 +276,6 @@ def test_export(serve, write, ponder, form) -> None:
     assert Path(result["file"]).stat().st_size > 500
 
 
-def test_what_arrives_during_the_last_write_is_written_too(folder) -> None:
-    cell = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}]).cells[0]
-    attempts = [Attempt(problem, 0, "graded", True, "", ()) for problem in itertools.islice(cell.asked(), 2)]
-    writing, go_on = threading.Event(), threading.Event()
-
-    async def write(store: Store) -> None:
-        add = store.add
-
-        def slow(batch) -> None:
-            writing.set()
-            go_on.wait()
-            add(batch)
-
-        store.add = slow  # type: ignore[method-assign]
-        async with _Writer(store) as writer:
-            await writer.put(Done(cell, 0, attempts[0]))
-            await asyncio.to_thread(writing.wait)
-            await writer.put(Done(cell, 1, attempts[1]))
-            asyncio.get_running_loop().call_soon(go_on.set)  # which comes after the writer is told to end
-
-    with Store(folder / "w.db", lock=True) as store:
-        asyncio.run(write(store))
-        assert len(list(store.outcomes([cell]))) == 2
-
-
 def test_memory_is_not_held_by_finished_attempts(folder) -> None:
     """Attempts leave memory with each batch: after a run nothing holds them."""
     study = Study(task=[{"name": "chain_sum", "size": 4}], model=[{"name": "oracle"}], problems=3000)
@@ -367,9 +283,9 @@ def test_memory_is_not_held_by_finished_attempts(folder) -> None:
     with Store(folder / "m.db", lock=True) as store:
         add = store.add
 
-        def watched(batch) -> None:
+        def watched(batch, *spent) -> None:
             nonlocal most
-            add(batch)
+            add(batch, *spent)
             most = max(most, sum(type(o) is Attempt for o in gc.get_objects()))
 
         store.add = watched  # type: ignore[method-assign]

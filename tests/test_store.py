@@ -21,9 +21,10 @@ import pytest
 from ponder.core import Attempt, Bill, Completion, Outcome, UserError
 from ponder.runner import schema
 from ponder.runner.plan import plan
-from ponder.runner.run import Tally, grade_again, run
+from ponder.runner.run import grade_again, run
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 
 DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
 FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}
@@ -92,7 +93,7 @@ def test_an_old_store_reads_the_same_and_is_not_changed_by_reading(tmp_path, mak
     make(tmp_path / "old.db")
     before = (tmp_path / "old.db").read_bytes()
     assert read(tmp_path / "old.db", name) == without_settings(exported(name, version))
-    assert plan(old(name), tmp_path / "old.db")[0].stored > 0
+    assert plan(old(name), tmp_path / "old.db").total.stored > 0
     assert (tmp_path / "old.db").read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["old.db"]
 
@@ -152,6 +153,7 @@ def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
 import os, signal, sqlite3
 from pathlib import Path
 from ponder.runner.store import Store
+from ponder.runner.tally import Tally
 class Killed(sqlite3.Connection):
     def executescript(self, script):
         self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))

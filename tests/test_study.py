@@ -28,12 +28,12 @@ name = "oracle"
         (("problems = 3", "problem = 3"), "s.toml: problem: a study has no key `problem`\nhint: did you mean `problems`?"),
         (('"chain_sum"', '"chain_sun"'), "s.toml: task[0].name: task `chain_sun` is unknown\nhint: did you mean `chain_sum`?"),
         (("size = [2, 4]", "size = [2, 1]"), "s.toml: task[0].size: chain_sum adds at least 2 numbers, not 1\nhint: size = [2, 4, 8]"),
-        (("size = [2, 4]", 'size = ["a"]'), "s.toml: task[0].size: Expected `int`, got `str`"),
+        (("size = [2, 4]", 'size = ["a"]'), "s.toml: task[0].size: expected a whole number, not text"),
         (("size = [2, 4]", "digit = 3"), "s.toml: task[0].digit: task `chain_sum` has no key `digit`\nhint: did you mean `digits`?"),
         (("size = [2, 4]", "digits = 0"), "s.toml: task[0]: digits must be from 1 to 100, not 0"),
         (('"oracle"', '"oracle"\nerror = 2'), "s.toml: model[0]: error is a fraction from 0 to 1, not 2"),
         (('"oracle"', '"endpoint"'), "s.toml: model[0]: model `endpoint` needs the key `id`\nhint: ponder show endpoint"),
-        (('"oracle"', '"endpoint"\nid = "m"\nbudget = "x"'), "s.toml: model[0].budget: Expected `int | null`, got `str`"),
+        (('"oracle"', '"endpoint"\nid = "m"\nbudget = "x"'), "s.toml: model[0].budget: expected a whole number, not text"),
         (('"oracle"', '"endpoint"\nid = "m"\nkey = "sk-abc123"'), "s.toml: model[0].key: a study must not contain an API key"),
         (('"oracle"', '"endpoint"\nid = "m"\nurl = "ftp://x"'), "s.toml: model[0]: `ftp://x` is not an http or https URL"),
         (('"oracle"', '"oracle"\nmethod = [{name = "budget_forc", think = 3}]'), "hint: did you mean `budget_force`?"),
@@ -44,7 +44,7 @@ name = "oracle"
         (('[[model]]\nname = "oracle"', ""), "s.toml: a study needs at least one [[model]]\nhint: ponder list models"),
         (("problems = 3", "problems ="), "s.toml: this is not TOML"),
         (("problems = 3", "max_cost = 0.0"), "s.toml: max_cost: max_cost must be greater than 0, not 0.0"),
-        (("problems = 3", 'problems = "x"'), "s.toml: problems: Expected `int | null`, got `str`"),
+        (("problems = 3", 'problems = "x"'), "s.toml: problems: expected a whole number, not text"),
         (('"oracle"', '"endpoint"\nid = "m"\nin_flight = 3'), "s.toml: model[0].in_flight: model `endpoint` has no key `in_flight`\nhint: it is now called `concurrency`"),
         (('"oracle"', '"oracle"\ngives_out = 3'), "hint: it is now called `critical_size`"),
         (('"oracle"', '"oracle"\n[[figure]]\nname = "longest"'), "figure `longest` is unknown\nhint: it is now called `max_turn`"),
@@ -218,30 +218,6 @@ def test_two_models_of_one_name_are_refused() -> None:
         _ = study.cells
 
 
-def test_set(write) -> None:
-    write("s.toml", GOOD)
-    study = Study.load("s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"])
-    assert study.problems == 7
-    (cell,) = study.cells
-    assert study.cells[0].variant_label == "two words"
-    assert (cell.size, cell.model.error, cell.model_label) == (8, 0.25, "two words")  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("setting", ["problems", "model.x.y=1", "models.id=1", "model[3].id=1", "=1"])
-def test_set_mistakes(write, ponder, setting) -> None:
-    write("s.toml", GOOD)
-    result = ponder("plan", "s.toml", "--set", setting)
-    assert result.exit_code == 2
-    assert "--set" in result.stderr or "no key" in result.stderr
-
-
-def test_set_one_table_of_several(write) -> None:
-    write("s.toml", GOOD + '[[model]]\nname = "oracle"\nlabel = "second"\n')
-    study = Study.load("s.toml", ["model[1].error=0.5", "task.digits=3"])
-    assert [c.model.error for c in study.cells[::2]] == [0.0, 0.5]  # type: ignore[attr-defined]
-    assert {c.task.digits for c in study.cells} == {3}  # type: ignore[attr-defined]
-
-
 def test_settings_that_change_no_answer_are_not_in_the_key() -> None:
     def key(**model: object) -> bytes:
         return (
@@ -307,3 +283,35 @@ def test_plugins_in_a_list_enter_the_key_by_identity_not_by_their_settings_in_py
     assert [t["name"] for t in teachers] == ["pocket", "pocket"]
     assert [t.get("style") for t in teachers] == [None, "long"]
     assert not {"concurrency", "label"} & teachers[0].keys()
+
+
+def test_a_label_doesn_t_repeat_what_a_method_is_called_by() -> None:
+    compress = {"name": "compress", "policy": ["random", "snapkv"], "budget": 64, "window": [8, 16]}
+    study = Study(
+        task=[{"name": "tents", "size": 16}], model=[{"name": "transformers", "id": "pocket", "method": [compress]}]
+    )
+    assert [cell.model_label.partition(" + ")[2] for cell in study.cells] == [
+        f"{policy} window={window}" for policy in ("random", "snapkv") for window in (8, 16)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder.toml", "folder.toml is a folder, not a study"),
+        (".", ". is a folder, not a study\nhint: it holds folder.toml, s.toml"),
+        ("s2.toml", "there is no file s2.toml\nhint: did you mean `s.toml`?"),
+        ("away/s.toml", "there is no file away/s.toml"),
+        ("notes", "notes is not a study: its name must end in .toml\nhint: mv notes notes.toml"),
+        ("latin.toml", "latin.toml: this is not TOML"),
+    ],
+)
+def test_a_file_that_is_no_study(write, folder, ponder, name, message) -> None:
+    write("s.toml", GOOD)
+    write("notes", "")
+    (folder / "folder.toml").mkdir()
+    if name == "latin.toml":
+        (folder / name).write_bytes("title = 'é'".encode("latin-1"))
+    result = ponder("run", name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr

@@ -35,6 +35,6 @@ for _verb in (
     store.store,
     making.make,
     *(trace.score, trace.select),
-    *(plugin.serve, plugin.new, plugin.check),
+    *(plugin.serve, plugin.new, plugin.check, plugin.completion),
 ):
     main.add_command(_verb)

@@ -13,7 +13,7 @@ import itertools
 import math
 import random
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -69,21 +69,32 @@ class Result(NamedTuple):
         return "\n".join(f"{self.plugin}: {line}" for line in [*self.failures, *stopped] or ["passed"])
 
 
-def check(name: str, settings: Sequence[str] = ()) -> Result:
+def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
     """Run a plugin with its example settings and those given, and say what is wrong with it."""
-    kind, plugin = describe.find(name)
-    table = {"name": name if name.endswith(".py") else name.rpartition("/")[2], **plugin.example}
+    if kind == "studies" or name.endswith(".toml"):
+        raise UserError(f"{name} is a study, not a plugin", hint=f"ponder plan {name} checks it, and asks nothing")
+    kind, plugin = describe.find(kind, name)
+    table = {"name": name, **plugin.example}
     for setting in settings:
         assign({"plugin": [table]}, f"plugin.{setting}")
     failures, not_run = list(_docstring(plugin)), ""
     try:
         failures.extend(CHECKS[kind](build(kind, table, name, Path())))
     except (UserError, ModelFailure) as error:
-        not_run = str(error)
+        not_run = _not_run(error, plugin, table)
     except Exception as error:  # whatever a plugin raises is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
         failures.append(f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})")
     return Result(f"{plugins.KINDS[kind].noun} {name}", failures, not_run)
+
+
+def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mapping[str, Any]) -> str:
+    """Why it could not be run, and the settings to give if those of its example are to blame."""
+    examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
+    if not examples or not isinstance(error, UserError):
+        return str(error)
+    tried = ", ".join(f"{key} = {describe.toml(table[key])}" for key in examples)
+    return f"{error.what}\nhint: it was tried with {tried}; give your own: --set {examples[0]}=…"
 
 
 def _docstring(plugin: type[Plugin]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import inspect
 import json
 import textwrap
@@ -25,11 +26,31 @@ from ponder.runner.study import Study, built_in
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
 
 
-def anything(name: str, size: int | None = None, seed: int = 0, settings: Sequence[str] = ()) -> dict[str, Any]:
+def named(words: Sequence[str], verb: str) -> tuple[str, str]:
+    """The kind ("" if it isn't given) and name in `NAME`, `KIND NAME` or `KIND/NAME`."""
+    if len(words) > 2:
+        raise UserError(
+            f"expected a name, or a kind and a name, not {len(words)} words", hint=f"ponder {verb} cache oracle"
+        )
+    word, name = words if len(words) == 2 else words[0].rpartition("/")[::2]
+    if len(words) == 1 and (name.endswith((".py", ".toml")) or not word):
+        return "", words[0]  # a file, or a name alone
+    kind = plugins.kind_of(word)
+    if kind is None:
+        hint = plugins.nearest(word, [*plugins.KINDS, "studies"])
+        raise UserError(f"there is no kind of plugin `{word}`", hint=hint)
+    return kind, name
+
+
+def anything(
+    kind: str, name: str, size: int | None = None, seed: int = 0, settings: Sequence[str] = ()
+) -> dict[str, Any]:
     """Describe a plugin by its name or file, or a study."""
-    if name in built_in() or name.endswith(".toml"):
+    if kind == "studies" or (not kind and (name in built_in() or name.endswith(".toml"))):
+        if size is not None:
+            raise UserError(f"{name} is a study, which has no size", hint="--size is for tasks")
         return Study.load(name, settings).resolved()
-    kind, plugin = find(name)
+    kind, plugin = find(kind, name, [*built_in()])
     data = {
         "kind": plugins.KINDS[kind].noun,
         "name": plugin.plugin_name(),
@@ -43,22 +64,29 @@ def anything(name: str, size: int | None = None, seed: int = 0, settings: Sequen
     return data
 
 
-def find(name: str) -> tuple[str, type[Any]]:
-    """The kind and class of a plugin, by its name, by kind/name, or by its file."""
+def others(name: str) -> list[str]:
+    """The plugins that share a built-in study's name, each with the command that shows it."""
+    kinds = [kind for kind in plugins.KINDS if name in built_in() and name in plugins.names(kind)]
+    return [f"{plugins.KINDS[kind].noun} {name}: ponder show {kind.removesuffix('s')} {name}" for kind in kinds]
+
+
+def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[Any]]:
+    """The kind and class of a plugin, by its name or its file. `studies` are names to suggest as well."""
     if name.endswith(".py"):
-        return _kind_of_file(name)
-    wanted, _, rest = name.rpartition("/")
-    kinds = [kind for kind in plugins.KINDS if rest in plugins.names(kind) and wanted in ("", kind)]
+        return (kind, plugins.load(kind, name)) if kind else _kind_of_file(name)
+    kinds = [k for k in plugins.KINDS if name in plugins.names(k) and kind in ("", k)]
     if len(kinds) == 1:
-        return kinds[0], plugins.load(kinds[0], rest)
+        return kinds[0], plugins.load(kinds[0], name)
     if kinds:
-        hint = " or ".join(f"{kind}/{rest}" for kind in kinds)
+        hint = "say which: " + ", ".join(f"{k.removesuffix('s')} {name}" for k in kinds)
         raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
-    renamed = next((kind for kind, old in plugins.RENAMED if old == rest and wanted in ("", kind)), None)
-    if renamed:
-        raise plugins.unknown(renamed, rest)
-    known = {*built_in(), *(n for kind in plugins.KINDS for n in plugins.names(kind))}
-    raise UserError(f"there is no plugin or study `{name}`", hint=plugins.nearest(rest, known))
+    renamed = next((k for k, old in plugins.RENAMED if old == name and kind in ("", k)), None)
+    if kind or renamed:
+        raise plugins.unknown(renamed or kind, name)
+    known = {*studies, *(n for k in plugins.KINDS for n in plugins.names(k))}
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean `{close[0]}`?" if close else "ponder list shows them all; a file is given as ./mine.py"
+    raise UserError(f"there is no plugin{' or study' if studies else ''} `{name}`", hint=hint)
 
 
 def _kind_of_file(name: str) -> tuple[str, type[Any]]:
@@ -126,7 +154,7 @@ def _type_name(hint: Any) -> str:
     """A type as one would say what to write in a study."""
     origin, arguments = get_origin(hint), [a for a in get_args(hint) if a not in (NoneType, Ellipsis)]
     if origin is Literal:
-        return " | ".join(map(toml, arguments))
+        return " | ".join(toml(choice) for choice in arguments if choice != "")  # "" is the default: not set
     if origin in (list, tuple, Sequence) and arguments:
         return f"list of {_type_name(arguments[0])}s"
     if origin in (dict, Mapping):
@@ -140,7 +168,7 @@ def _type_name(hint: Any) -> str:
 
 
 def _problem(name: str, plugin: type[Task], size: int | None, seed: int, settings: Sequence[str]) -> dict[str, Any]:
-    table: dict[str, Any] = {"name": name.removeprefix("tasks/"), **plugin.example}
+    table: dict[str, Any] = {"name": name, **plugin.example}
     content = {"task": [table]}
     for setting in settings:
         assign(content, f"task.{setting}")

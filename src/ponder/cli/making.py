@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import importlib
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from ponder.cli import complete
 from ponder.cli.comments import comments
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, SPLIT, Verbs, plugin_settings, watch
+from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, SPLIT, STUDY, Verbs, plugin_settings, tell, watch
+from ponder.core.text import printable
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 OUT = click.option("-o", "--out", required=True, type=FILE, help="The folder to write to.")
@@ -41,7 +44,7 @@ def make() -> None:
 
 
 @make.command()
-@click.argument("study")
+@STUDY
 @click.option(
     "--model", "label", default="", help="The model's label, as legends show it. Not needed if the study has only one."
 )
@@ -58,14 +61,20 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json:
 
     watch(make_model(Study.load(study, settings), label, out), as_json=as_json)
     _made(out, as_json)
-    click.echo(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]', err=True)
+    tell(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]')
 
 
 @make.command()
 @click.argument("traces", type=FILE)
 @click.option("--from", "start", required=True, help="The causal language model to train: a folder, or org/name.")
 @OUT
-@click.option("--quality", default="oracle", show_default=True, help="The reward that labels each step.")
+@click.option(
+    "--quality",
+    default="oracle",
+    show_default=True,
+    shell_complete=complete.rewards,
+    help="The reward that labels each step.",
+)
 @SPLIT
 @plugin_settings("training, such as epochs=3, or of the labelling reward, such as quality.alpha=0.5")
 @JSON_LINES
@@ -89,13 +98,14 @@ def reward(
     split = [steps(trace, by) for trace in read(traces)]
     watch(training.train(reader, split, out, recipe, judge), as_json=as_json)
     _made(out, as_json)
-    of = "" if reader.of == "all" else f" --set of={reader.of}"
-    click.echo(f"next: ponder score TRACES --reward trained --set id={out}{of} --by {by}", err=True)
+    of = [] if reader.of == "all" else ["--set", f"of={reader.of}"]
+    words = ["ponder", "score", str(traces), "--reward", "trained", "--set", f"id={out}", *of, "--by", by]
+    tell(f"next: {shlex.join(words)}")
 
 
 def _made(out: Path, as_json: bool) -> None:
     if not as_json:
-        click.echo(out)
+        click.echo(printable(str(out)))
 
 
 class _Recipe(NamedTuple):

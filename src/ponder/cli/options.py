@@ -5,7 +5,7 @@ Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,14 @@ from typing import Any, TypeVar
 
 import click
 
+from ponder import __version__
+from ponder.cli import complete
 from ponder.core import Progress, UserError
+from ponder.core.text import as_json as json_text
+from ponder.core.text import printable
 
 STORE = "ponder.db"
+GIVEN = "ponder.given"  # where a command's context keeps its options
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 FILE = click.Path(path_type=Path)
@@ -47,10 +52,20 @@ BAD_LINES = click.option(
 )
 
 
+def _remembered(ctx: click.Context, _: click.Parameter, study: str) -> str:
+    """Keep the options of a verb that takes a study, for the hints of errors."""
+    ctx.meta[GIVEN] = ctx.params  # filled as the other options are read
+    return study
+
+
+STUDY = click.argument("study", callback=_remembered, shell_complete=complete.studies)
+
+
 def study_options(verb: Verb) -> Verb:
     """The argument STUDY, and the options of every verb that reads a store."""
-    store = click.option("--store", default=STORE, show_default=True, type=FILE, help="The file that holds attempts.")
-    for option in (JSON, SET_STUDY, store, click.argument("study")):
+    file = click.Path(path_type=Path, dir_okay=False)
+    store = click.option("--store", default=STORE, show_default=True, type=file, help="The file that holds attempts.")
+    for option in (JSON, SET_STUDY, store, STUDY):
         verb = option(verb)
     return verb
 
@@ -87,22 +102,69 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort, click.ClickException):
+            raise
         except UserError as error:
-            click.echo(str(error), err=True)
+            tell(str(_about_what_was_given(error, ctx.meta.get(GIVEN, {}))))
             ctx.exit(2)
+        except KeyboardInterrupt:
+            tell("interrupted")
+            ctx.exit(130)
         except BrokenPipeError:  # the reader of our output has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
+        except Exception as error:
+            if mistake := _mistake(error):
+                tell(str(mistake))
+                ctx.exit(2)
+            error.add_note(
+                f"This is a bug in Ponder {__version__} or in a plugin. Please report it with the lines above."
+            )
+            raise
+
+
+def _mistake(error: Exception) -> UserError | None:
+    """What the user can do about an exception from deep inside: install a package, or name another file."""
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "ponder").startswith("ponder"):
+        from ponder.core.plugins import not_installed
+
+        return not_installed(error, "this")
+    if isinstance(error, OSError) and error.filename is not None:
+        return UserError(f"can't use {error.filename}: {error.strerror}")
+    return None
+
+
+def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
+    """An error about a value from `--set` names the option, not the file; a command in a hint has the options given."""
+    settings: Sequence[str] = given.get("settings", ())
+    where, hint = error.where.replace("--set.", "--set "), error.hint
+    for path in (setting.partition("=")[0].strip() for setting in settings):
+        steps = (re.escape(step) + ("" if "[" in step else r"(\[\d+\])*") for step in path.split("."))
+        if re.fullmatch(".*: " + r"\.".join(steps) + r"(\[\d+\])*", where):
+            where = f"--set {path}"
+    if "study" in given:
+        stores = (
+            {}
+            if "store" not in given
+            else dict.fromkeys(("plan", "run", "regrade", "report", "export"), given["store"])
+        )
+        hint = re.sub(r"ponder (\w+) STUDY", lambda m: command(m[1], given["study"], settings, stores.get(m[1])), hint)
+    return UserError(error.what, where=where, hint=hint)
+
+
+def tell(text: str) -> None:
+    """Print to stderr what is not data."""
+    click.echo(printable(text), err=True)
 
 
 def say(data: Any, as_json: bool, text: Callable[[], str]) -> None:
     """Print a result."""
-    click.echo(json.dumps(data, indent=1, ensure_ascii=False, default=str) if as_json else text())
+    click.echo(json_text(data, indent=1) if as_json else printable(text()))
 
 
 def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
     """Rows in aligned columns, the last `numbers` of them aligned to the right."""
-    cells = [["–" if c is None else f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
+    cells = [["–" if c is None else f"{c:,}" if isinstance(c, int) else printable(str(c)) for c in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     first_number = len(widths) - numbers
     return "\n".join(
@@ -113,32 +175,32 @@ def columns(rows: Sequence[Sequence[Any]], *, numbers: int = 0) -> str:
     )
 
 
-def plural(noun: str) -> str:
-    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-
-
 @contextmanager
 def resumable() -> Iterator[None]:
     """Say on Ctrl-C how to resume."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("interrupted; run the same command again to resume", err=True)
+        tell("interrupted; run the same command again to resume")
         raise click.exceptions.Exit(130) from None
 
 
-def watch(reports: Iterable[Progress], *, as_json: bool = False) -> None:
-    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout."""
+def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
+    """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout.
+
+    Returns whether there was anything to do.
+    """
     from ponder.runner import progress
-    from ponder.runner.run import Tally
+    from ponder.runner.tally import Tally
 
     with resumable():
         waiting = iter(reports)
         if (first := next(waiting, None)) is None:  # a mistake in the input shows before there is a line of progress
-            return
+            return False
         tally = Tally(making=first)
         with progress.shown(tally):
             for report in chain([first], waiting):
                 tally.making = report
                 if as_json:
-                    click.echo(json.dumps(report, ensure_ascii=False, default=str))
+                    click.echo(json_text(report))
+        return True

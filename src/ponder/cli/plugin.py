@@ -1,4 +1,4 @@
-"""Verbs for plugins: list, show, serve, new, check."""
+"""Verbs for plugins: list, show, serve, new, check, completion."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from pathlib import Path
 
 import click
 
-from ponder.cli.options import JSON, columns, plugin_settings, plural, say
+from ponder.cli import complete
+from ponder.cli.options import JSON, columns, plugin_settings, say, tell
 from ponder.core import UserError
+from ponder.core.text import plural
 
 
 @click.command("list")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=complete.kinds)
 @JSON
 def list_(kind: str | None, as_json: bool) -> None:
     """List plugins and built-in studies.
 
-    KIND limits the list to one kind, such as tasks.
+    KIND limits the list to one kind, such as tasks or studies.
     """
     from ponder.core import plugins
     from ponder.runner import study
 
     kinds = [*plugins.KINDS, "studies"]
-    if kind and kind not in kinds:
-        raise UserError(f"there is no kind `{kind}` to list", hint=plugins.nearest(kind, kinds))
-    listed = {k: study.built_in() if k == "studies" else plugins.names(k) for k in ([kind] if kind else kinds)}
+    wanted = [kind and plugins.kind_of(kind)] if kind else kinds
+    if wanted == [None]:
+        raise UserError(f"there is no kind `{kind}` to list", hint=plugins.nearest(str(kind), kinds))
+    listed = {k: study.built_in() if k == "studies" else plugins.names(k) for k in wanted if k}
 
     def heading(kind: str) -> str:
         name = kind if kind == "studies" else plural(plugins.KINDS[kind].noun)
@@ -39,21 +42,24 @@ def list_(kind: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete.plugins_and_studies)
 @click.option("--size", type=int, help="Size of the problem to show.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the problem to show.")
 @plugin_settings("task, or a key of the study")
 @JSON
-def show(name: str, size: int | None, seed: int, settings: tuple[str, ...], as_json: bool) -> None:
+def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[str, ...], as_json: bool) -> None:
     """Show a plugin with its settings, or a study.
 
-    A task also shows a problem with a right answer. NAME may be a file, such as ./mine.py or ./mine.toml, or
-    kind/name where two kinds share a name, such as models/oracle.
+    A task also shows a problem with a right answer. NAME may be a file, such as ./mine.py or ./mine.toml. KIND is
+    needed only where two kinds share a name: `ponder show cache oracle`, `ponder show study effort`.
     """
     from ponder.cli import describe
 
-    data = describe.anything(name, size, seed, settings)
+    kind, name = describe.named(words, "show")
+    data = describe.anything(kind, name, size, seed, settings)
     say(data, as_json, lambda: describe.text(data))
+    for other in describe.others(name) if not kind else ():
+        tell(f"also: {other}")
 
 
 @click.command()
@@ -75,13 +81,13 @@ def serve(model: str, port: int, slots: int, context: int, threads: int, as_json
 
     def ready(url: str) -> None:
         say({"url": url, "id": path.stem}, as_json, lambda: url)
-        click.echo(f'serving {path.stem}; in a study\'s [[model]]: name = "endpoint", id = "{path.stem}"', err=True)
+        tell(f'serving {path.stem}; in a study\'s [[model]]: name = "endpoint", id = "{path.stem}"')
 
     serve_file(path, port, slots, context, threads, ready)
 
 
 @click.command()
-@click.argument("kind")
+@click.argument("kind", shell_complete=complete.new_kinds)
 @click.argument("name")
 @JSON
 def new(kind: str, name: str, as_json: bool) -> None:
@@ -93,22 +99,39 @@ def new(kind: str, name: str, as_json: bool) -> None:
 
     path = scaffold(kind, name, Path())
     say({"file": str(path)}, as_json, lambda: str(path))
-    click.echo(f"next: ponder check ./{path.name}", err=True)
+    tell(f"next: ponder check ./{path.name}")
 
 
 @click.command()
-@click.argument("name")
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete.plugins_alone)
 @plugin_settings("plugin, such as id=DIR for one that needs weights")
 @JSON
-def check(name: str, settings: tuple[str, ...], as_json: bool) -> None:
+def check(words: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """Check a plugin against its interface.
 
-    NAME is a plugin, or a file such as ./mine.py. It is run for real. The exit code is 0 if it passed, 1 if it failed,
-    and 3 if it could not be run, for example because its weights or its server are not there.
+    NAME is a plugin, or a file such as ./mine.py. It is run for real. KIND is needed only where two kinds share a
+    name: `ponder check cache oracle`. The exit code is 0 if it passed, 1 if it failed, and 3 if it could not be run,
+    for example because its weights or its server are not there.
     """
+    from ponder.cli import describe
     from ponder.cli.check import check as check_plugin
 
-    result = check_plugin(name, settings)
+    result = check_plugin(*describe.named(words, "check"), settings)
     say({"outcome": result.outcome, **result._asdict()}, as_json, result.text)
     if result.outcome != "passed":
         raise click.exceptions.Exit(1 if result.outcome == "failed" else 3)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script for completion of commands, studies and plugins.
+
+    For bash: `echo 'eval "$(ponder completion bash)"' >> ~/.bashrc`. The script calls `ponder` at each completion.
+    """
+    from click.shell_completion import get_completion_class
+
+    of_shell = get_completion_class(shell)
+    assert of_shell is not None
+    click.echo(of_shell(ctx.find_root().command, {}, "ponder", "_PONDER_COMPLETE").source())

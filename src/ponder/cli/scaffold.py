@@ -13,8 +13,10 @@ SCAFFOLDS = Path(__file__).parent / "scaffolds"
 def scaffold(kind: str, name: str, folder: Path) -> Path:
     """Write NAME.py and return its path. An existing file is never overwritten."""
     kinds = [k.removesuffix("s") for k in plugins.KINDS]
-    if kind not in kinds:
+    found = plugins.kind_of(kind)
+    if found not in plugins.KINDS:
         raise UserError(f"there is no kind of plugin `{kind}`", hint=plugins.nearest(kind, kinds))
+    kind = found.removesuffix("s")
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UserError(
             f"`{name}` can't be the name of a plugin", hint="use lower-case letters, digits and _, such as my_task"

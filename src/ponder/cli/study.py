@@ -4,68 +4,104 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, columns, command, resumable, say, study_options, watch
+from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
+
+if TYPE_CHECKING:
+    from ponder.runner.study import Study
+    from ponder.runner.tally import Tally
 
 
 @click.command()
 @study_options
-def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
-    """Show how many attempts STUDY makes, and what they will cost.
+@click.option(
+    "--probe",
+    type=click.IntRange(1),
+    metavar="N",
+    help="First make N attempts per cell, and plan from what they took. They are kept in the store.",
+)
+def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool, probe: int | None) -> None:
+    """Show how many attempts STUDY makes, and what they will take.
 
-    Nothing is asked and nothing is spent. Expected tokens come from stored attempts where there are any.
+    Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at its whole budget;
+    `expected` comes from stored attempts.
     """
+    from ponder.cli.spending import plan_json, plan_text
     from ponder.runner.plan import plan as planned
-    from ponder.runner.progress import short
+    from ponder.runner.plan import probe as probing
     from ponder.runner.study import Study
 
-    lines = planned(Study.load(study, settings), store)
-    data = [{**dataclasses.asdict(line), "to_run": line.to_run} for line in lines]
+    loaded = Study.load(study, settings)
+    loaded.check()
+    if probe:
+        _run(probing(loaded, probe), store)
+    result = planned(loaded, store)
+    again = command("plan", study, settings, store)
+    say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
 
-    def text() -> str:
-        head = ("model", "task", "tokens from", "cells", "attempts", "stored", "to run", "tokens", "cost")
-        rows = [
-            (
-                *(line.model, line.task, line.basis, line.cells, line.attempts, line.stored, line.to_run),
-                None if line.tokens is None else short(line.tokens),
-                None if line.cost is None else f"{line.cost:.2f}",
-            )
-            for line in lines
-        ]
-        return columns([head, *rows], numbers=6)
 
-    say(data, as_json, text)
+def _run(study: Study, store: Path, grace: float | None = None) -> Tally:
+    """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
+    import asyncio
+
+    from ponder.cli.spending import troubles
+    from ponder.runner import progress
+    from ponder.runner.plan import counts
+    from ponder.runner.run import run
+    from ponder.runner.stop import GRACE, Stop
+    from ponder.runner.store import Store
+    from ponder.runner.tally import Tally
+
+    async def stoppable() -> Stop:
+        stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
+        with stop.on_signals():
+            await run(study, opened, tally, stop)
+        return stop
+
+    asked, stored = counts(study, store)
+    tally = Tally(planned=asked - stored, stored_before=stored)
+    with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
+        stop = asyncio.run(stoppable())
+    if stop.signal:
+        if trouble := troubles(tally):
+            click.echo(trouble, err=True)
+        click.echo("interrupted; run the same command again to resume", err=True)
+        raise click.exceptions.Exit(128 + stop.signal)
+    return tally
 
 
 @click.command()
 @study_options
-def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long Ctrl-C and SIGTERM wait for the calls in progress; a second one drops them.  [default: 30]",
+)
+def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool, grace: float | None) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
-    import asyncio
-
-    from ponder.runner import progress
-    from ponder.runner.plan import plan as planned
-    from ponder.runner.run import Tally
-    from ponder.runner.run import run as run_study
-    from ponder.runner.store import Store
+    from ponder.cli.spending import cap_reached, troubles
+    from ponder.core.text import count
     from ponder.runner.study import Study
 
     loaded = Study.load(study, settings)
-    lines = planned(loaded, store)
-    tally = Tally(planned=sum(line.to_run for line in lines), stored_before=sum(line.stored for line in lines))
-    with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
-        asyncio.run(run_study(loaded, opened, tally))
-    data = {f.name: getattr(tally, f.name) for f in dataclasses.fields(tally) if f.name != "started"}
-    say(data, as_json, lambda: f"{tally.done:,} attempts made; {tally.stored_before:,} were already in {store}")
-    if tally.capped:
-        click.echo("stopped at the study's limit (max_tokens or max_cost)", err=True)
+    loaded.check()
+    tally = _run(loaded, store, grace)
+    made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
+    say(tally.summary(), as_json, lambda: made)
+    if trouble := troubles(tally):
+        click.echo(trouble, err=True)
+    if tally.ledger.capped:
+        click.echo(cap_reached(tally), err=True)
     if tally.failed:
-        click.echo(f"{tally.failed} attempts failed and are left out; run the same command again to retry", err=True)
+        what = f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
+        click.echo(what, err=True)
         raise click.exceptions.Exit(1)
     click.echo(f"next: {command('report', study, settings, store)}", err=True)
 
@@ -77,6 +113,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
 
     No model is called.
     """
+    from ponder.core.text import count
     from ponder.runner.run import grade_again
     from ponder.runner.store import Store
     from ponder.runner.study import Study
@@ -85,7 +122,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
-    say({"changed": changed}, as_json, lambda: f"{changed:,} grades changed")
+    say({"changed": changed}, as_json, lambda: f"{count(changed, 'grade')} changed")
 
 
 @click.command()
@@ -99,9 +136,12 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
 
     loaded = Study.load(study, settings)
     with Store(store) as opened:
-        files = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
-    say([str(f) for f in files], as_json, lambda: "\n".join(shown))
+    data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
+    say(data, as_json, lambda: "\n".join(shown))
+    if not covered.complete:
+        tell(f"{covered.text()}; to go on: {command('run', study, settings, store)}")
 
 
 @click.command()
@@ -114,7 +154,7 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
     show_default=True,
     help="What to write; inspect is an eval log for Inspect.",
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT]")
+@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
 def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
     """Write the attempts of STUDY to a file."""
     from ponder.report.export import write
@@ -128,7 +168,7 @@ def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, fo
 
 
 @click.command()
-@click.argument("study")
+@STUDY
 @SET_STUDY
 @JSON_LINES
 def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
@@ -140,5 +180,6 @@ def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
     from ponder.runner.prepare import prepare as prepared
     from ponder.runner.study import Study
 
-    watch(prepared(Study.load(study, settings)), as_json=as_json)
-    click.echo(f"next: {command('run', study, settings)}", err=True)
+    if not watch(prepared(Study.load(study, settings)), as_json=as_json):
+        tell(f"nothing to make: no model of {study} has methods")
+    tell(f"next: {command('run', study, settings)}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ponder.cli.options import BAD_LINES, FILE, JSON, SPLIT, plugin_settings, say, watch
+from ponder.cli import complete
+from ponder.cli.options import BAD_LINES, FILE, JSON, SPLIT, plugin_settings, say, tell, watch
 from ponder.core import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +21,13 @@ LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
 
 @click.command()
 @click.argument("traces", type=FILE)
-@click.option("--reward", "name", required=True, help="A reward's name (ponder list rewards), or a file: ./mine.py.")
+@click.option(
+    "--reward",
+    "name",
+    required=True,
+    shell_complete=complete.rewards,
+    help="A reward's name (ponder list rewards), or a file: ./mine.py.",
+)
 @plugin_settings("reward")
 @SPLIT
 @BAD_LINES
@@ -42,11 +50,11 @@ def score(
     out = out or Path(f"{traces.stem}.scored.jsonl")
     scoring = Scoring(read(traces, bad), build("rewards", table, "--reward", Path()), out, by)
     watch(scoring)
-    click.echo(scoring.table(), err=True)
+    tell(scoring.table())
     say(scoring.summary(), as_json, lambda: str(out))
     if not (scoring.scored or scoring.scored_before):
         raise click.exceptions.Exit(1)
-    click.echo(f"next: ponder select {out} --top 1000", err=True)
+    tell(f"next: {shlex.join(['ponder', 'select', str(out), '--top', '1000'])}")
 
 
 @click.command()
@@ -107,7 +115,7 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
     out = out or Path(f"{scored.stem.removesuffix('.scored')}.chosen.jsonl")
     selecting = Selecting(read(scored, bad), choice, out, _asked(studies))
     watch(selecting)
-    click.echo(selecting.table(), err=True)
+    tell(selecting.table())
     if not selecting.selection.kept:
         raise UserError("no trace is left", hint="the lines above say why")
     say(selecting.summary(), as_json, lambda: str(out))

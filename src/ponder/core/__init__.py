@@ -11,6 +11,7 @@ from ponder.core.contracts import (
     Figure,
     Method,
     Model,
+    ModelLabel,
     Plugin,
     Task,
     TrainingProblems,
@@ -18,7 +19,7 @@ from ponder.core.contracts import (
     not_in_key,
     renamed,
 )
-from ponder.core.errors import EnvVar, ModelFailure, UserError, error_at
+from ponder.core.errors import ModelFailure, UserError, error_at
 from ponder.core.jsonl import lines
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (
@@ -51,11 +52,13 @@ from ponder.core.nouns import (
     TurnLimit,
 )
 from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
+from ponder.core.secrets import EnvVar
 
 __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
-    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "Outcome", "Part",
-    "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward", "Role",
-    "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace", "TrainingProblems", "TurnLimit",
-    "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from",
+    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
+    "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry",
+    "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace",
+    "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key",
+    "renamed", "seed_from",
 ]  # fmt: skip

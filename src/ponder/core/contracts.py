@@ -7,19 +7,21 @@ that no caller has to probe with `hasattr`.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
-from ponder.core.errors import UserError
+from ponder.core.errors import ModelFailure, UserError
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (
+    Bill,
     Completion,
     Grade,
     Outcome,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
+ModelLabel: TypeAlias = str  # a figure's setting that names a model of the study; "": none
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:
@@ -217,8 +220,12 @@ class Model(Plugin, ABC):
         Called before a run and by `ponder plan`; a report needs no key.
         """
 
-    async def probe(self) -> None:
+    async def reach(self) -> None:
         """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
+
+    def measures(self) -> Collection[str]:
+        """The names of what its completions measure besides tokens, for figures that draw it."""
+        return ()
 
     def server(self) -> str:
         """What it waits for. Models that wait for different servers run at the same time, others one by one.
@@ -300,14 +307,33 @@ class Wrapped(Model):
     def server(self) -> str:
         return self.inner.server()
 
-    async def probe(self) -> None:
-        await self.inner.probe()
+    async def reach(self) -> None:
+        await self.inner.reach()
 
     def made(self, task: Task) -> Mapping[str, float]:
         return self.inner.made(task)
 
     def codec_name(self, task: Task) -> str:
         return self.inner.codec_name(task)
+
+    async def samples(self, request: Request, n: int) -> list[Completion]:
+        """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
+        requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
+        replies = await asyncio.gather(*(self.inner.complete(r) for r in requests), return_exceptions=True)
+        paid = sum((reply.bill or Bill() for reply in replies if isinstance(reply, Completion | ModelFailure)), Bill())
+        for error in replies:
+            if isinstance(error, ModelFailure):
+                raise ModelFailure(str(error), paid) from error
+            if isinstance(error, BaseException):
+                raise error
+        return [reply for reply in replies if isinstance(reply, Completion)]
+
+    async def after(self, paid: Bill, request: Request) -> Completion:
+        """Ask the inner model. If it fails, the failure carries what the turn has cost before."""
+        try:
+            return await self.inner.complete(request)
+        except ModelFailure as error:
+            raise ModelFailure(str(error), paid + (error.bill or Bill())) from error
 
     async def __aenter__(self) -> Self:
         await self.inner.__aenter__()
@@ -345,6 +371,10 @@ class Method(Plugin, ABC):
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
+    def measures(self) -> Collection[str]:
+        """What the resulting model's completions measure besides what the model's own do."""
+        return ()
+
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
@@ -360,6 +390,10 @@ class Method(Plugin, ABC):
 
 class Figure(Plugin, ABC):
     """Turns outcomes into tables of estimates, and draws from those tables alone."""
+
+    # Settings of methods and details of attempts that it can't do without, each with a hint; a name that is one of the
+    # figure's keys stands for that key's value. Read without importing the figure, before a run starts.
+    needs: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

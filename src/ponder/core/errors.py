@@ -1,4 +1,4 @@
-"""Errors that a user can correct, and the names of variables that hold secrets.
+"""Errors that a user can correct, and answers that did not come.
 
 A mistake in a study file, an option or a data file raises `UserError`; the command line prints it without a traceback
 and exits with code 2. A model that gives no answer raises `ModelFailure`.
@@ -6,10 +6,12 @@ and exits with code 2. A model that gives no answer raises `ModelFailure`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ponder.core.nouns import Bill
 
 
 class UserError(Exception):
@@ -25,28 +27,14 @@ class UserError(Exception):
 
 
 class ModelFailure(Exception):
-    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong."""
+    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong.
 
+    `bill` is what other calls of the same turn cost, if a method makes several and knows; None if it doesn't.
+    """
 
-class EnvVar(str):
-    """The name of an environment variable that holds a secret, written `$NAME`. The secret itself is refused."""
-
-    __slots__ = ()
-
-    def __new__(cls, text: Any) -> Self:
-        if not (isinstance(text, str) and text[:1] == "$" and text[1:].isidentifier()):
-            # The text isn't repeated: it may be a secret, and error messages end up in logs.
-            raise UserError(
-                "a study must not contain an API key, only the name of an environment variable that holds it",
-                hint='key = "$NAME", and export NAME=… in the shell',
-            )
-        return super().__new__(cls, text)
-
-    def read(self) -> str:
-        """The value of the variable."""
-        if not (value := os.environ.get(self[1:])):
-            raise UserError(f"the environment variable {self[1:]} is not set", hint=f"export {self[1:]}=…")
-        return value
+    def __init__(self, why: str, bill: Bill | None = None) -> None:
+        super().__init__(why)
+        self.bill = bill
 
 
 @contextmanager

@@ -133,15 +133,16 @@ class Completion:
     bill: Bill
     measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
     tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
+    note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
 
 
 class Retry(NamedTuple):
-    """A try that gave no answer and will be repeated."""
+    """A try that gave no answer."""
 
     kind: Literal["rate limit", "timeout", "error"]
     why: str  # as the user may see it: no secrets
     billed: bool  # whether the server may have billed it: a timeout or a cut reply, not a refusal
-    wait: float = 0.0  # seconds until the next try
+    wait: float = 0.0  # seconds until the next try; 0 if there is none
 
 
 def _ignore(request: Request, retry: Retry) -> None:
@@ -159,7 +160,8 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
-    # A model calls this before it repeats a try. Raises `ModelFailure` if the study's cap leaves no room for another.
+    # A model calls this after every try that gave no answer, the last one included, before it waits to repeat it.
+    # Raises `ModelFailure` if the study's cap leaves no room for another.
     on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
 
     @property

@@ -7,11 +7,13 @@ study may also name a file: `name = "./mine.py"`.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,9 +23,16 @@ from typing import Any, NamedTuple
 from ponder.core.contracts import Codec, Figure, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
 from ponder.core.scoring import LengthReward, Policy, Reward
+from ponder.core.text import plural
 
 HERE = Path(__file__).parent.parent
-TORCH = ("accelerate", "peft", "safetensors", "tokenizers", "torch", "transformers")  # what the extra `torch` installs
+EXTRAS = {  # packages that an extra installs
+    "torch": ("accelerate", "gguf", "peft", "safetensors", "tokenizers", "torch", "transformers"),
+    "gym": ("reasoning_gym",),
+    "llama": ("xllamacpp",),
+    "maths": ("math_verify",),
+    "parquet": ("polars",),
+}
 
 
 class Kind(NamedTuple):
@@ -48,6 +57,16 @@ RENAMED = {  # former names, for the hint
     ("figures", "scaling"): "selection",
     ("figures", "reward_size"): "selection",
 }
+
+
+def kind_of(word: str) -> str | None:
+    """The kind that a word names, in the singular or plural: `cache`, `caches`, `policy`, `study`; else None."""
+    plain = word.replace("-", "_").replace(" ", "_").lower()
+    for kind, (_, noun, _) in KINDS.items():
+        nouns = [noun.replace(" ", "_"), *(["policy"] if kind == "caches" else [])]
+        if plain in (kind, kind.removesuffix("s"), *nouns, *map(plural, nouns)):
+            return kind
+    return "studies" if plain in ("study", "studies") else None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -86,9 +105,7 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
     try:
         module = _module(kind, name, folder or Path())
     except ModuleNotFoundError as missing:
-        package = "'ponder[torch]'" if missing.name in TORCH else missing.name
-        what = f"{noun} `{name}` needs a package that isn't installed: {missing.name}"
-        raise UserError(what, hint=f"pip install {package}") from missing
+        raise not_installed(missing, f"{noun} `{name}`") from missing
     own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
     classes = [c for c in own if issubclass(c, contract) and not c.__name__.startswith("_")]
     if len(classes) != 1:
@@ -96,7 +113,30 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
             f"{noun} `{name}` must define one subclass of {contract.__name__}, not {len(classes)}",
             hint=f"ponder new {kind[:-1]} NAME writes a file to start from",
         )
-    return classes[0]
+    (cls,) = classes
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        methods = ", ".join(f"`{method}`" for method in lacking)
+        hint = f"ponder new {kind[:-1]} NAME writes a file that has them; docs/add-a-{kind[:-1].replace('_', '-')}.md"
+        raise UserError(f"{noun} `{name}` lacks {methods}, which every {noun} has", hint=hint)
+    if not dataclasses.is_dataclass(cls):
+        hint = f"write @dataclass(frozen=True) above `class {cls.__name__}`"
+        raise UserError(f"the class of {noun} `{name}` must be a dataclass", hint=hint)
+    return cls
+
+
+def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:
+    """The error for a package that isn't there, with the command that installs it."""
+    name = missing.name or str(missing)
+    package = name.partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    hint = f"pip install 'ponder[{extra}]'" if extra else f"pip install {package}"
+    return UserError(f"{what} needs a package that isn't installed: {name}", hint=hint)
+
+
+def need(package: str, what: str) -> None:
+    """Raise `UserError` if a package isn't installed; nothing is imported."""
+    if importlib.util.find_spec(package) is None:
+        raise not_installed(ModuleNotFoundError(name=package), what)
 
 
 def codec(model: str, task: str) -> Codec | None:
@@ -109,12 +149,30 @@ def codec(model: str, task: str) -> Codec | None:
 
 def _module(kind: str, name: str, folder: Path) -> ModuleType:
     if name.endswith(".py"):
-        return _from_path((folder / name).resolve())
+        return _from_path(_existing(folder, name))
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
     for point in entry_points(group=f"ponder.{kind}", name=name):
         return importlib.import_module(point.module)
     raise unknown(kind, name)
+
+
+def source(kind: str, name: str, folder: Path) -> Path | None:
+    """The file of a plugin; None if it comes from another package."""
+    if name.endswith(".py"):
+        return _existing(folder, name)
+    if name not in names(kind):
+        raise unknown(kind, name)
+    return files(kind).get(name)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = (folder / name).resolve()
+    if not path.is_file():
+        raise UserError(
+            f"there is no file {path}", hint="" if folder == Path() else "a path is relative to the study's folder"
+        )
+    return path
 
 
 def unknown(kind: str, name: str) -> UserError:
@@ -127,8 +185,8 @@ def unknown(kind: str, name: str) -> UserError:
 def _from_path(path: Path) -> ModuleType:
     """Import a file as a top-level module named like the file, once per process."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise UserError(f"there is no file {path}", hint="the path is relative to the study's folder")
+    assert spec is not None
+    assert spec.loader is not None
     loaded = sys.modules.get(path.stem)
     if loaded is not None:
         if getattr(loaded, "__file__", None) == str(path):
@@ -138,7 +196,21 @@ def _from_path(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[path.stem]
+        if isinstance(error, Exception) and not isinstance(error, UserError | ModuleNotFoundError):
+            raise UserError(f"it can't be imported: {_said(error)}", where=_place(error, path)) from error
         raise
     return module
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+
+
+def _place(error: Exception, path: Path) -> str:
+    """The file and the line in it that an exception comes from."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename or path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{lines[-1]}" if lines else str(path)

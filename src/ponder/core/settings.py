@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -18,7 +18,9 @@ import msgspec
 
 from ponder.core import plugins
 from ponder.core.contracts import Plugin
-from ponder.core.errors import EnvVar, UserError, error_at
+from ponder.core.errors import UserError, error_at
+from ponder.core.secrets import EnvVar
+from ponder.core.text import plain
 
 Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T")
@@ -40,18 +42,37 @@ def from_table(
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     bases = [base for base in cls.__mro__ if dataclasses.is_dataclass(base)]
     former = {f.metadata["was"]: f.name for base in bases for f in dataclasses.fields(base) if f.metadata.get("was")}
-    values = {}
-    for key, value in table.items():
+    required = [k for k, f in known.items() if f.default is f.default_factory is dataclasses.MISSING]
+    show = f"ponder show {cls.plugin_name()}" if issubclass(cls, Plugin) else ""
+    check_keys(table, known, required, owner, where, also=also, former=former, show=show)
+    values = {key: convert(value, hints[key], f"{where}.{key}", folder or Path()) for key, value in table.items()}
+    try:
+        with error_at(where):
+            return cls(**values)
+    except ValueError as error:  # how a plugin's `__post_init__` may refuse a value
+        raise UserError(f"{owner}: {error}", where=where) from error
+
+
+def check_keys(
+    table: Table,
+    known: Collection[str],
+    required: Sequence[str],
+    owner: str,
+    where: str,
+    *,
+    also: Sequence[str] = (),
+    former: Mapping[str, str] | None = None,
+    show: str = "",
+) -> None:
+    """Raise `UserError` for a key that `owner` doesn't have, and for one that it needs."""
+    for key in table:
         if key not in known:
-            now = f"it is now called `{former[key]}`" if key in former else plugins.nearest(key, [*known, *also])
-            raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=now)
-        values[key] = convert(value, hints[key], f"{where}.{key}", folder or Path())
-    for key, setting in known.items():
-        if key not in values and setting.default is setting.default_factory is dataclasses.MISSING:
-            hint = f"ponder show {cls.plugin_name()}" if issubclass(cls, Plugin) else ""
-            raise UserError(f"{owner} needs the key `{key}`", where=where, hint=hint)
-    with error_at(where):
-        return cls(**values)
+            now = (former or {}).get(key)
+            hint = f"it is now called `{now}`" if now else plugins.nearest(key, [*known, *also])
+            raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
+    for key in required:
+        if key not in table:
+            raise UserError(f"{owner} needs the key `{key}`", where=where, hint=show)
 
 
 def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
@@ -81,9 +102,9 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
         with error_at(where):
             return msgspec.convert(value, kind, dec_hook=special)
     except msgspec.ValidationError as error:
-        choices = [c for c in get_args(kind) if isinstance(c, str)]
+        choices = [c for c in get_args(kind) if isinstance(c, str) and c]
         hint = plugins.nearest(str(value), choices) if choices else ""
-        raise UserError(f"{error}".replace(" - at `$`", ""), where=where, hint=hint) from None
+        raise UserError(plain(error), where=where, hint=hint) from None
 
 
 def check_name(kind: str, table: Any, where: str) -> None:
@@ -98,12 +119,19 @@ def sweep(kind: str, table: Any, where: str, folder: Path) -> Iterator[tuple[Tab
     """Each variant of a plugin's table, with the values that distinguish it: those from lists of more than one."""
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))
-    yield from variants(table, [k for k, hint in hints.items() if _takes_list(hint)])
+    yield from variants(table, where, hints)
 
 
-def variants(table: Table, lists: Sequence[str] = ()) -> Iterator[tuple[Table, Table]]:
-    """All combinations of one value from each list. The keys in `lists` are not swept: a list is their value."""
-    swept = [k for k, v in table.items() if isinstance(v, list) and k not in lists]
+def variants(table: Table, where: str, hints: Mapping[str, Any]) -> Iterator[tuple[Table, Table]]:
+    """All combinations of one value from each list, except for keys whose type is a list."""
+    swept = [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
+    for key in swept:
+        if not table[key]:
+            raise UserError(
+                "this list is empty, so there is nothing to ask",
+                where=f"{where}.{key}",
+                hint=f"remove `{key}`, or list values",
+            )
     for values in itertools.product(*(table[k] for k in swept)):
         chosen = dict(zip(swept, values, strict=True))
         yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
@@ -114,23 +142,54 @@ def _takes_list(hint: Any) -> bool:
 
 
 def assign(content: dict[str, Any], setting: str) -> None:
-    """Apply one `--set key=value`, such as `model.id=qwq`, `model[1].budget=4096` or `task.size=[16, 25]`."""
+    """Apply one `--set key=value`, such as `model.id=qwq`, `model[1].method.ratio=0.5` or `task.size=[16, 25]`.
+
+    A table that is named without an index stands for all of that name.
+    """
     path, equals, text = setting.partition("=")
-    if not equals or not re.fullmatch(r"\w+(\[\d+\])?(\.\w+)?", path.strip()):
-        raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint="--set model.id=qwq, or --set problems=5")
+    path = path.strip()
+    if not equals or not re.fullmatch(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*", path):
+        hint = "--set problems=5, --set model.id=qwq, or --set model[1].method.n=8"
+        raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint=hint)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word needs no quotes on a command line
-    table, _, key = path.strip().partition(".")
-    if not key:
-        content[table] = value
-        return
-    table, _, index = table.rstrip("]").partition("[")
-    tables = content.get(table)
-    if not isinstance(tables, list):
-        raise UserError(f"the study has no [[{table}]]", where=f"--set {path}", hint=plugins.nearest(table, content))
-    if index and int(index) >= len(tables):
-        raise UserError(f"the study has {len(tables)} [[{table}]], counted from 0", where=f"--set {path}")
-    for each in [tables[int(index)]] if index else tables:
-        each[key] = value
+    *steps, key = path.split(".")
+    if "[" in key:
+        raise UserError(
+            "a value in a list can't be set alone", where=f"--set {path}", hint=f"--set {path.partition('[')[0]}=[…]"
+        )
+    tables = [content]
+    for step in steps:
+        tables = _inside(tables, step, f"--set {path}")
+    for table in tables:
+        table[key] = value
+
+
+def _inside(tables: Sequence[dict[str, Any]], step: str, where: str) -> list[dict[str, Any]]:
+    """The tables that one step of a path leads to, such as `method` or `method[1]`."""
+    key, *indices = re.findall(r"\w+", step)
+    having = [table[key] for table in tables if table.get(key)]
+    if not having:
+        known = {name for table in tables for name, value in table.items() if isinstance(value, list | dict)}
+        hint = plugins.nearest(key, known) if known else "the file must have it before --set can change it"
+        raise UserError(f"there is no `{key}` in the study to set anything in", where=where, hint=hint)
+    for index in map(int, indices):
+        short = [values for values in having if not isinstance(values, list) or index >= len(values)]
+        if short:
+            number = len(short[0]) if isinstance(short[0], list) else 1
+            raise UserError(f"there is no {key}[{index}]: the study has {number}, counted from 0", where=where)
+        having = [values[index] for values in having]
+    return list(_tables(having, key, where))
+
+
+def _tables(values: Any, key: str, where: str) -> Iterator[dict[str, Any]]:
+    """Every table in nested lists."""
+    if isinstance(values, dict):
+        yield values
+    elif isinstance(values, list):
+        for value in values:
+            yield from _tables(value, key, where)
+    else:
+        raise UserError(f"`{key}` is no table, so nothing in it can be set", where=where, hint=f"--set {key}=…")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -37,7 +37,7 @@ WIDTH, HEIGHT = 520, 300  # pixels
 
 @dataclass(frozen=True)
 class Accuracy(Figure):
-    overlay: str = ""  # published accuracies to draw as well: `tents_success`
+    overlay: Literal["", "tents_success"] = ""  # published accuracies to draw as well
     unit: str = "cell"  # what size counts
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

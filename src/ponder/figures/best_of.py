@@ -42,7 +42,7 @@ SMALL = (250, 230)  # pixels of a published panel
 @dataclass(frozen=True)
 class BestOf(Figure):
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
-    overlay: str = ""  # published lines to draw below: `prm_best_of_n`
+    overlay: Literal["", "prm_best_of_n"] = ""  # published lines to draw below
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}

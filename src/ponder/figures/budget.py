@@ -15,7 +15,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables, UserError
+from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, flat, percent, span, themed, values
 from ponder.figures._variants import panels, points, reference_of, short_names
 from ponder.stats.frontier import Variant, area_difference, budget_area, under_budget
@@ -25,7 +25,7 @@ PLACES = 100  # points per line, at most
 
 @dataclass(frozen=True)
 class Budget(Figure):
-    reference: str = ""  # the model that others are compared with; "": the study's first
+    reference: ModelLabel = ""  # the model that others are compared with; "": the study's first
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
     most: int = 0  # the largest budget in tokens; 0: the most that any attempt took
     scale: Literal["log", "linear"] = "log"  # of the budget's axis

@@ -31,6 +31,7 @@ class Cache(Figure):
     by: str = "policy"  # the setting that gets one line per value
     labels: tuple[str, ...] = ("ratio", "window", "budget")  # the settings that tell the points of a line apart
 
+    needs: ClassVar[dict[str, str]] = {"bytes": "the model `transformers` records it"}
     example: ClassVar[dict[str, Any]] = {"bytes": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

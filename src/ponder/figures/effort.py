@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -53,7 +53,7 @@ LINES = {
 
 @dataclass(frozen=True)
 class Effort(Figure):
-    overlay: str = ""  # published lines to draw as well: `tents_effort`
+    overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
     unit: str = "cell"  # what size counts
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

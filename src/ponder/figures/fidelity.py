@@ -27,6 +27,7 @@ class Fidelity(Figure):
     by: str = "policy"  # the setting that names the policy
     reference: str = "random"  # the policy that the others are compared with
 
+    needs: ClassVar[dict[str, str]] = {"detail": 'method = [{ name = "compress", …, fidelity = "only" }]'}
     example: ClassVar[dict[str, Any]] = {"detail": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

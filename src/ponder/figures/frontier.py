@@ -14,7 +14,7 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
+from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, INK, MUTED, flat, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
@@ -31,12 +31,12 @@ SHOWN = ("tokens", "accuracy", "frontier_chance", "tokens_per_right", "differenc
 
 @dataclass(frozen=True)
 class Frontier(Figure):
-    reference: str = ""  # the model that others are compared with; "": the study's first
+    reference: ModelLabel = ""  # the model that others are compared with; "": the study's first
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
     margin: float = 0.05  # loss of accuracy up to which a variant counts as being as good as the reference
     gain: float = 3.0  # AES: weight of a relative gain in accuracy
     loss: float = 5.0  # AES: weight of a relative loss in accuracy
-    overlay: str = ""  # published points to draw below: `long2short`
+    overlay: Literal["", "long2short"] = ""  # published points to draw below
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:

@@ -38,8 +38,12 @@ class Heatmap(Figure):
     by: str = "policy"  # the setting that gets one panel per value
     sizes: Literal["apart", "together"] = "apart"  # one panel per size, or all sizes in one
     scale: Literal["panel", "shared"] = "panel"  # whether panels share one colour scale
-    overlay: str = ""  # published maps to draw below: `dynts_window_ratio`
+    overlay: Literal["", "dynts_window_ratio"] = ""  # published maps to draw below
 
+    needs: ClassVar[dict[str, str]] = {
+        "x": 'method = [{ name = "compress", …, window = [16, 32], ratio = [0.1, 0.3] }]',
+        "y": 'method = [{ name = "compress", …, window = [16, 32], ratio = [0.1, 0.3] }]',
+    }
     example: ClassVar[dict[str, Any]] = {"x": "history_turns", "y": "error_rate"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

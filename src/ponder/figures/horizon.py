@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import altair as alt
 
@@ -39,7 +39,9 @@ STEPS = ",.0f"  # steps are whole numbers
 @dataclass(frozen=True)
 class Horizon(Figure):
     target: float = renamed("share", 0.5)  # task accuracy that defines the horizon
-    overlay: str = ""  # published horizons to mark as well: `execution_horizon`
+    overlay: Literal["", "execution_horizon"] = ""  # published horizons to mark as well
+
+    needs: ClassVar[dict[str, str]] = {"per_turn": "use the task `execution`"}
 
     def __post_init__(self) -> None:
         if not 0 < self.target < 1:

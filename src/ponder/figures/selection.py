@@ -45,9 +45,12 @@ class Selection(Figure):
     chosen: str = "by"  # the setting that says how traces were selected
     number: str = "number"  # the setting that says how many
     by: Literal["task", "size"] = "task"  # one row of panels per task, or per size of each task
-    overlay: str = ""  # published points by number of traces, drawn below: `prm_selection_samples`
-    overlay_size: str = ""  # published points by size of the reward, drawn below: `prm_selection_size`
+    overlay: Literal["", "prm_selection_samples"] = ""  # published points by number of traces, drawn below
+    overlay_size: Literal["", "prm_selection_size"] = ""  # published points by size of the reward, drawn below
 
+    needs: ClassVar[dict[str, str]] = {
+        "chosen": 'method = [{ name = "sft", by = ["reward", "random"], number = [100, 1000], seed = [1, 2, 3] }]',
+    }
     example: ClassVar[dict[str, Any]] = {"chosen": "history_turns", "number": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:

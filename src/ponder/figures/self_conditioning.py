@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import altair as alt
 import numpy as np
@@ -24,6 +25,8 @@ WIDTH, HEIGHT = 460, 300  # pixels
 
 @dataclass(frozen=True)
 class SelfConditioning(Figure):
+    needs: ClassVar[dict[str, str]] = {"history_turns": "use the task `execution`"}
+
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": [], "effects": []}
         groups: dict[str, dict[tuple[int, float], list[Outcome]]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import altair as alt
 import numpy as np
@@ -25,7 +25,9 @@ ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 
 @dataclass(frozen=True)
 class Tradeoff(Figure):
-    overlay: str = ""  # published points to draw as well: `execution_tradeoff`
+    overlay: Literal["", "execution_tradeoff"] = ""  # published points to draw as well
+
+    needs: ClassVar[dict[str, str]] = {"per_turn": "use the task `execution`"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}

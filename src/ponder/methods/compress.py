@@ -62,6 +62,12 @@ class Compress(Method):
     def title(self) -> str:
         return self.policy
 
+    def ready(self) -> None:
+        plugins.need("torch", f"method `{self.plugin_name()}`")
+
+    def measures(self) -> tuple[str, ...]:
+        return ("kl", "agrees") if self.fidelity != "no" else ()
+
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 

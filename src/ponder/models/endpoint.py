@@ -3,28 +3,33 @@
 Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever the server uses.
 Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with `tokenizer`; else the
 completion's tokens are split in proportion to characters, and the bill says `estimate`.
+
+Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a value in `body`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import email.utils
-import json
 import os
 import random
 import time
-from collections.abc import Callable
+from asyncio import Semaphore, sleep
+from base64 import b64encode
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import aiohttp
 import msgspec
+from yarl import URL
 
-from ponder.core import Bill, Completion, EnvVar, Model, ModelFailure, Request, UserError, not_in_key
-from ponder.core.answers import split_thinking
+from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
+from ponder.core.secrets import Secrets, check_body, check_headers, check_url
+from ponder.models._failures import NoAnswer, broken, refused
+from ponder.models._pace import Pace
+from ponder.models._reply import Malformed, Reply, bill, decode, load_tokenizer, read
+from ponder.models._stream import assemble
 
-RETRIED = {408, 409, 425, 429}  # HTTP statuses that are retried, besides every 5xx
-MAX_WAIT = 60.0  # seconds between two tries, unless the server asks for more
+BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
+SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
 
 
 @dataclass(kw_only=True)
@@ -39,34 +44,79 @@ class Endpoint(Model):
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
     budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
+    headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})  # may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
     concurrency: int = not_in_key(32)  # requests in progress at once
+    probe: bool = not_in_key(True)  # check that the server can be reached when a run starts
+    stream: bool = not_in_key(False)  # stream replies: records the seconds to the first token, keeps proxies waiting
     timeout: float = not_in_key(1800.0)  # seconds for one reply
+    idle_timeout: float = not_in_key(600.0)  # seconds without any data, if replies are streamed
     retries: int = not_in_key(8)  # after errors that may pass (429, 5xx, timeouts), before the attempt is `failed`
+    max_wait: float = not_in_key(300.0)  # seconds; if the server asks to wait longer, the attempt is `failed`
     requests_per_minute: float | None = not_in_key(None)  # rate limit
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
 
     def __post_init__(self) -> None:
+        check_url(self.url)
+        check_headers(self.headers)
+        check_body(self.body)
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
-        for name in ("concurrency", "timeout", "budget", "requests_per_minute", "tokens_per_minute"):
+        if "stream" in self.body:
+            raise UserError("`stream` is a setting of the model, not a field of its body", hint="stream = true")
+        positive = ("concurrency", "timeout", "idle_timeout", "max_wait", "budget")
+        for name in (*positive, "requests_per_minute", "tokens_per_minute"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise UserError(f"{name} must be more than 0, not {value}")
 
     def title(self) -> str:
         return self.id
 
-    async def __aenter__(self) -> Self:
+    def server(self) -> str:
+        return f"{self.url} {self.id}"
+
+    def max_tokens(self) -> int | None:
+        return self.budget
+
+    def at_temperature(self, temperature: float) -> Endpoint:
+        return replace(self, temperature=temperature)
+
+    def ready(self) -> None:
+        self._connect(Secrets())
+
+    def _connect(self, secrets: Secrets) -> tuple[URL, dict[str, str], dict[str, Any]]:
+        """The URL, headers and additional fields to send, with the secrets filled in."""
         headers = {"Content-Type": "application/json"}
         if self.key:
-            headers["Authorization"] = f"Bearer {self.key.read()}"
-        self._count = _load_tokenizer(self.tokenizer) if self.tokenizer else None
-        self._pace = _Pace(self.requests_per_minute, self.tokens_per_minute)
+            headers["Authorization"] = f"Bearer {secrets.fill(self.key)}"
+        headers |= {name: secrets.fill(value) for name, value in self.headers.items()}
+        try:
+            url = URL(secrets.fill_url(self.url))
+        except ValueError:  # its text contains the URL
+            raise UserError(f"{self.url} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
+        if url.user or url.password:
+            if "Authorization" in headers:
+                raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
+            login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
+            url = url.with_user(None)
+        return url, headers, secrets.fill_json(self.body)
+
+    async def __aenter__(self) -> Self:
+        self._secrets = Secrets()
+        url, headers, self._body = self._connect(self._secrets)
+        self._chat = (url / "chat/completions").with_query(url.query)
+        self._models = (url / "models").with_query(url.query)
+        self._count = load_tokenizer(self.tokenizer) if self.tokenizer else None
+        self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
+        self._free = Semaphore(self.concurrency)  # a method may ask several times at once
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.concurrency),
-            timeout=aiohttp.ClientTimeout(total=self.timeout, sock_connect=30),
+            timeout=aiohttp.ClientTimeout(
+                total=self.timeout, sock_connect=30, sock_read=self.idle_timeout if self.stream else None
+            ),
             headers=headers,
             # Looking up a proxy costs CPU on every request, so only if one is set.
             trust_env=any(k.lower().endswith("_proxy") for k in os.environ),
@@ -76,214 +126,123 @@ class Endpoint(Model):
     async def __aexit__(self, *error: object) -> None:
         await self._session.close()
 
-    def max_tokens(self) -> int | None:
-        return self.budget
-
-    def at_temperature(self, temperature: float) -> Endpoint:
-        return replace(self, temperature=temperature)
+    async def reach(self) -> None:
+        """Ask for the model list. Many servers have none, so only a server that can't be reached is an error."""
+        for tries in range(2 if self.probe else 0):
+            try:
+                # A server that is busy may take longer than this, but not to accept a connection.
+                limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
+                async with self._session.get(self._models, timeout=limit, allow_redirects=False) as response:
+                    content = await response.content.read(2000)
+            except (aiohttp.ClientError, OSError) as error:
+                if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                    return
+                if tries:
+                    hint = "is the server running, and is `url` right? probe = false starts the run without this check"
+                    raise UserError(self._unreachable(error), hint=hint) from None
+                await sleep(0.5)
+                continue
+            # Not 403: a key that may not list models may still use them.
+            if response.status == 401 or 300 <= response.status < 400:
+                self._refused(response, content)
+            return
 
     async def complete(self, request: Request) -> Completion:
-        payload = msgspec.json.encode(self._payload(request))
+        budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
+        payload = msgspec.json.encode(self._payload(request, budget))
         for tries in range(self.retries + 1):
-            await self._pace.start()
-            started = time.monotonic()
             try:
-                reply = await self._post(payload)
-                completion = self._completion(reply, time.monotonic() - started)
-            except _TryAgain as trouble:
-                self._pace.end(0)
-                if tries == self.retries:
-                    raise ModelFailure(f"{trouble} ({tries + 1} tries)") from trouble
-                # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
-                wait = trouble.wait or min(MAX_WAIT, 0.5 * 2**tries) * (0.5 + random.random())
-                await asyncio.sleep(wait)
-            else:
-                self._pace.end(completion.bill.tokens)
-                return completion
+                return await self._try(payload, budget)
+            except NoAnswer as failure:
+                wait, why = self._back_off(failure, tries)
+                request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
+                if not wait:
+                    raise ModelFailure(why) from None
+            await sleep(wait)
         raise AssertionError("unreachable")
 
-    def _payload(self, request: Request) -> dict[str, Any]:
-        budgets = [b for b in (self.budget, request.budget) if b is not None]
+    def _payload(self, request: Request, budget: int | None) -> dict[str, Any]:
         optional = {
-            self.budget_field: min(budgets, default=None),
+            self.budget_field: budget,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "reasoning_effort": self.effort,
             "seed": request.seed % 2**31 if self.send_seed else None,
         }
-        given = {k: v for k, v in optional.items() if v is not None}
-        return {"model": self.id, "messages": request.messages, **given, **self.body}
+        given: dict[str, Any] = {k: v for k, v in optional.items() if v is not None}
+        if self.stream:
+            given |= {"stream": True, "stream_options": {"include_usage": True}}
+        return {"model": self.id, "messages": request.messages, **given, **self._body}
 
-    async def _post(self, payload: bytes) -> Reply:
-        """One HTTP request. An error that may pass raises `_TryAgain`; a wrong setting raises `UserError`."""
+    def _back_off(self, failure: NoAnswer, tries: int) -> tuple[float, str]:
+        """Seconds until the next try, 0 if there is none; and why there is no answer."""
+        if not failure.passing:
+            return 0.0, str(failure)
+        if failure.wait > self.max_wait:
+            asked = f"the server asks to wait {failure.wait:.0f} seconds, more than max_wait = {self.max_wait:g}"
+            return 0.0, f"{failure} ({asked})"
+        if tries == self.retries:
+            return 0.0, f"{failure} ({tries + 1} tries)"
+        # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
+        return failure.wait or min(BACK_OFF, 0.5 * 2**tries) * (0.5 + random.random()), str(failure)
+
+    async def _try(self, payload: bytes, budget: int | None) -> Completion:
+        async with self._free:
+            charge = await self._pace.start(len(payload) // 3, budget)
+            started = time.monotonic()
+            try:
+                reply, first_token = await self._post(payload)
+                said = read(reply)
+            except Malformed as error:
+                raise NoAnswer(self._shown(str(error)), billed=True) from None
+            except NoAnswer as failure:
+                if not failure.billed:
+                    self._pace.end(charge, None)
+                raise
+            cost = bill(reply.usage, said, time.monotonic() - started, self._count)
+            self._pace.end(charge, cost)
+            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in (said.thinking, said.answer))
+            measures = {"first_token_seconds": first_token - started} if first_token else {}
+            return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
+
+    async def _post(self, payload: bytes) -> tuple[Reply, float | None]:
+        """One HTTP request: the reply, and when its first token came, if it is streamed.
+
+        Raises `NoAnswer`, `Malformed`, or `UserError` if a setting is wrong.
+        """
         try:
-            async with self._session.post(f"{self.url.rstrip('/')}/chat/completions", data=payload) as response:
+            async with self._session.post(self._chat, data=payload, allow_redirects=False) as response:
+                if self.stream and response.status == 200 and "json" not in response.content_type:
+                    return await assemble(response.content.iter_any())
                 content = await response.read()
-        except TimeoutError:
-            raise _TryAgain(f"no reply within {self.timeout:g} seconds") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _TryAgain(f"no connection to {self.url}: {error or type(error).__name__}") from None
+            raise broken(error, self._unreachable(error)) from None
         if response.status != 200:
-            self._refused(response.status, content, response.headers.get("Retry-After"))
-        reply = _decode(content)
-        if reply.error or not reply.choices:
-            raise _TryAgain(f"the endpoint's reply has no choices: {str(reply.error)[:200]}")
-        return reply
+            self._refused(response, content)
+        return decode(content), None
 
-    def _refused(self, status: int, content: bytes, retry_after: str | None) -> None:
-        error = f"HTTP {status}: {content[:300].decode('utf-8', 'replace')}"
-        if status in RETRIED or status >= 500:
-            raise _TryAgain(error, _seconds(retry_after))
+    def _unreachable(self, error: Exception) -> str:
+        if isinstance(error, aiohttp.SocketTimeoutError):
+            return f"no data for {self.idle_timeout:g} seconds"
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+            return f"no reply within {self.timeout:g} seconds"
+        return f"no connection to {self.url}: {self._shown(str(error) or type(error).__name__)}"
+
+    def _shown(self, text: str) -> str:
+        """A text from outside as users may see it: short, and without secrets."""
+        return self._secrets.redact(text)[:300]
+
+    def _refused(self, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
+        status = response.status
+        error = f"HTTP {status}: {self._shown(content[:2000].decode('utf-8', 'replace'))}"
         if status in (401, 403):
-            raise UserError(
-                f"{self.url} refuses the key: {error}", hint='key = "$NAME" names the variable that holds it'
-            )
+            hint = 'key = "$NAME" names the variable that holds it'
+            raise UserError(f"{self.url} refuses the key: {error}", hint=hint)
         if status == 404:
             hint = f"does {self.url} end in /v1, and does the server know the model `{self.id}`?"
             raise UserError(f"{self.url} knows no such page or model: {error}", hint=hint)
-        raise ModelFailure(error)  # 400, 413, 422: the request itself is wrong, so a retry won't help
-
-    def _completion(self, reply: Reply, seconds: float) -> Completion:
-        choice = reply.choices[0]
-        if choice.finish_reason == "error":
-            raise _TryAgain("the endpoint reports finish_reason = error")
-        message = choice.message
-        answer = message.content if isinstance(message.content, str) else _joined(message.content)
-        thinking = message.reasoning_content or message.reasoning or ""
-        if not thinking:
-            thinking, answer = split_thinking(answer)
-        stop: Literal["end", "length"] = "length" if choice.finish_reason == "length" else "end"
-        return Completion(thinking, answer, stop, self._bill(reply.usage, thinking, answer, seconds))
-
-    def _bill(self, usage: Usage | None, thinking: str, answer: str, seconds: float) -> Bill:
-        usage = usage or Usage()
-        total = usage.completion_tokens
-        details = usage.completion_tokens_details
-        if total and (not thinking or (details and details.reasoning_tokens)):
-            # Some servers include the thinking in completion_tokens, some don't.
-            thought = (details and details.reasoning_tokens) or 0
-            answered = total - thought if total >= thought else total
-            return Bill(usage.prompt_tokens, thought, answered, seconds, "server")
-        if self._count:
-            thought = self._count(thinking)
-            answered = max(0, total - thought) if total else self._count(answer)
-            return Bill(usage.prompt_tokens, thought, answered, seconds, "tokenizer")
-        total = total or (len(thinking) + len(answer)) // 4
-        thought = round(total * len(thinking) / max(1, len(thinking) + len(answer)))
-        return Bill(usage.prompt_tokens, thought, total - thought, seconds, "estimate")
-
-
-class _TryAgain(Exception):
-    """An error that may pass, and how many seconds the server asks to wait."""
-
-    def __init__(self, why: str, wait: float = 0.0) -> None:
-        super().__init__(why)
-        self.wait = wait
-
-
-class UsageDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    completion_tokens_details: UsageDetails | None = None
-
-
-class ReplyMessage(msgspec.Struct):
-    content: Any = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class Choice(msgspec.Struct):
-    message: ReplyMessage
-    finish_reason: str | None = None
-
-
-class Reply(msgspec.Struct):
-    choices: list[Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-_decoder = msgspec.json.Decoder(Reply)
-
-
-def _decode(content: bytes) -> Reply:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    try:  # a reply with invalid UTF-8 or half a surrogate pair is still a reply
-        return msgspec.convert(json.loads(content.decode("utf-8", "replace")), Reply)
-    except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise _TryAgain(f"the endpoint's reply is malformed JSON: {str(error)[:200]}") from None
-
-
-def _joined(content: Any) -> str:
-    """The text of a content that is a list of parts."""
-    if not isinstance(content, list):
-        return ""
-    return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Seconds that a Retry-After header (a number or a date) asks to wait; 0 if it asks nothing."""
-    if not retry_after:
-        return 0.0
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return 0.0
-
-
-def _load_tokenizer(name: str) -> Callable[[str], int]:
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        raise UserError(
-            "counting with a tokenizer needs a package that isn't installed: tokenizers", hint="pip install tokenizers"
-        ) from None
-    try:
-        tokenizer = Tokenizer.from_file(name) if name.endswith(".json") else Tokenizer.from_pretrained(name)
-    except Exception as error:  # its errors have no common type
-        raise UserError(
-            f"can't load the tokenizer `{name}`: {error}", hint="a tokenizer.json, or a model's id on the hub"
-        ) from None
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-class _Pace:
-    """Keeps the rate limits. A request is charged the mean number of tokens until its own is known."""
-
-    def __init__(self, requests: float | None, tokens: float | None) -> None:
-        self._requests, self._tokens = requests, tokens
-        self._next = 0.0  # when the next request may start
-        self._level, self._filled = tokens or 0.0, time.monotonic()  # token bucket: negative if overdrawn
-        self._mean = 0.0
-
-    async def start(self) -> None:
-        if self._requests:
-            slot = self._next = max(self._next, time.monotonic()) + 60 / self._requests
-            await asyncio.sleep(slot - 60 / self._requests - time.monotonic())
-        if self._tokens:
-            # Taken before the wait, so that the next request waits behind this one.
-            self._level = self._refill(self._tokens) - self._mean
-            await asyncio.sleep(max(0.0, -self._level) * 60 / self._tokens)
-
-    def end(self, tokens: int) -> None:
-        self._level -= tokens - self._mean
-        if tokens:
-            self._mean += 0.1 * (tokens - self._mean) if self._mean else tokens
-
-    def _refill(self, per_minute: float) -> float:
-        now = time.monotonic()
-        self._level = min(per_minute, self._level + (now - self._filled) * per_minute / 60)
-        self._filled = now
-        return self._level
+        if 300 <= status < 400:
+            # Not followed: the key would be sent wherever the server says.
+            to = self._shown(response.headers.get("Location", "an unknown place"))
+            raise UserError(f"{self.url} redirects to {to}", hint="if you trust that address, make it the `url`")
+        raise refused(status, error, response.headers.get("Retry-After"))

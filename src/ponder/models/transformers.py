@@ -90,6 +90,12 @@ class Transformers(Model):
     def max_tokens(self) -> int:
         return self.budget
 
+    def ready(self) -> None:
+        plugins.need("torch", f"model `{self.plugin_name()}`")
+
+    def measures(self) -> tuple[str, ...]:
+        return "cache_bytes", "cache_peak"
+
     def made(self, task: Task) -> dict[str, float]:
         return making_cost(self.source(task).folder)
 

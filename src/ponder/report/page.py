@@ -6,8 +6,10 @@ The page has the live charts, what they show in sentences, the settings, and a s
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
 from ponder.report.charts import Chart, draw
+from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
@@ -35,21 +38,33 @@ class Drawn(NamedTuple):
     tables: Tables
 
 
-def report(study: Study, store: Store, folder: Path) -> list[Path]:
-    """Write the report and return its files: the page, then the files of each figure."""
+def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Coverage]:
+    """Write the report and return its files, the page first, and how much of the study it covers."""
     outcomes = list(store.outcomes(study.cells))
     if not any(o.status != "failed" for o in outcomes):
         raise no_answers(study, store)
-    folder.mkdir(parents=True, exist_ok=True)
+    page = _place(folder)
+    covered = coverage(study.cells, outcomes)
     figures = [draw_figure(name, figure, outcomes) for name, figure in _named(study.figures)]
-    page = folder / "report.html"
-    page.write_text(_page(study, store, outcomes, figures), "utf-8")
-    return [page, *(path for figure in figures for path in _write(figure, folder))]
+    page.write_text(_page(study, store, outcomes, figures, covered), "utf-8")
+    return [page, *(path for figure in figures for path in _write(figure, folder))], covered
+
+
+def _place(folder: Path) -> Path:
+    """The page's path, in a folder that can be written to: better known before minutes of drawing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    except OSError as error:
+        what = f"can't write to {folder}: {error.strerror}"
+        raise UserError(what, hint="-o FOLDER says where to write the report") from None
+    return folder / "report.html"
 
 
 def no_answers(study: Study, store: Store) -> UserError:
     what = f"{store.path} has no answers to {study.name} with these settings"
-    return UserError(what, hint="run the study first, with the same --set and --store")
+    return UserError(what, hint="run it first: ponder run STUDY")
 
 
 def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
@@ -89,12 +104,13 @@ def _csv(records: Records) -> str:
     return text.getvalue()
 
 
-def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequence[Drawn]) -> str:
+def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequence[Drawn], covered: Coverage) -> str:
     counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
     return document(
         "report.html",
         title=study.title or study.name,
         question=study.question,
+        incomplete=covered.text(),
         figures=figures,
         max_findings=MAX_FINDINGS,
         max_models=MAX_MODELS,

@@ -147,14 +147,18 @@ class Weighted(Reward):
     def parameters(self) -> int:
         return sum(p.numel() for p in self.loaded[0].parameters())
 
+    def check_id(self) -> None:
+        """Raise `UserError` for what is neither a folder nor a name on the hub, which would be asked for 40 s."""
+        if not os.path.isdir(self.id) and self.id.count("/") != 1:  # noqa: PTH112 `org/name` isn't a path
+            raise UserError(f"there is no folder {self.id}", hint="a folder with weights, or org/name on the hub")
+
     @cached_property
     def loaded(self) -> tuple[Any, Callable[[Tensor], Tensor], SafeTokenizer]:
         import torch
         from transformers import AutoTokenizer
         from transformers.utils import logging
 
-        if not os.path.isdir(self.id) and self.id.count("/") != 1:  # noqa: PTH112 `org/name` isn't a path
-            raise UserError(f"there is no folder {self.id}", hint="id is a folder with weights, or org/name on the hub")
+        self.check_id()
         torch.set_num_threads(self.threads)
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         try:

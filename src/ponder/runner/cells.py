@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Memory, Method, MethodUse, Model, Plugin, Problem, Progress, Task, digest, seed_from
+from ponder.core import Memory, Method, MethodUse, Model, Plugin, Problem, Progress, Task, TurnLimit, digest, seed_from
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
@@ -58,6 +58,14 @@ class Cell:
         """One seed per method of the chain that trains."""
         seeds = (m.training_seed() for m in self.methods)
         return tuple(seed for seed in seeds if seed is not None)
+
+    @cached_property
+    def turn_limit(self) -> TurnLimit:
+        """The most that one turn may take, with every call that the methods make."""
+        limit: TurnLimit = self.model.turn_limit
+        for method in self.methods:
+            limit = method.turn_limit(limit)
+        return limit
 
     def spec(self) -> dict[str, Any]:
         """What the key is made of, as JSON."""

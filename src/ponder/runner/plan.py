@@ -1,43 +1,92 @@
-"""What a run of a study would ask and spend, estimated before anything is spent."""
+"""What a run of a study would ask and spend, estimated before anything is spent.
+
+Three numbers per model and task. At most: every call takes its whole budget, with all calls of the methods and all of
+the history that a conversation sends again. Expected: from the attempts that the store holds, size by size. Low: the
+lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from typing import NamedTuple
 
-from ponder.core import Bill, Message, Problem
+from ponder.core import Bill, Message, Prices, Problem, Request, Spend, UserError
 from ponder.runner.cells import Cell
+from ponder.runner.ledger import Money, check, currency, most, priced
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+
+CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
+
+
+class Range(NamedTuple):
+    """A forecast; None: unknown, or no limit."""
+
+    low: float
+    expected: float | None
+    at_most: float | None
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one model on one task still has to be asked, and what that will cost."""
+    """What one model on one task still has to be asked, and what that will take."""
 
     model: str
     task: str
     cells: int
-    attempts: int  # that the study asks for
+    attempts: int  # that the study asks for; of a search, those made so far
     stored: int  # of those, the ones already answered
-    tokens: int | None  # still to spend, prompt tokens included; None: unknown
-    basis: str  # what the number of tokens is estimated from
-    cost: float | None  # still to spend; None: unknown, or the model has no prices
+    calls: int | None  # at most, without retries; None: unknown
+    tokens: Range  # still to spend, prompt tokens included
+    cost: Range | None  # the same in money; None: the model has no prices
+    basis: str  # what the expected number is from
 
     @property
     def to_run(self) -> int:
         return self.attempts - self.stored
 
 
-def plan(study: Study, path: Path) -> list[Forecast]:
-    """A forecast for each model on each task, given what the store at a path already holds."""
-    if not path.is_file():
-        return [_forecast(cells, None) for cells in _groups(study)]
+@dataclass(frozen=True)
+class Plan:
+    """The forecasts of a study, their sum, and what its caps leave."""
+
+    forecasts: list[Forecast]
+    total: Forecast
+    currency: str
+    spent: Money  # by earlier runs of the study, if the caps count them
+
+
+def counts(study: Study, path: Path) -> tuple[int, int]:
+    """How many attempts the study asks for, and how many of them a store holds."""
+    cells = [cell for cell in study.cells if not cell.search]
+    asked = sum(cell.samples * _problems(cell) for cell in cells)
+    if not _holds_something(path):
+        return asked, 0
     with Store(path) as store:
-        return [_forecast(cells, store) for cells in _groups(study)]
+        return asked, store.spent(cells)[0]
+
+
+def plan(study: Study, path: Path) -> Plan:
+    """A forecast for each model on each task, given what the store at a path already holds."""
+    check(study.cells, study.max_tokens, study.max_cost)
+    store = Store(path) if _holds_something(path) else None
+    try:
+        forecasts = [_forecast(cells, store) for cells in _groups(study)]
+        spent = Money(*store.spent_by_runs(study.name)) if store and study.cap_per == "study" else Money()
+    finally:
+        if store:
+            store.close()
+    return Plan(forecasts, _total(forecasts), currency(study.cells), spent)
+
+
+def _holds_something(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _groups(study: Study) -> Iterable[list[Cell]]:
@@ -45,52 +94,146 @@ def _groups(study: Study) -> Iterable[list[Cell]]:
         yield list(cells)
 
 
+class _Left(NamedTuple):
+    """What one cell still asks, and what the store tells of it."""
+
+    cell: Cell
+    attempts: int  # still to make
+    answered: int
+    mean: Money | None  # of those answered
+    variance: float  # of the tokens of those answered
+
+
 def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
-    stored, spent = store.spent(cells) if store else (0, Bill())
-    # How many attempts a search needs depends on their results.
-    asked = stored if cells[0].search else sum(cell.samples * _problems(cell) for cell in cells)
-    left = asked - stored
-    model = cells[0].model
-    budget = model.max_tokens()
-    bill: Bill | None
-    if cells[0].search:
-        bill, basis = None, "the search decides"
-    elif stored:
-        prompt, thinking, answer = (
-            round(n / stored) for n in (spent.prompt_tokens, spent.thinking_tokens, spent.answer_tokens)
-        )
-        bill, basis = Bill(prompt, thinking, answer), "stored attempts"
-    elif budget:
-        firsts = [(cell, next(cell.asked())) for cell in (cells[0], cells[-1])]  # of the first and of the last size
-        prompt_tokens = round(fmean(_characters(cell, problem) for cell, problem in firsts) / 4)
-        turns = max(len(problem.turns) for _, problem in firsts)
-        bill, basis = Bill(prompt_tokens, thinking_tokens=turns * budget), "budget (at most)"
+    answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
+    stored, search, prices = sum(n for n, _ in answered), cells[0].search, cells[0].model.prices
+    if (
+        search
+    ):  # it decides how many attempts it makes, up to `most` in all; the most they may take is at its largest size
+        left = [0] * (len(cells) - 1) + [max(0, search.most - stored)]
     else:
-        bill, basis = None, "unknown"
+        left = [cell.samples * _problems(cell) - n for cell, (n, _) in zip(cells, answered, strict=True)]
+    rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
+    limit = _limit(rows)
+    low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
+    bound = limit and most(limit, prices)
     return Forecast(
         model=cells[0].model_label,
         task=cells[0].task_label,
         cells=len(cells),
-        attempts=asked,
+        attempts=stored if search else stored + sum(left),
         stored=stored,
-        tokens=left * bill.tokens if bill else None,
+        calls=limit and limit.calls,
+        tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
+        cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if prices else None,
         basis=basis,
-        cost=left * model.prices.cost(bill) if bill and model.prices else None,
     )
 
 
-def _characters(cell: Cell, problem: Problem) -> int:
-    """How long the prompts of an attempt are together: a conversation sends its history again in every turn.
+def _left(cell: Cell, attempts: int, answered: int, bill: Bill, store: Store | None) -> _Left:
+    if not answered or store is None:
+        return _Left(cell, attempts, 0, None, 0.0)
+    total = priced(bill, cell.model.prices)
+    mean = Money(round(total.tokens / answered), total.cost / answered)
+    squares = store.sum_of_squares(cell) / answered
+    return _Left(cell, attempts, answered, mean, max(0.0, squares - (total.tokens / answered) ** 2))
 
-    Only the model's own replies are missing from it, because nothing is known about them yet.
-    """
-    total, past = 0, list[Message]()
-    for turn in problem.turns:
-        asked = Message("user", turn)
-        total += sum(len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked))
+
+def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Money | None, str]:
+    """The low and the expected amount, and what they are from."""
+    known = [row for row in rows if row.mean]
+    if not known:
+        prompts = (_prompts(row.cell, next(row.cell.asked())).times(row.attempts) for row in rows if row.attempts)
+        return most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
+    tokens, cost, variance = 0, 0.0, 0.0
+    for row in rows:
+        near = (
+            row
+            if row.mean
+            else min(known, key=lambda other: abs(math.log((other.cell.size + 1) / (row.cell.size + 1))))
+        )
+        mean = near.mean or Money()
+        tokens, cost = tokens + row.attempts * mean.tokens, cost + row.attempts * mean.cost
+        # Of one attempt nothing is known about the spread: it may be as large as the value.
+        spread = near.variance if near.answered > 1 else float(mean.tokens) ** 2
+        variance += row.attempts * (1 + row.attempts / near.answered) * spread
+    low = math.exp(-2 * math.sqrt(variance) / max(1, tokens))  # two standard errors, on a log scale
+    answered = sum(row.answered for row in rows)
+    basis = f"{answered:,} stored" + ("" if len(known) == len(rows) else ", also for other sizes")
+    return Money(round(low * tokens), low * cost), Money(tokens, cost), basis
+
+
+def _limit(rows: Sequence[_Left]) -> Spend | None:
+    """The most that these cells may still take; None if a reply has no limit."""
+    total = Spend()
+    for row in rows:
+        if row.attempts:
+            each = attempt_limit(row.cell, next(row.cell.asked()))
+            if each is None:
+                return None
+            total = total.plus(each.times(row.attempts))
+    return total
+
+
+def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
+    """The most that one attempt may take: each turn with its calls, and the history, with replies of a whole budget."""
+    total, past = Spend(), list[Message]()
+    reply = cell.model.max_tokens()
+    for turn, text in enumerate(problem.turns):
+        asked = Message("user", text)
+        visible = cell.memory.visible(past)
+        request = Request(cell.task, problem, (*problem.opening(), *visible, asked), seed=0)
+        replies = sum(message.role == "assistant" for message in visible)
+        one = cell.turn_limit(request.prompt_limit + replies * (reply or 0), None)
+        if one is None or (turn and reply is None):
+            return None
+        total = total.plus(one)
         past += [asked, Message("assistant", "")]
     return total
 
 
+def _prompts(cell: Cell, problem: Problem) -> Spend:
+    """What the prompts of one attempt take at least, as the methods send them, if every reply were empty."""
+    total, past = Spend(), list[Message]()
+    for text in problem.turns:
+        asked = Message("user", text)
+        characters = sum(len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked))
+        one = cell.turn_limit(characters // CHARACTERS_PER_TOKEN, 0) or Spend()
+        total = total.plus(one._replace(completion_tokens=0))
+        past += [asked, Message("assistant", "")]
+    return total
+
+
+def _total(forecasts: Sequence[Forecast]) -> Forecast:
+    """The sum. What is unknown of one is unknown of the sum."""
+    costs = [f.cost for f in forecasts if f.cost]
+    calls = [f.calls for f in forecasts]
+    return Forecast(
+        model="total",
+        task="",
+        cells=sum(f.cells for f in forecasts),
+        attempts=sum(f.attempts for f in forecasts),
+        stored=sum(f.stored for f in forecasts),
+        calls=None if None in calls else sum(n or 0 for n in calls),
+        tokens=_sum([f.tokens for f in forecasts]),
+        cost=_sum(costs) if costs else None,
+        basis="",
+    )
+
+
+def _sum(ranges: Sequence[Range]) -> Range:
+    low, expected, at_most = zip(*ranges, strict=True)
+    return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
+
+
 def _problems(cell: Cell) -> int:
     return cell.problems if cell.task.fixed() is None and cell.problems else sum(1 for _ in cell.asked())
+
+
+def probe(study: Study, attempts: int) -> Study:
+    """The study with only this many attempts per cell, and without searches: what `ponder plan --probe` asks."""
+    tasks = [table for table in study.task if "search" not in table]
+    if not tasks:
+        raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
+    problems = min(attempts, study.problems or attempts)
+    return dataclasses.replace(study, task=tasks, problems=problems, samples=1)

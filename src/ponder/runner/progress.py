@@ -5,15 +5,17 @@ Written by hand: a progress-bar library would do no more than these few lines.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from ponder.runner.run import Tally
+from ponder.core.text import printable
+from ponder.runner.tally import ENDINGS, Tally
 
-BAR = 24  # characters
+BAR = 16  # characters
 
 
 @contextmanager
@@ -24,7 +26,7 @@ def shown(tally: Tally) -> Iterator[None]:
 
     def redraw() -> None:
         while not ended.wait(0.2 if live else 10):
-            _write(tally, live=live)
+            write(tally)
 
     thread = threading.Thread(target=redraw, daemon=True)
     thread.start()
@@ -33,30 +35,53 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        _write(tally, live=live)
+        write(tally)
         if live:
             sys.stderr.write("\n")
 
 
-def _write(tally: Tally, *, live: bool) -> None:
-    sys.stderr.write(f"\r{line(tally)}\x1b[K" if live else f"{line(tally)}\n")
+def write(tally: Tally) -> None:
+    """Write the line now."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r{line(tally, width - 1)}\x1b[K")
+    else:
+        sys.stderr.write(f"{line(tally)}\n")
     sys.stderr.flush()
 
 
-def line(tally: Tally) -> str:
-    """The state of a run as one line: `████░░ 40/100  12/s  0:05 left  8.1k tokens  right 30  wrong 8 …`."""
+def line(tally: Tally, width: int = 10_000) -> str:
+    """The state of a run as one line of at most `width` characters; what matters least is left out first."""
     if tally.making:
-        return "  ".join(f"{key} {value}".replace("_", " ") for key, value in tally.making.items())
+        return _fitted(["  ".join(f"{key} {value}".replace("_", " ") for key, value in tally.making.items())], width)
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
-    fraction = done / tally.planned if tally.planned else 1.0
-    bar = ("█" * round(fraction * BAR)).ljust(BAR, "░")
-    eta = f"  {_clock(left * seconds / done)} left" if done and left else ""
-    money = f"  {tally.cost:.2f} spent" if tally.cost else ""
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
-    kinds = ("right", "wrong", "unparsed", "truncated", "failed")
-    counts = "  ".join(f"{kind} {getattr(tally, kind)}" for kind in kinds)
-    return f"{bar} {done:,}/{tally.planned:,}  {rate}{eta}  {short(tally.tokens)} tokens{money}  {counts}"
+    tokens = f"{short(tally.tokens)} tokens" + (f", {tally.cost:.2f} {tally.currency}" if tally.cost else "")
+    calls = tally.ledger.calls
+    parts = [f"{done:,}/{tally.planned:,}"]
+    if tally.stop and tally.stop.asked:
+        parts.append(f"stopping: waiting for {calls:,} call{'s' * (calls != 1)}, Ctrl-C again drops them")
+    elif done and left:
+        parts.append(f"{_clock(left * seconds / done)} left")
+    parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
+    if tally.retries:
+        kinds = {"rate limit": "429s", "timeout": "timeouts", "error": "errors"}
+        parts.append("retries: " + ", ".join(f"{n:,} {kinds[kind]}" for kind, n in tally.retries.items()))
+        parts.append(f"last: {tally.last_trouble}")
+    bar = round(done / tally.planned * BAR) if tally.planned else BAR
+    return _fitted([f"{'█' * bar}{'░' * (BAR - bar)} {parts[0]}", *parts[1:]], width)
+
+
+def _fitted(parts: list[str], width: int) -> str:
+    """The parts that fit, in their order; the first that doesn't fit is cut, if enough of it remains to be read."""
+    text = printable(parts[0])
+    for part in map(printable, parts[1:]):
+        room = width - len(text) - 2
+        if len(part) > room:
+            return f"{text}  {part[: room - 1]}…" if room >= 20 else text[:width]
+        text += f"  {part}"
+    return text[:width]
 
 
 def short(number: float) -> str:

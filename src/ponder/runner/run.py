@@ -1,42 +1,47 @@
 """Runs a study: asks its models, grades their answers and stores the attempts. One loop serves every kind of model.
 
-A run keeps `concurrency` requests in progress, grades each answer as it arrives, and stores attempts in batches. It
-asks only what the store doesn't hold, so running a study again resumes it. Memory doesn't grow with the number of
-attempts: problems are generated as they are asked, and texts are dropped once they are stored.
+A run keeps `concurrency` attempts of a model in progress, grades each answer as it arrives, and stores it. Models that
+wait for different servers run at the same time. A run asks only what the store doesn't hold, so running a study again
+resumes it. Memory doesn't grow with the number of attempts: problems are generated as they are asked, and texts are
+dropped once they are stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
-from time import monotonic
-from typing import NamedTuple, Self
+from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ponder.core import (
     Attempt,
+    Bill,
     Completion,
     Message,
     Model,
     ModelFailure,
     Problem,
-    Progress,
     Request,
+    Retry,
     Status,
     Task,
     UserError,
 )
+from ponder.runner import ledger
 from ponder.runner.cells import Cell
+from ponder.runner.ledger import Claim, Ledger, Money
+from ponder.runner.stop import Stop
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+from ponder.runner.tally import Tally
+from ponder.runner.writer import Writer
 
-FLUSH_SECONDS = 0.25
-FLUSH_ATTEMPTS = 512
 CHUNK = 256  # jobs generated at once
 # A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not busy.
 FAILURES_IN_A_ROW = 25
+LONG = 20_000  # characters: longer answers are graded in a thread, so that others don't wait for their grades
 
 
 class Job(NamedTuple):
@@ -48,48 +53,25 @@ class Job(NamedTuple):
     sample: int
     begun: tuple[Completion, ...] = ()  # turns that an earlier run has finished
 
+    @property
+    def kind(self) -> Hashable:
+        """Which conversations take about as many tokens; None for a single turn."""
+        cell = self.cell
+        return (cell.model_label, cell.task_label, cell.size) if len(self.problem.turns) > 1 else None
+
 
 @dataclass
-class Tally:
-    """What a run has done so far, and the most that it may spend."""
+class Run:
+    """What the parts of a run share."""
 
-    planned: int = 0
-    stored_before: int = 0
-    right: int = 0
-    wrong: int = 0
-    unparsed: int = 0
-    truncated: int = 0
-    failed: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    capped: bool = False
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    started: float = field(default_factory=monotonic)
-    failures_in_a_row: int = 0
-    making: Progress | None = None  # the last report of a training in progress
+    store: Store
+    writer: Writer
+    tally: Tally
+    stop: Stop
 
     @property
-    def done(self) -> int:
-        return self.right + self.wrong + self.unparsed + self.truncated + self.failed
-
-    def count(self, attempt: Attempt, model: Model) -> None:
-        kind = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
-        setattr(self, kind, getattr(self, kind) + 1)
-        bill = attempt.bill
-        self.tokens += bill.tokens
-        self.cost += model.prices.cost(bill) if model.prices else 0.0
-        self.failures_in_a_row = self.failures_in_a_row + 1 if attempt.status == "failed" else 0
-
-    def may_start(self, in_flight: int) -> bool:
-        """Whether one more attempt fits under the cap if it and those in flight cost as much as the finished ones."""
-        growth = (self.done + in_flight + 1) / max(1, self.done)
-        over_tokens = self.max_tokens is not None and self.tokens * growth > self.max_tokens
-        over_cost = self.max_cost is not None and self.cost * growth > self.max_cost
-        # The first four attempts tell what one costs; until one of them has ended, no more are started.
-        blind = self.done == 0 and in_flight >= 4 and (self.max_tokens is not None or self.max_cost is not None)
-        self.capped = self.done > 0 and (over_tokens or over_cost)
-        return not (self.capped or blind)
+    def ledger(self) -> Ledger:
+        return self.tally.ledger
 
 
 def pending(cell: Cell, store: Store) -> Iterator[Job]:
@@ -106,38 +88,99 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
                 yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
 
 
-async def run(study: Study, store: Store, tally: Tally) -> None:
-    """Ask whatever the study asks for and the store doesn't hold, within the study's cap."""
-    tally.max_tokens, tally.max_cost = study.max_tokens, study.max_cost
-    store.record_study(study)
-    for _, cells in itertools.groupby(study.cells, key=lambda cell: cell.model_label):
-        async with AsyncExitStack() as stack:
-            model: Model | None = None
-            for asked in _rounds(list(cells), store, tally):
-                jobs = (job for cell in asked for job in pending(cell, store))
-                if (first := next(jobs, None)) is None:
-                    continue  # nothing to ask, so no weights are loaded and no connections opened
-                if model is None:
-                    model = await stack.enter_async_context(await _made(asked[0], tally))
-                for cell in asked:
-                    store.record_made(cell, model.made(cell.task))
-                await _round(model, _Feed(itertools.chain([first], jobs), tally), store, tally)
+async def run(study: Study, store: Store, tally: Tally, stop: Stop | None = None) -> None:
+    """Ask whatever the study asks for and the store doesn't hold, within the study's caps."""
+    stop = stop or Stop()
+    ledger.check(study.cells, study.max_tokens, study.max_cost)
+    before = store.spent_by_runs(study.name) if study.cap_per == "study" else (0, 0.0)
+    tally.stop = stop
+    tally.ledger, tally.currency = (
+        Ledger(study.max_tokens, study.max_cost, Money(*before)),
+        ledger.currency(study.cells),
+    )
+    run_id = store.record_study(study)
+    async with Writer(store, run_id, tally.ledger.recorded) as writer:
+        work = asyncio.create_task(_all_lanes(study.cells, Run(store, writer, tally, stop)))
+        timer = asyncio.create_task(stop.out_of_time())
+        try:
+            await asyncio.wait({work, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            work.cancel()
+            await asyncio.wait({work})
+    if stop.error:
+        raise stop.error
+    if not work.cancelled():
+        work.result()
 
 
-async def _made(cell: Cell, tally: Tally) -> Model:
-    """The cell's model, made in a thread. If the run is interrupted, making stops at its next progress report."""
-    interrupted = False
+async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
+    """Models that wait for the same server are asked one after another, others at the same time."""
+    lanes: dict[str, list[list[Cell]]] = {}
+    for _, group in itertools.groupby(cells, key=lambda cell: cell.model_label):
+        of_one_model = list(group)
+        lanes.setdefault(of_one_model[0].model.server(), []).append(of_one_model)
+
+    async def lane(models: list[list[Cell]]) -> None:
+        for of_one_model in models:
+            if not run.stop.asked:
+                await _one_model(of_one_model, run)
+
+    await _together((lane(models) for models in lanes.values()), run.stop)
+
+
+async def _one_model(cells: list[Cell], run: Run) -> None:
+    """Make, open and ask one model."""
+    async with AsyncExitStack() as stack:
+        model: Model | None = None
+        for asked in _rounds(cells, run):
+            jobs = (job for cell in asked for job in pending(cell, run.store))
+            if (first := next(jobs, None)) is None:
+                continue  # nothing to ask, so no weights are loaded and no connections opened
+            if model is None:
+                model = await stack.enter_async_context(await _made(asked[0], run))
+                await model.reach()
+            for cell in asked:
+                run.store.record_made(cell, model.made(cell.task))
+            feed, failures = _Feed(itertools.chain([first], jobs)), _Failures(model.concurrency)
+            await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
+            await run.writer.flush()  # a search decides by what is stored
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:
+    """Do several things at the same time. After an error nothing new is started, and what is in progress goes on."""
+
+    async def guarded(part: Coroutine[Any, Any, None]) -> None:
+        try:
+            await part
+        except _Stopped:
+            pass
+        except Exception as error:
+            stop.ask(error)
+
+    async with asyncio.TaskGroup() as group:
+        for part in work:
+            group.create_task(guarded(part))
+
+
+class _Stopped(Exception):
+    """The run was asked to stop while a model was being made."""
+
+
+async def _made(cell: Cell, run: Run) -> Model:
+    """The cell's model, made in a thread. If the run is to stop, making stops at its next progress report."""
+    tally, interrupted = run.tally, False
 
     def make() -> Model:
         making = cell.make_model()
         try:
-            while not interrupted:
+            while not (interrupted or run.stop.asked):
                 progress = next(making)
                 tally.making = None if interrupted else progress
         except StopIteration as end:
             model: Model = end.value
             return model
-        raise InterruptedError
+        raise _Stopped
 
     try:
         return await asyncio.to_thread(make)
@@ -145,7 +188,7 @@ async def _made(cell: Cell, tally: Tally) -> Model:
         interrupted, tally.making = True, None
 
 
-def _rounds(cells: Sequence[Cell], store: Store, tally: Tally) -> Iterator[list[Cell]]:
+def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:
     """Cells to ask of one model together: first those that are known beforehand, then what each search asks next."""
     yield [cell for cell in cells if cell.search is None]
     for _, group in itertools.groupby((c for c in cells if c.search), key=lambda cell: cell.task_label):
@@ -154,105 +197,69 @@ def _rounds(cells: Sequence[Cell], store: Store, tally: Tally) -> Iterator[list[
         assert search is not None
         results: dict[int, tuple[int, int]] | None = None
         # If a round changed nothing, its attempts failed or the cap was reached, and the next would be the same.
-        while results != (scores := {s: store.score(cell) for s, cell in candidates.items()}) and not tally.capped:
+        while results != (scores := {s: run.store.score(cell) for s, cell in candidates.items()}):
+            if run.ledger.capped or run.stop.asked:
+                return
             results = scores
             wanted = search.next(results)
-            tally.planned += sum(n for _, n in wanted)
+            run.tally.planned += sum(n for _, n in wanted)
             if wanted:
                 yield [replace(candidates[size], problems=results[size][1] + n) for size, n in wanted]
 
 
-async def _round(model: Model, feed: _Feed, store: Store, tally: Tally) -> None:
-    try:
-        async with _Writer(store) as writer, asyncio.TaskGroup() as group:
-            for _ in range(model.concurrency):
-                group.create_task(_work(model, feed, writer, tally))
-    except BaseExceptionGroup as errors:
-        raise _leaf(errors) from None
+class _Failures:
+    """Counts failures in a row, of one model."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._most, self._count = FAILURES_IN_A_ROW + concurrency, 0
+
+    def count(self, attempt: Attempt, job: Job) -> None:
+        self._count = self._count + 1 if attempt.status == "failed" else 0
+        if self._count >= self._most:
+            what = f"the last {self._count} attempts failed: {attempt.why}"
+            hint = "check the endpoint or the model, then run again to resume"
+            raise UserError(what, where=job.cell.model_label, hint=hint)
 
 
-async def _work(model: Model, feed: _Feed, writer: _Writer, tally: Tally) -> None:
-    while job := await feed.next():
-        attempt = await ask(model, job, writer)
-        feed.answered()
-        tally.count(attempt, model)
-        if tally.failures_in_a_row >= FAILURES_IN_A_ROW + model.concurrency:
-            what = f"the last {tally.failures_in_a_row} attempts failed: {attempt.why}"
-            raise UserError(
-                what, where=job.cell.model_label, hint="check the endpoint or the model, then run again to resume"
-            )
+async def _work(model: Model, feed: _Feed, failures: _Failures, run: Run) -> None:
+    while not run.stop.asked and not run.ledger.capped and (job := await feed.next()):
+        if attempt := await ask(model, job, run):
+            run.tally.count(attempt)
+            failures.count(attempt, job)
 
 
 class _Feed:
-    """Hands out jobs while the cap allows. They are generated in a thread, so that a slow puzzle delays no answer."""
+    """Hands out jobs. They are generated in a thread, so that a slow puzzle delays no answer."""
 
-    def __init__(self, jobs: Iterator[Job], tally: Tally) -> None:
-        self._jobs, self._tally = jobs, tally
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        self._jobs = jobs
         self._ready: list[Job] = []
         self._lock = asyncio.Lock()
-        self._in_flight = 0
-        self._answered = asyncio.Event()
 
     async def next(self) -> Job | None:
-        async with self._lock:
-            while not self._tally.may_start(self._in_flight):
-                if self._tally.capped:
-                    return None
-                self._answered.clear()
-                await self._answered.wait()
-            if not self._ready:
-                self._ready = await asyncio.to_thread(lambda: list(itertools.islice(self._jobs, CHUNK))[::-1])
-            if not self._ready:
-                return None
-            self._in_flight += 1
-            return self._ready.pop()
-
-    def answered(self) -> None:
-        self._in_flight -= 1
-        self._answered.set()
+        if not self._ready:
+            async with self._lock:
+                if not self._ready:
+                    self._ready = await asyncio.to_thread(lambda: list(itertools.islice(self._jobs, CHUNK))[::-1])
+        return self._ready.pop() if self._ready else None
 
 
-class _Writer:
-    """Stores attempts in batches, in a thread. However the run ends, nothing that was answered is lost."""
+async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
+    """Make one attempt: ask every turn, store each as it is answered, and grade the whole.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._batch: list[Done] = []
-        self._ended = asyncio.Event()
-        self._writing = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        self._clock = asyncio.create_task(self._tick())
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._ended.set()
-        await self._clock
-
-    async def put(self, done: Done) -> None:
-        self._batch.append(done)
-        if self._clock.done():
-            await self._clock  # raises the error that ended it, such as a full disk
-        if len(self._batch) >= FLUSH_ATTEMPTS:
-            await self._flush()
-
-    async def _tick(self) -> None:
-        while not self._ended.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), FLUSH_SECONDS)
-            await self._flush()
-        await self._flush()  # what arrived while the last batch was written
-
-    async def _flush(self) -> None:
-        # One batch at a time, so that a model which answers faster than the disk can write has to wait.
-        async with self._writing:
-            batch, self._batch = self._batch, []
-            if batch:
-                await asyncio.to_thread(self._store.add, batch)
+    None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
+    """
+    claim = run.ledger.open(model.prices, job.kind)
+    attempt: Attempt | None = None
+    try:
+        attempt = await _ask(model, job, run, claim)
+    finally:
+        complete = attempt is not None and attempt.status != "failed" and not job.begun
+        run.ledger.close(claim, job.kind, complete=complete)
+    return attempt
 
 
-async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
-    """Make one attempt: ask every turn, store each as it is answered, and grade the whole."""
+async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
     cell, problem = job.cell, job.problem
     replies, past = list[Completion](), list[Message]()
     attempt = Attempt(problem, job.sample, "open", False, "", ())
@@ -261,37 +268,78 @@ async def ask(model: Model, job: Job, writer: _Writer) -> Attempt:
         if turn < len(job.begun):
             replies.append(job.begun[turn])
         else:
+            if turn and run.stop.asked:
+                return None
             messages = (*problem.opening(), *cell.memory.visible(past), asked)
             seed = cell.attempt_seed(problem, job.sample, turn)
             try:
-                completion = await model.complete(Request(cell.task, problem, messages, seed, job.sample, turn))
+                request = Request(cell.task, problem, messages, seed, job.sample, turn)
+                completion = await _call(model, cell, request, run, claim)
             except UserError:
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
                 attempt = Attempt(problem, job.sample, "failed", False, why[:500], tuple(replies), problem.facts)
-                await writer.put(Done(cell, job.position, attempt, stored=len(replies)))
+                await run.writer.put(Done(cell, job.position, attempt, stored=len(replies)))
                 return attempt
+            if completion is None:
+                return None
             replies.append(_storable(completion))
             if turn + 1 < len(problem.turns):
-                await writer.put(Done(cell, job.position, replace(attempt, completions=tuple(replies)), stored=turn))
+                done = Done(cell, job.position, replace(attempt, completions=tuple(replies)), stored=turn)
+                await run.writer.put(done)
         past += [asked, cell.memory.reply(cell.task, replies[-1])]
         if turn + 1 < len(problem.turns):
             # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill the memory.
             replies[-1] = replace(replies[-1], thinking="")
-    attempt = graded(cell.task, replace(attempt, completions=tuple(replies)))
-    await writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(replies) - 1)))
+    attempt = replace(attempt, completions=tuple(replies))
+    slow = cell.task.slow_grading or sum(len(reply.answer) for reply in replies) > LONG
+    attempt = await asyncio.to_thread(graded, cell.task, attempt) if slow else graded(cell.task, attempt)
+    await run.writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(replies) - 1)))
     return attempt
+
+
+async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Claim) -> Completion | None:
+    """One turn, once the caps have room for all that it may take; None if they never will."""
+    limit = cell.turn_limit(request.prompt_limit, None)
+    if not await run.ledger.reserve(claim, limit):
+        return None
+
+    def on_retry(asked: Request, retry: Retry) -> None:
+        run.tally.retried(retry)
+        if retry.billed:
+            run.ledger.lose(claim, model_limit(asked.prompt_limit, asked.budget))
+        if retry.wait:
+            run.ledger.check_room()
+
+    model_limit = cell.model.turn_limit
+    bill: Bill | None = None
+    try:
+        completion = await model.complete(replace(request, on_retry=on_retry))
+        bill = completion.bill
+        return completion
+    except asyncio.CancelledError:
+        run.ledger.lose(claim, limit)  # it was sent, so it may be billed
+        raise
+    except Exception as error:
+        bill = error.bill if isinstance(error, ModelFailure) else None
+        if bill is None and limit and limit.calls > 1:
+            run.ledger.lose(claim, limit)  # nobody knows which of the calls were answered
+        raise
+    finally:
+        run.ledger.settle(claim, bill)
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
     """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
     grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
     truncated = any(c.stop == "length" for c in attempt.completions)
+    # A server that says why it gave no answer knows better than the grader, which saw an empty text.
+    why = attempt.completions[-1].note if grade.parsed is None else ""
     status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
     correct = grade.correct and status == "graded"
     details = {**grade.details, **_measured(attempt.completions)}
-    return replace(attempt, status=status, correct=correct, why=grade.why, details=details)
+    return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
 
 
 def _measured(turns: Sequence[Completion]) -> dict[str, float]:
@@ -323,11 +371,3 @@ def _storable(completion: Completion) -> Completion:
         thinking, answer = (t.encode("utf-8", "replace").decode() for t in (completion.thinking, completion.answer))
         return replace(completion, thinking=thinking, answer=answer)
     return completion
-
-
-def _leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error inside a group of errors."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

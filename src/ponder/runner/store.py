@@ -272,6 +272,15 @@ class Store:
                 answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
         return answers, bill
 
+    def sum_of_squares(self, cell: Cell) -> float:
+        """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
+        sql = """SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
+                             * (prompt_tokens + thinking_tokens + answer_tokens))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
+        (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+        return float(squares)
+
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
+TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
     "size",
     "remember",
@@ -47,8 +48,9 @@ class Study:
     samples: int = 1  # attempts per problem
     problems: int | None = None  # problems per size; by default 20, or all of a fixed set
     seed: int = 0  # seed of the problems
-    max_tokens: int | None = None  # cap: a run stops before it spends more tokens, prompt tokens included
-    max_cost: float | None = None  # cap in money, computed from the models' `prices`
+    max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
+    max_cost: float | None = None  # cap on money, computed from the models' `prices`
+    cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
@@ -58,10 +60,7 @@ class Study:
         """Read a built-in study by its name, or a study file by its path."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
-            if path.suffix == ".toml":
-                raise UserError(f"there is no file {name}", hint="ponder list studies shows the built-in ones")
-            hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
-            raise UserError(f"there is no study `{name}`", hint=hint)
+            raise _no_study(name, path)
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
             content = tomllib.loads(path.read_text("utf-8"))
@@ -81,8 +80,12 @@ class Study:
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                what, hint = f"a study has no key `{key}`", plugins.nearest(key, known)
+                hint = 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]' if key == "method" else ""
+                what, hint = f"a study has no key `{key}`", hint or plugins.nearest(key, known)
                 raise UserError(what, where=f"{where}: {key}", hint=hint)
+            if isinstance(value, Mapping) and key in TABLES:
+                what = f"a study may have several {key} tables, so each is written [[{key}]]"
+                raise UserError(what, where=f"{where}: {key}", hint=f"write [[{key}]] instead of [{key}]")
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
@@ -97,6 +100,12 @@ class Study:
             if (number := getattr(study, key)) is not None and number <= 0:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{where}: {key}")
         return study
+
+    def check(self) -> None:
+        """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
+        from ponder.runner.checks import check
+
+        check(self)
 
     def resolved(self) -> dict[str, Any]:
         """The study with defaults and `--set` applied, for the record."""
@@ -162,6 +171,9 @@ class Study:
     def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
         asked = search.sizes if search else table.get("size", task.sizes())
         sizes = list(dict.fromkeys(asked if isinstance(asked, list | tuple) else [asked]))
+        if not sizes:
+            hint = "name a size, or remove `size` to use the task's own"
+            raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
         for size in sizes:
             with error_at(f"{where}.size"):
                 task.check_size(convert(size, int, f"{where}.size", self.folder))
@@ -169,7 +181,7 @@ class Study:
 
     def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
         hints = get_type_hints(Memory)
-        for variant, swept in variants(table):
+        for variant, swept in variants(table, where, hints):
             settings = {k: convert(v, hints[k], f"{where}.{k}", self.folder) for k, v in variant.items()}
             with error_at(f"{where}.window"):
                 yield Memory(**settings), swept
@@ -232,6 +244,21 @@ def _chains(table: Table) -> Sequence[Sequence[Table]]:
     return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
 
 
+def _no_study(name: str, path: Path) -> UserError:
+    if path.is_dir():
+        files = sorted(map(str, path.glob("*.toml")))
+        hint = f"it holds {', '.join(files[:5])}" if files else "ponder list studies shows the built-in ones"
+        return UserError(f"{name} is a folder, not a study", hint=hint)
+    if path.suffix == ".toml":
+        near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        hint = plugins.nearest(name, near) if near else "ponder list studies shows the built-in ones"
+        return UserError(f"there is no file {name}", hint=hint)
+    if path.is_file():
+        return UserError(f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml")
+    hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
+    return UserError(f"there is no study `{name}`", hint=hint)
+
+
 def built_in() -> dict[str, str]:
     """The built-in studies with their titles."""
     return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
@@ -240,4 +267,5 @@ def built_in() -> dict[str, str]:
 def _label(name: str, swept: Table) -> str:
     # A plugin inside a plugin is shown by its values: { name = "qwen", size = "small" } as `qwen small`.
     shown = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
-    return name + "".join(f" {k}={v}" for k, v in shown.items())
+    # What is called by one of its settings, such as an eviction policy, says it once.
+    return name + "".join(f" {k}={v}" for k, v in shown.items() if v != name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ponder.core import Grade, Problem, Task, UserError, answers
 
+LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
+
 
 @dataclass(frozen=True)
 class ChainSum(Task):
@@ -21,6 +23,8 @@ class ChainSum(Task):
     def check_size(self, size: int) -> None:
         if size < 2:
             raise UserError(f"chain_sum adds at least 2 numbers, not {size}", hint="size = [2, 4, 8]")
+        if size > LARGEST:
+            raise UserError(f"chain_sum adds at most {LARGEST:,} numbers, not {size:,}", hint="size = [2, 4, 8]")
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)

@@ -39,6 +39,7 @@ price pride prime print prior prize proof proud prove queen quick quiet quite ra
 """.split()  # noqa: SIM905 three hundred words read better so
 
 EXAMPLE = {"apple": 5, "banana": 0, "cherry": 7, "grape": -4, "kiwi": 2, "mango": -1}
+LARGEST = 100_000  # steps; a problem of 0.9 MB, made in 0.1 s
 INJECTED = 10  # largest error of a wrong sum in the given history; the smallest is 1
 
 RULES = """\
@@ -79,8 +80,12 @@ class Execution(Task):
             raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
         if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
             raise UserError("values must be at least 1, and per_turn and history_turns not negative")
+        if max(self.values, self.per_turn, self.history_turns) > LARGEST:
+            raise UserError(f"values, per_turn and history_turns must be at most {LARGEST:,}")
 
     def check_size(self, size: int) -> None:
+        if size > LARGEST:
+            raise UserError(f"execution has at most {LARGEST:,} steps, not {size:,}", hint="size = [12, 24, 60]")
         if size < 1 or size % (self.per_turn or size):
             near = [n for n in range(max(1, size - self.per_turn), size + self.per_turn + 1) if n % self.per_turn == 0]
             hint = f"{size} steps: per_turn = {[k for k in range(1, size + 1) if size % k == 0]}" if size > 0 else ""

@@ -20,6 +20,7 @@ from ponder.tasks.tents.puzzle import Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]
 
+LARGEST = 6400  # cells; such a puzzle takes 2 s to make, one of 10,000 cells 9 s, and the time grows with the cube
 PROMPT = """\
 This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. Put tents into empty \
 cells so that:
@@ -51,6 +52,9 @@ class Tents(Task):
         if self.ids:
             super().check_size(size)
             return
+        if size > LARGEST:
+            what = f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
+            raise UserError(what, hint="size = [16, 36, 64, 100]")
         sides = shape(size)
         smallest = 16 if self.difficulty == "easy" else 25  # there are only ten tricky puzzles of 4×5, and few of 4×6
         if size < smallest or not sides or not possible(*sides, self.difficulty):

@@ -1,0 +1,114 @@
+"""What `plan` and `run` print about tokens, money and troubles."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ponder.cli.options import columns
+from ponder.core.text import count, printable
+from ponder.runner.plan import Forecast, Plan, Range
+from ponder.runner.progress import short
+from ponder.runner.study import Study
+from ponder.runner.tally import Tally
+
+MAX_REASONS = 5
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    def record(forecast: Forecast) -> dict[str, Any]:
+        data = dataclasses.asdict(forecast) | {"to_run": forecast.to_run}
+        ranges = {key: value._asdict() for key in ("tokens", "cost") if (value := getattr(forecast, key))}
+        return data | ranges
+
+    spent = plan.spent._asdict()
+    lines = [record(forecast) for forecast in plan.forecasts]
+    return {"forecasts": lines, "total": record(plan.total), "currency": plan.currency, "spent": spent}
+
+
+def plan_text(plan: Plan, study: Study, probe: str) -> str:
+    """The table, a total row, and what the caps leave."""
+    lines = [*plan.forecasts, plan.total] if len(plan.forecasts) > 1 else plan.forecasts
+    money = plan.total.cost is not None
+    head = (
+        "model",
+        "task",
+        "expected from",
+        "attempts",
+        "stored",
+        "to run",
+        "calls",
+        "tokens: low",
+        "expected",
+        "at most",
+    )
+    heads = (*head, f"{plan.currency}: low", "expected", "at most") if money else head
+    rows = [
+        (
+            *(line.model, line.task, line.basis, line.attempts, line.stored, line.to_run),
+            None if line.calls is None else short(line.calls),
+            *_numbers(line.tokens, short),
+            *(_numbers(line.cost, lambda n: f"{n:.2f}") if money else ()),
+        )
+        for line in lines
+    ]
+    notes = _caps(plan, study)
+    if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
+        notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
+    return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
+
+
+def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
+    return tuple(None if n is None else text(n) for n in amounts or (None, None, None))
+
+
+def _caps(plan: Plan, study: Study) -> list[str]:
+    """For each cap what is left of it, and whether the study may reach it."""
+    notes = []
+    for key, cap, spent, amounts, unit in (
+        ("max_tokens", study.max_tokens, plan.spent.tokens, plan.total.tokens, "tokens"),
+        ("max_cost", study.max_cost, plan.spent.cost, plan.total.cost, plan.currency),
+    ):
+        if cap is None:
+            continue
+        left = cap - spent
+        earlier = f", of which earlier runs spent {short(spent)}" if spent else ""
+        most = amounts.at_most if amounts else 0
+        expected = amounts.expected if amounts else 0
+        if most is not None and most <= left:
+            ends = "the study fits"
+        elif expected is not None and expected > left:
+            ends = "a run will stop there"
+        else:
+            ends = "a run may stop there"
+        notes.append(f"{key}: {short(cap)} {unit}{earlier}; {ends}")
+    return notes
+
+
+def troubles(tally: Tally) -> str:
+    """Why attempts failed or could not be read, with counts, and what may have been billed without an answer."""
+    lines = []
+    for ending, reasons in tally.reasons.items():
+        for why, n in reasons.most_common(MAX_REASONS):
+            lines.append(f"{ending} {n:,}: {printable(why) or 'no reason given'}")
+        if (rest := len(reasons) - MAX_REASONS) > 0:
+            lines.append(f"{ending}: {count(rest, 'other reason')}")
+    if calls := tally.ledger.lost_calls:
+        tokens = tally.ledger.lost.tokens
+        counted = f"up to {short(tokens)} tokens, counted as spent" if tokens else "how much, only the server knows"
+        lines.append(f"{count(calls, 'call')} without an answer may have been billed: {counted}")
+    return "\n".join(lines)
+
+
+def cap_reached(tally: Tally) -> str:
+    ledger = tally.ledger
+    total = ledger.before.plus(ledger.spent)
+    needs = ledger.refused or total
+    limits = []
+    if ledger.max_tokens is not None:
+        limits.append(f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and one more call may take {needs.tokens:,}")
+    if ledger.max_cost is not None:
+        limits.append(
+            f"{total.cost:.2f} of {ledger.max_cost:.2f} {tally.currency}, and one more call may cost {needs.cost:.2f}"
+        )
+    return f"stopped at the study's cap: {'; '.join(limits)}"

@@ -1,0 +1,54 @@
+"""Text for people: without control characters, with counts and types in plain words."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+# Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text, and lone surrogates.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+}
+
+
+def printable(text: str) -> str:
+    """Text from a model, a server, a file or a plugin, safe to print: what would drive a terminal is shown escaped."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def as_json(data: Any, indent: int | None = None) -> str:
+    """JSON that is readable and safe to print."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: `1 attempt`, `2,000 attempts`."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+
+
+def plain(error: msgspec.ValidationError) -> str:
+    """What msgspec says about a value of the wrong type, in plain words."""
+    message, _, place = str(error).partition(" - at `")
+    place = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    if found := re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message):
+        wanted = [kind for kind in found[1].split(" | ") if kind != "null"] or ["null"]
+        words = [_WORDS.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
+        message = f"expected {' or '.join(words)}, not {_WORDS.get(found[2], found[2])}"
+    elif message.startswith("Invalid enum value "):
+        message = f"there is no choice {message.removeprefix('Invalid enum value ')}"
+    return f"{place}: {message}" if place else message

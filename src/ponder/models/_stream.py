@@ -1,0 +1,98 @@
+"""Puts a streamed reply together: server-sent events in, one reply out, with the time of its first token.
+
+Each event is a line `data: {…}` with a piece of the reply; `data: [DONE]` ends them. Lines may end in CRLF, comments
+(`: keep-alive`) come in between, and a chunk from the network may end anywhere, in the middle of a character too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from ponder.models._reply import Choice, Malformed, Reply, ReplyMessage, decode_json, short
+
+TEXTS = ReplyMessage.__struct_fields__
+
+
+class Piece(msgspec.Struct):
+    delta: ReplyMessage | None = None
+    finish_reason: Any = None
+
+
+class Event(msgspec.Struct):
+    choices: list[Piece] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The data of each event, up to `[DONE]` or the end."""
+    data = list[bytes]()
+    async for line in _lines(chunks):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif not line and data:  # an empty line ends an event
+            event, data = b"\n".join(data), []
+            if event.strip() == b"[DONE]":
+                return
+            yield event
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    yield rest
+    yield b""  # ends the last event, if the server didn't
+
+
+async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
+    """The whole reply, and when its first token came.
+
+    Raises `Malformed` if the stream reports an error or ends before the reply does.
+    """
+    texts: dict[str, list[Any]] = {name: [] for name in TEXTS}
+    finish: Any = None
+    usage: Any = None
+    first: float | None = None
+    try:
+        async for data in events(chunks):
+            event = decode_json(data, _decoder)
+            if event.error:
+                raise Malformed(f"the endpoint's stream reports an error: {short(event.error)}")
+            usage = event.usage or usage
+            for piece in (event.choices or [])[:1]:
+                finish = piece.finish_reason or finish
+                if _collect(piece.delta, texts) and first is None:
+                    first = time.monotonic()
+        if finish is None:
+            raise Malformed("the endpoint's stream ended before the reply did")
+    except (Malformed, aiohttp.ClientError, OSError):
+        if finish is None:  # else the reply is complete, and at most its bill is missing
+            raise
+    message = ReplyMessage(**{name: _joined(parts) for name, parts in texts.items()})
+    return Reply([Choice(message, finish)], usage), first
+
+
+def _collect(delta: ReplyMessage | None, texts: dict[str, list[Any]]) -> bool:
+    """Add a piece; whether it holds any text."""
+    some = False
+    for name in TEXTS if delta else ():
+        if part := getattr(delta, name):
+            texts[name] += part if isinstance(part, list) else [part]
+            some = True
+    return some
+
+
+def _joined(parts: list[Any]) -> Any:
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else parts

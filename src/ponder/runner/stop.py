@@ -1,0 +1,63 @@
+"""Stops a run early without losing what was paid for.
+
+Asked once (Ctrl-C, SIGTERM or SIGHUP), a run starts nothing new and gives the calls in progress `grace` seconds to be
+answered. Asked twice, or when the time is over, it drops them. Either way, everything that was answered is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+GRACE = 30.0  # seconds
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Stop:
+    """Whether a run has been asked to stop, and why."""
+
+    def __init__(self, grace: float = GRACE, tell: Callable[[], object] = bool) -> None:
+        self.grace = grace
+        self._tell = tell  # called when the first signal arrives
+        self.asked = False
+        self.error: Exception | None = None  # the error that stops the run
+        self.signal: int | None = None  # the signal that stops it
+        self._asked, self._now = asyncio.Event(), asyncio.Event()
+
+    def ask(self, why: Exception | None = None) -> None:
+        """Start nothing new. The first error is the one that is raised in the end."""
+        self.error = self.error or why
+        self.asked = True
+        self._asked.set()
+
+    def _on_signal(self, number: int) -> None:
+        if self.signal is not None:
+            self._now.set()
+            return
+        self.signal = number
+        self.ask()
+        self._tell()
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Listen for signals while the block runs. Where that isn't possible, in a thread, they act as usual."""
+        loop = asyncio.get_running_loop()
+        installed = []
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                    loop.add_signal_handler(number, self._on_signal, number)
+                    installed.append(number)
+        try:
+            yield
+        finally:
+            for number in installed:
+                loop.remove_signal_handler(number)
+
+    async def out_of_time(self) -> None:
+        """Return when the run must drop what is in progress."""
+        await self._asked.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._now.wait(), self.grace)

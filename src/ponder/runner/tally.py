@@ -1,0 +1,78 @@
+"""What a run has done so far: counts for the progress line and for the summary at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from ponder.core import Attempt, Progress, Retry
+from ponder.runner.ledger import Ledger
+from ponder.runner.stop import Stop
+
+ENDINGS = ("right", "wrong", "unparsed", "truncated", "failed")
+
+
+@dataclass
+class Tally:
+    """Counts of one run."""
+
+    planned: int = 0
+    stored_before: int = 0
+    right: int = 0
+    wrong: int = 0
+    unparsed: int = 0
+    truncated: int = 0
+    failed: int = 0
+    ledger: Ledger = field(default_factory=Ledger)  # tokens and money
+    currency: str = ""
+    retries: Counter[str] = field(default_factory=Counter)  # by kind: rate limit, timeout, error
+    last_trouble: str = ""  # why the last try gave no answer
+    reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
+    stop: Stop | None = None  # whether the run was asked to stop
+    started: float = field(default_factory=monotonic)
+    making: Progress | None = None  # the last report of a training in progress
+
+    @property
+    def done(self) -> int:
+        return sum(getattr(self, ending) for ending in ENDINGS)
+
+    @property
+    def tokens(self) -> int:
+        """Spent by this run, tries without an answer included."""
+        return self.ledger.spent.tokens
+
+    @property
+    def cost(self) -> float:
+        return self.ledger.spent.cost
+
+    def count(self, attempt: Attempt) -> None:
+        ending = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
+        setattr(self, ending, getattr(self, ending) + 1)
+        if ending in ("failed", "unparsed"):
+            # Texts from outside: only a few different ones are kept.
+            reasons = self.reasons.setdefault(ending, Counter())
+            why = " ".join(attempt.why.split())[:120]
+            reasons[why if why in reasons or len(reasons) < 100 else "other reasons"] += 1
+
+    def retried(self, retry: Retry) -> None:
+        self.retries[retry.kind] += 1
+        self.last_trouble = " ".join(retry.why.split())[:200]
+
+    def summary(self) -> dict[str, Any]:
+        """The counts as JSON."""
+        counts = {ending: getattr(self, ending) for ending in ENDINGS}
+        lost = {"lost_tokens": self.ledger.lost.tokens, "lost_calls": self.ledger.lost_calls}
+        spent = {"tokens": self.tokens, **lost, "cost": self.cost}
+        return {
+            "planned": self.planned,
+            "stored_before": self.stored_before,
+            "done": self.done,
+            **counts,
+            **spent,
+            "currency": self.currency,
+            "capped": self.ledger.capped,
+            "retries": dict(self.retries),
+            "reasons": {ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()},
+        }

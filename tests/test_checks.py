@@ -1,0 +1,170 @@
+"""What can be refused before anything is spent is refused, and says what to do; the built-in studies pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ponder.core import UserError
+from ponder.runner import checks
+from ponder.runner.study import Study, built_in
+
+SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
+STEPS = '[[task]]\nname = "execution"\nsize = 12\n'
+ORACLE = '[[model]]\nname = "oracle"\n'
+POCKET = '[[model]]\nname = "transformers"\nid = "pocket"\n'
+COMPRESS = 'method = [{ name = "compress", policy = "random", budget = 64, window = 8, ratio = 0.5 }]\n'
+ON_HUB = ("compression-paper", "long2short-paper", "selection-paper")  # their problems are not here
+
+
+def figure(name: str, *settings: str) -> str:
+    return "\n".join(["[[figure]]", f'name = "{name}"', *settings, ""])
+
+
+def refusal(write, text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        Study.load(write("s.toml", text)).check()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if name not in ON_HUB])
+def test_built_in_studies_pass(name, monkeypatch) -> None:
+    for variable in ("OPENROUTER_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(variable, "x")
+    Study.load(name).check()
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        (SUM + figure("accuracy", 'overlay = "tents_sucess"'), "figure[0].overlay: there is no choice 'tents_sucess'\nhint: did you mean `tents_success`?"),
+        (SUM + figure("effort", 'overlay = "tents_success"'), "figure[0].overlay: there is no choice 'tents_success'"),
+        (SUM + figure("selection", 'overlay_size = "x"'), "figure[0].overlay_size: there is no choice 'x'"),
+        (SUM + figure("effort", "unlt = 3"), "figure[0].unlt: figure `effort` has no key `unlt`\nhint: did you mean `unit`?"),
+        (SUM + figure("frontier", 'margin = "x"'), "figure[0].margin: expected a number, not text"),
+        (SUM + figure("frontier", 'reference = "orcle"'), "figure[0].reference: there is no choice 'orcle'\nhint: did you mean `oracle`?"),
+        (SUM + figure("max_turn", "target = []"), "figure[0].target: this list is empty"),
+        (SUM + figure("horizon"), "figure[0]: figure `horizon` draws `per_turn`, which no attempt of this study records\nhint: use the task `execution`"),
+        (SUM + figure("tradeoff"), "draws `per_turn`"),
+        (SUM + figure("self_conditioning"), "draws `history_turns`"),
+        (SUM + figure("cache"), "draws `cache_bytes`"),
+        (SUM + figure("heatmap"), "draws `ratio`"),
+        (SUM + figure("heatmap", 'x = "n"', 'y = "temperature"'), "draws `n`"),
+        (SUM + figure("fidelity"), "draws `kl`"),
+        (SUM + figure("selection"), 'hint: method = [{ name = "sft"'),
+        (SUM + figure("./none.py"), "figure[0].name: there is no file"),
+    ],
+)  # fmt: skip
+def test_figures_that_can_t_be_drawn(write, study, message) -> None:
+    assert message in refusal(write, study + ORACLE)
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        STEPS + ORACLE + figure("horizon") + figure("tradeoff") + figure("self_conditioning"),
+        STEPS + ORACLE + SUM + figure("horizon"),  # one task of two is enough
+        STEPS + ORACLE + figure("heatmap", 'x = "error_rate"', 'y = "history_turns"'),
+        SUM + ORACLE + figure("frontier", 'reference = "oracle"') + figure("max_turn", "target = [0.5, 0.8]"),
+        STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + figure("cache"),
+        STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + COMPRESS + figure("heatmap") + figure("heatmap", 'x = "compress.ratio"'),
+    ],
+)  # fmt: skip
+def test_figures_that_can_be_drawn(write, study) -> None:
+    Study.load(write("s.toml", study)).check()
+
+
+def test_a_setting_that_is_left_out_can_t_be_drawn(write) -> None:
+    study = STEPS + "per_turn = 0\ndictionary = 8\n" + POCKET + COMPRESS.replace(", ratio = 0.5", "")
+    assert "draws `ratio`" in refusal(write, study + figure("heatmap"))
+
+
+def test_a_model_from_elsewhere_may_record_anything(ponder, write) -> None:
+    ponder("new", "model", "recorder")
+    Study.load(write("s.toml", SUM + '[[model]]\nname = "./recorder.py"\n' + figure("cache"))).check()
+
+
+def test_a_figure_of_one_s_own(ponder, write) -> None:
+    ponder("new", "figure", "own_figure")
+    study = SUM + ORACLE + figure("./own_figure.py")
+    Study.load(write("s.toml", study)).check()
+    assert "figure `./own_figure.py` has no key `x`" in refusal(write, study + "x = 1\n")
+    write("broken.py", "class Broken(Figure:\n")
+    assert "broken.py:1: it can't be imported: SyntaxError" in refusal(write, SUM + ORACLE + figure("./broken.py"))
+
+
+def test_a_figure_that_is_no_plain_subclass_is_built(write) -> None:
+    write("based.py", '"""Draws."""\nfrom ponder.figures.effort import Effort\n\nclass Based(Effort):\n    pass\n')
+    study = SUM + ORACLE + figure("./based.py")
+    Study.load(write("s.toml", study)).check()
+    assert "has no key `x`" in refusal(write, study + "x = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("size = 2", "size = []"), "task[0].size: there is no size, so nothing to ask"),
+        (("size = 2", "digits = []"), "task[0].digits: this list is empty, so there is nothing to ask"),
+        (("size = 2", "remember = []"), "task[0].remember: this list is empty"),
+        (("size = 2", "size = 100_000_000"), "chain_sum adds at most 100,000 numbers, not 100,000,000"),
+        (('"chain_sum"\nsize = 2', '"execution"\nsize = 1_000_000_000'), "execution has at most 100,000 steps"),
+        (('"chain_sum"\nsize = 2', '"tents"\nsize = 100_000'), "tents can be made with at most 6,400 cells"),
+        (('"oracle"', '"oracle"\nerror = []'), "model[0].error: this list is empty"),
+        (('"oracle"', '"oracle"\nmethod = [{ name = "vote", n = [] }]'), "model[0].method[0].n: this list is empty"),
+        (("[[model]]", "[model]"), "s.toml: model: a study may have several model tables, so each is written [[model]]\nhint: write [[model]] instead of [model]"),
+        (("[[task]]", "[task]"), "hint: write [[task]] instead of [task]"),
+        (("[[figure]]", "[figure]"), "hint: write [[figure]] instead of [figure]"),
+        (("[[figure]]", "[[method]]"), "a study has no key `method`\nhint: write it in a [[model]]"),
+    ],
+)  # fmt: skip
+def test_studies_that_ask_nothing_or_too_much(write, change, message) -> None:
+    text = SUM + ORACLE + figure("accuracy")
+    assert change[0] in text
+    assert message in refusal(write, text.replace(*change))
+
+
+def test_what_a_model_or_a_method_lacks_is_said_once_for_each(write, monkeypatch) -> None:
+    from ponder.methods.vote import Vote
+    from ponder.models.oracle import Oracle
+
+    asked = []
+    monkeypatch.setattr(Oracle, "ready", lambda self: asked.append(self.label), raising=False)
+    write(
+        "s.toml",
+        'problems = 1\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n'
+        + ORACLE
+        + 'label = ["a", "b"]\nmethod = [{ name = "vote", n = 2 }]\n',
+    )
+    Study.load("s.toml").check()
+    assert asked == ["a", "b"]
+
+    def lacking(self: Vote) -> None:
+        raise UserError("the variable K is not set")
+
+    monkeypatch.setattr(Vote, "ready", lacking, raising=False)
+    with pytest.raises(UserError, match=r"s.toml: model `a \+ vote`: the variable K is not set"):
+        Study.load("s.toml").check()
+
+
+def test_a_problem_that_takes_too_long_is_refused(ponder, folder, write, monkeypatch) -> None:
+    ponder("new", "task", "endless")
+    path = folder / "endless.py"
+    path.write_text(path.read_text().replace("rng = random", "__import__('time').sleep(3600)\n        rng = random"))
+    monkeypatch.setattr(checks, "SECONDS", 0.05)
+    message = refusal(write, '[[task]]\nname = "./endless.py"\n' + ORACLE)
+    assert "s.toml: task `endless`: making one problem of size 8 takes more than 0.05 s" in message
+
+
+def test_a_check_imports_no_drawing_library(write) -> None:
+    write("s.toml", SUM + ORACLE + figure("frontier", 'overlay = "long2short"') + figure("effort"))
+    code = """
+import sys
+from ponder.runner.study import Study
+Study.load("s.toml").check()
+loaded = {"altair", "numpy", "torch"} & set(sys.modules)
+sys.exit(f"loaded {loaded}" if loaded else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

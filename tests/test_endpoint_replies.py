@@ -1,0 +1,235 @@
+"""Replies as servers write them: what is thinking, what is the answer, and what it cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from endpoint_calls import request
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from ponder.core import Bill, Completion, ModelFailure, UserError
+from ponder.models._reply import Malformed, Said, bill, decode, load_tokenizer, read
+from ponder.models.endpoint import Endpoint
+
+
+def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
+    return read(decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], **more}).encode()))
+
+
+@pytest.mark.parametrize(
+    ("message", "thinking", "answer"),
+    [
+        ({"content": "a", "reasoning_content": "t"}, "t", "a"),
+        ({"content": "a", "reasoning": "t"}, "t", "a"),
+        ({"content": "<think>t</think>a"}, "t", "a"),
+        ({"content": "a", "reasoning": {"content": "t"}}, "t", "a"),
+        ({"content": "a", "reasoning": {"text": "t"}}, "t", "a"),
+        ({"content": "a", "reasoning": ["t", {"text": "u"}]}, "tu", "a"),
+        ({"content": "a", "reasoning": {"effort": "low"}}, "", "a"),
+        ({"content": "a", "reasoning": 3, "reasoning_content": None}, "", "a"),
+        ({"content": "a", "reasoning_details": [{"type": "reasoning.text", "text": "t"}]}, "t", "a"),
+        ({"content": "a", "reasoning_details": [{"type": "reasoning.summary", "summary": "t"}]}, "t", "a"),
+        ({"content": "a", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, "", "a"),
+        ({"content": "a", "reasoning": "t", "reasoning_details": [{"text": "t"}]}, "t", "a"),
+        ({"content": [{"type": "thinking", "thinking": "t"}, {"type": "text", "text": "a"}]}, "t", "a"),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}, "a"]}, "t", "a"),
+        ({"content": [{"type": "reasoning", "text": "t"}, {"type": "text", "text": "a"}]}, "t", "a"),
+        ({"content": [{"text": "a"}, {"type": "image_url", "image_url": {}}, 7, None, {"text": "b"}]}, "", "ab"),
+        ({"content": {"text": "a"}}, "", "a"),
+    ],
+)
+def test_thinking_and_answer_are_found(message, thinking, answer) -> None:
+    assert said(message) == Said(thinking, answer, "end", "")
+
+
+@pytest.mark.parametrize(
+    ("message", "finish", "note"),
+    [
+        ({"content": None}, "stop", "empty reply"),
+        ({"content": ""}, None, "empty reply"),
+        ({"content": []}, "tool_calls", "empty reply"),
+        ({}, "stop", "empty reply"),
+        (None, "stop", "empty reply"),
+        ({"content": None}, "content_filter", "content filter"),
+        ({"content": "a few wo"}, "content_filter", "content filter"),
+        ({"content": None, "refusal": "I can't."}, "stop", "refusal"),
+        ({"content": [{"type": "refusal", "refusal": "I can't."}]}, "stop", "refusal"),
+        ({"content": "a", "refusal": None}, "stop", ""),
+        ({"content": "", "reasoning": "t"}, "stop", ""),
+        ({"content": ""}, "length", ""),
+    ],
+)
+def test_why_there_is_no_answer(message, finish, note) -> None:
+    assert said(message, finish).note == note
+
+
+def test_only_what_is_no_reply_is_malformed() -> None:
+    for content in (
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": null}',
+        b'{"choices": {}}',
+    ):
+        with pytest.raises(Malformed):
+            decode(content)
+    with pytest.raises(Malformed, match="no credit"):
+        decode(b'{"error": {"message": "no credit"}}')
+    with pytest.raises(Malformed, match="overloaded"):
+        said({"content": ""}, error={"message": "overloaded"})
+    with pytest.raises(Malformed):
+        said({"content": "half an ans"}, "error")
+    assert said({"content": "a"}, error={"code": 0}).answer == "a"
+
+
+ODD = (None, -1, -0.5, 1e30, 10**400, "many", "-3", True, [], {}, [12], {"n": 12}, "9" * 5000, "²")
+
+
+@pytest.mark.parametrize("odd", [*ODD, float("nan"), float("inf")])
+def test_a_count_that_is_none_is_as_if_not_given(odd) -> None:
+    message = {"content": "x" * 100, "reasoning": "x" * 300}
+    for usage in (
+        odd,
+        {"prompt_tokens": odd, "completion_tokens": odd},
+        {"completion_tokens_details": odd, "prompt_tokens_details": odd},
+        {"completion_tokens_details": {"reasoning_tokens": odd}, "prompt_cache_hit_tokens": odd},
+    ):
+        reply = decode(json.dumps({"choices": [{"message": message}], "usage": usage}).encode())
+        assert bill(reply.usage, read(reply), 0.0) == Bill(0, 75, 25, 0.0, "estimate")
+
+
+def test_a_number_of_any_length_is_read() -> None:
+    digits = b"9" * 5000
+    reply = decode(b'{"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": ' + digits + b"}}")
+    assert read(reply).answer == "a"
+
+
+@pytest.mark.parametrize("twelve", [12, 12.0, "12"])
+def test_a_count_may_be_written_in_other_ways(twelve) -> None:
+    assert bill({"prompt_tokens": twelve, "completion_tokens": twelve}, Said("", "a", "end", ""), 0.0) == Bill(
+        12, 0, 12
+    )
+
+
+@pytest.mark.parametrize(
+    ("usage", "thinking", "answer", "expected"),
+    [
+        ((40, 120, 100), "text", "text", Bill(40, 100, 20, 0.0, "server")),
+        ((40, 20, 100), "text", "text", Bill(40, 100, 20, 0.0, "server")),  # counted beside, not inside
+        ((40, 20, None), "", "all of it", Bill(40, 0, 20, 0.0, "server")),
+        ((40, 100, None), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
+        ((40, 100, 0), "x" * 300, "x" * 100, Bill(40, 75, 25, 0.0, "estimate")),
+        ((0, 0, None), "x" * 300, "x" * 100, Bill(0, 75, 25, 0.0, "estimate")),
+        ((0, 0, None), "", "", Bill(0, 0, 0, 0.0, "estimate")),
+    ],
+)
+def test_bills(usage, thinking, answer, expected) -> None:
+    prompt, completion, reasoning = usage
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion}
+    if reasoning is not None:
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    assert bill(counts, Said(thinking, answer, "end", ""), 0.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("cached", "tokens"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 30}}, 30),
+        ({"prompt_cache_hit_tokens": 30, "prompt_cache_miss_tokens": 10}, 30),
+        ({"cache_read_input_tokens": 30}, 30),
+        ({"prompt_tokens_details": {"cached_tokens": 99}}, 40),  # never more than the prompt
+        ({"prompt_tokens_details": None}, 0),
+    ],
+)
+def test_prompt_tokens_from_the_servers_cache(cached, tokens) -> None:
+    usage = {"prompt_tokens": 40, "completion_tokens": 5, **cached}
+    assert bill(usage, Said("", "a", "end", ""), 0.0) == Bill(40, 0, 5, cached_tokens=tokens)
+
+
+def test_counting_with_a_tokenizer(tmp_path) -> None:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    count = load_tokenizer(str(tmp_path / "tokenizer.json"))
+    reply = Said("one two three", "four", "end", "")
+    usage = {"prompt_tokens": 9, "completion_tokens": 10}
+    assert bill(usage, reply, 0.0, count) == Bill(9, 3, 7, 0.0, "tokenizer")
+    assert bill(None, reply, 0.0, count) == Bill(0, 3, 1, 0.0, "tokenizer")
+    with pytest.raises(UserError, match="can't load the tokenizer"):
+        load_tokenizer(str(tmp_path / "none.json"))
+
+
+NAMES = (
+    "type", "text", "thinking", "content", "reasoning", "refusal", "summary", "prompt_tokens", "completion_tokens",
+    "completion_tokens_details", "reasoning_tokens", "prompt_tokens_details", "cached_tokens",
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(message=st.dictionaries(st.sampled_from(NAMES), JSON), usage=JSON, finish=JSON)
+def test_no_message_or_bill_is_too_odd_to_read(message, usage, finish) -> None:
+    reply = decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).encode())
+    if finish != "error":
+        text = read(reply)
+        cost = bill(reply.usage, text, 0.0)
+        assert min(cost.thinking_tokens, cost.answer_tokens, cost.prompt_tokens - cost.cached_tokens) >= 0
+        if isinstance(message.get("content"), str):
+            assert message["content"].strip() in (text.answer.strip(), "") or "think" in message["content"]
+
+
+@given(st.binary() | JSON.map(lambda data: json.dumps(data).encode()))
+def test_whatever_a_server_sends_is_a_reply_or_malformed(content) -> None:
+    with suppress(Malformed):
+        read(decode(content))
+
+
+def test_deep_nesting_does_not_crash() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(Malformed):
+        decode(deep)
+    nested = b'{"choices": [{"message": {"content": ' + b"[" * 500 + b"]" * 500 + b"}}]}"
+    assert read(decode(nested)).note == "empty reply"
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        (b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', "empty reply"),
+        (b'{"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}', "content filter"),
+    ],
+)
+def test_an_empty_reply_is_not_asked_for_again(serve, tmp_path, content, note) -> None:
+    (tmp_path / "raw").write_bytes(content)
+    served = serve(raw_file=str(tmp_path / "raw"))
+
+    async def once() -> Completion:
+        async with Endpoint(id="m", url=served.url) as model:
+            return await model.complete(request())
+
+    assert asyncio.run(once()).note == note
+    assert served.state()["requests"] == 1
+
+
+def test_a_reply_with_an_error_inside_is_asked_for_again(serve, tmp_path) -> None:
+    (tmp_path / "raw").write_bytes(b'{"error": {"code": 502, "message": "upstream"}, "choices": []}')
+    served = serve(raw_file=str(tmp_path / "raw"))
+
+    async def once() -> Completion:
+        async with Endpoint(id="m", url=served.url, retries=1) as model:
+            return await model.complete(request())
+
+    with pytest.raises(ModelFailure, match=r"no choices: .*upstream.*\(2 tries\)"):
+        asyncio.run(once())
