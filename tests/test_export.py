@@ -111,6 +111,16 @@ def test_no_text_of_a_csv_is_a_formula(folder) -> None:
     assert polars.read_parquet(folder / "x.parquet")["why"].to_list() == FORMULAS + PLAIN
 
 
+def test_no_label_in_the_table_of_a_figure_is_a_formula(write, ponder) -> None:
+    """The names of models and the differences between them: the first are text, the second may be negative."""
+    model = '[[model]]\nname = "oracle"\n'
+    write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = 2\n{model}label = "=1+1"\n[[figure]]\nname = "accuracy"\n')
+    ponder("run", "s.toml", "--set", "problems=3")
+    files = json.loads(ponder("report", "s.toml", "--set", "problems=3", "--json").stdout)
+    tables = [rows_of(Path(file)) for file in files if file.endswith(".csv")]
+    assert {row["model"] for rows in tables for row in rows if "model" in row} == {"'=1+1"}
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
 def test_more_rows_than_are_held_together(monkeypatch, write, ponder, form) -> None:
     monkeypatch.setattr("ponder.report.export.BATCH", 3)

@@ -278,7 +278,8 @@ class Store:
                              * (prompt_tokens + thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
-        (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+        with self._one_at_a_time, self._reading():
+            (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
         return float(squares)
 
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
