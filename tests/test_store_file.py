@@ -217,6 +217,19 @@ def test_repair_without_the_first_page(copied, ponder) -> None:
     assert content(Path("new.db")) == good
 
 
+def test_repair_without_the_page_of_the_cells(copied, ponder) -> None:
+    """Their keys are in an index too. Without them, no attempt could be found again."""
+    good = content(copied)
+    with closing(sqlite3.connect(copied)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'cell'").fetchone()
+    with copied.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(bytes(4096))
+    assert "is damaged" in ponder("report", "s.toml").stderr
+    assert "36 attempts saved, 0 lost" in ponder("store", "repair", "ponder.db", "-o", "new.db").stdout
+    assert content(Path("new.db")) == good
+
+
 @pytest.fixture
 def read_only(copied):
     """The folder's content on a file system that can't be written to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -38,7 +39,7 @@ def check(path: Path, as_json: bool) -> None:
     data = {"store": str(path), **counts, "without_digest": undigested, "damage": damage}
     say(data, as_json, lambda: _checked(path, counts, undigested, damage))
     if damage:
-        click.echo(f"next: ponder store repair {path} -o NEW", err=True)
+        click.echo(f"next: ponder store repair {shlex.quote(str(path))} -o NEW", err=True)
         raise click.exceptions.Exit(1)
 
 
