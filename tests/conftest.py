@@ -17,10 +17,15 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import settings
 
 from ponder.cli import main
 
 HERE = Path(__file__).parent
+
+settings.register_profile("short", max_examples=100, derandomize=True, deadline=None, database=None)
+settings.register_profile("fire", max_examples=5000, deadline=None, database=None, print_blob=True)
+settings.load_profile("fire" if os.environ.get("PONDER_FIRE") else "short")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -88,6 +93,19 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
                 process.kill()
 
     return start
+
+
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that endpoints have waited between tries; here they take no time."""
+    from ponder.models import endpoint
+
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(endpoint, "sleep", sleep)
+    return waits
 
 
 @pytest.fixture

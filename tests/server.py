@@ -135,6 +135,7 @@ class Server:
         self.prompts: Counter[str] = Counter()  # of the requests that were answered
         self.bodies: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}  # of the last request
+        self.query: dict[str, str] = {}
         self.changed = asyncio.Condition()
         self.released = False
         self.raw = Path(faults["raw_file"]).read_bytes() if "raw_file" in faults else b""
@@ -161,7 +162,7 @@ class Server:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.headers = dict(request.headers)
+        self.headers, self.query = dict(request.headers), dict(request.query)
         if len(self.bodies) < 100:
             self.bodies.append(body | {"authorization": request.headers.get("Authorization")})
         if together := self.faults.get("together"):  # answers none until so many are in flight
@@ -242,7 +243,7 @@ class Server:
 
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
-        seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers}
+        seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers, "query": self.query}
         return web.json_response({**self.counts, **seen})
 
     async def wait(self, request: web.Request) -> web.Response:

@@ -81,6 +81,18 @@ def test_calls_of_methods_count(serve, write, ponder, method) -> None:
     assert 40_000 < tally["tokens"] <= 60_000
 
 
+@pytest.mark.parametrize("method", ['{ name = "vote", n = 8 }', '{ name = "budget_force", think = 300, answer = 500 }'])
+def test_answers_beside_a_failed_call_are_spent_too(serve, write, ponder, method) -> None:
+    """A turn of several calls fails with any of them; the others were answered and billed."""
+    served = serve(**LONG_TAILED, **{"500": 0.1})
+    more = f"method = {method}\nretries = 0"
+    write("s.toml", study_for(served, 10**9, concurrency=4, model=more).replace("= 200", "= 20"))
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert tally["failed"] > 0
+    assert tally["right"] > 0
+    assert tally["tokens"] == served.state()["billed_tokens"]
+
+
 def test_conversations_are_finished_rather_than_begun(serve, write, ponder) -> None:
     served = serve(lengths={"median": 60, "sigma": 0.5}, seconds_per_token=2e-5)
     write("s.toml", TURNS.format(cap=8000, url=served.url))

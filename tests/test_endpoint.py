@@ -8,31 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
 
 import pytest
+from endpoint_calls import ask, reached, request, retries
 
-from ponder.core import Completion, Message, ModelFailure, Request, Retry, UserError
+from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
-from ponder.models import endpoint
 from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
 from ponder.models.oracle import Oracle
-from ponder.tasks.chain_sum import ChainSum
-
-
-def request(seed: int = 1) -> Request:
-    task = ChainSum()
-    problem = task.problem(2, seed)
-    return Request(task, problem, (Message("user", problem.turns[0]),), seed)
-
-
-def ask(model: Endpoint, *seeds: int) -> list[Completion]:
-    async def together() -> list[Completion]:
-        async with model:
-            return await asyncio.gather(*(model.complete(request(s)) for s in seeds))
-
-    return asyncio.run(together())
 
 
 def test_what_is_sent(serve) -> None:
@@ -73,33 +57,6 @@ def test_a_method_can_only_lower_the_budget(serve) -> None:
 
     asyncio.run(once())
     assert [b["max_completion_tokens"] for b in served.state()["bodies"]] == [50]
-
-
-@pytest.fixture
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that the endpoint has waited between tries; here they take no time."""
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    monkeypatch.setattr(endpoint, "sleep", sleep)
-    return waits
-
-
-def retries(model: Endpoint) -> tuple[list[Retry], Completion | str]:
-    """The tries of one request that gave no answer, and how it ended."""
-    seen: list[Retry] = []
-
-    async def once() -> Completion | str:
-        async with model:
-            asked = replace(request(), on_retry=lambda _, retry: seen.append(retry))
-            try:
-                return await model.complete(asked)
-            except ModelFailure as failure:
-                return str(failure)
-
-    return seen, asyncio.run(once())
 
 
 def test_retry_after_is_waited_for(serve, slept) -> None:
@@ -198,14 +155,6 @@ def test_retry_after() -> None:
     assert retry_after("0.5") == 0.5
     assert 50 < retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60))) <= 60
     assert retry_after("soon") == retry_after(None) == retry_after("nan") == retry_after("-5") == 0
-
-
-def reached(**settings: Any) -> None:
-    async def once() -> None:
-        async with Endpoint(id="m", **settings) as model:
-            await model.reach()
-
-    asyncio.run(once())
 
 
 def test_a_server_that_is_down_is_said_after_two_tries(slept) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import virtual_time
-from test_endpoint import ask, request
+from endpoint_calls import ask, request
 
 from ponder.core import Bill, ModelFailure
 from ponder.models._pace import BURST, LONG_REPLY, Pace

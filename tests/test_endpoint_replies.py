@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from endpoint_calls import request
 from hypothesis import given
 from hypothesis import strategies as st
-from test_endpoint import request
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ponder.core import Bill, Completion, ModelFailure, UserError

@@ -136,7 +136,7 @@ def test_failed_attempts_are_still_to_run(tmp_path) -> None:
     study = study_of({"name": "chain_sum", "size": 2})
     spent(study, tmp_path / "s.db")
     with Store(tmp_path / "s.db", lock=True) as store:
-        store._db.execute("UPDATE attempt SET status = 'failed' WHERE id <= 5")
+        store._db.execute("UPDATE attempt SET status = 'failed', digest = NULL WHERE id <= 5")
     (forecast,) = plan(study, tmp_path / "s.db").forecasts
     assert (forecast.stored, forecast.to_run) == (7, 5)
     assert counts(study, tmp_path / "s.db") == (12, 7)

@@ -196,7 +196,7 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
     assert all(o.details["parsed"] for o in before)
     change(
         tmp_path / "s.db",
-        "UPDATE attempt SET correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
+        "UPDATE attempt SET digest = NULL, correct = 1 - correct, why = 'an old grader', details = NULL WHERE id <= 4",
     )
     with store() as opened:
         assert grade_again(study, opened) == 4
@@ -206,7 +206,9 @@ def test_grading_again_restores_grades_and_keeps_details(store, study, tmp_path)
 
 
 def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
-    change(tmp_path / "s.db", "UPDATE attempt SET status = 'failed', correct = 0, why = 'down' WHERE id = 1")
+    change(
+        tmp_path / "s.db", "UPDATE attempt SET digest = NULL, status = 'failed', correct = 0, why = 'down' WHERE id = 1"
+    )
     with store() as opened:
         assert grade_again(study, opened) == 0
         assert [o.why for o in opened.outcomes(study.cells) if o.status == "failed"] == ["down"]
@@ -221,8 +223,13 @@ def test_failed_and_open_attempts_are_no_answers(store, study, tmp_path) -> None
     assert right == sum(o.correct for o in outcomes if o.size == 2)
     assert bill.thinking_tokens == sum(o.thinking_tokens for o in outcomes)
     first, second = (o for o in outcomes[:2])
-    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'failed', correct = 0 WHERE id = {first.attempt}")
-    change(tmp_path / "s.db", f"UPDATE attempt SET status = 'open', correct = 0 WHERE id = {second.attempt}")
+    change(
+        tmp_path / "s.db",
+        f"UPDATE attempt SET digest = NULL, status = 'failed', correct = 0 WHERE id = {first.attempt}",
+    )
+    change(
+        tmp_path / "s.db", f"UPDATE attempt SET digest = NULL, status = 'open', correct = 0 WHERE id = {second.attempt}"
+    )
     with store() as opened:
         left, rest = opened.spent(study.cells)
         assert left == 18
@@ -367,8 +374,8 @@ def test_the_study_is_recorded_as_it_was_run(store, study, tmp_path) -> None:
 
 
 def test_a_store_from_a_newer_version(write, ponder) -> None:
-    with sqlite3.connect("ponder.db") as db:
-        db.execute("PRAGMA user_version = 99")
+    change("ponder.db", "PRAGMA user_version = 99")
+    change("ponder.db", f"PRAGMA application_id = {schema.APPLICATION}")
     for verb in ("run", "plan", "report"):
         result = ponder(verb, "effort")
         assert result.exit_code == 2

@@ -6,22 +6,20 @@ everywhere.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import json
 import re
-import signal
-import subprocess
-import sys
-import threading
+from collections import deque
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from ponder.core import UserError
+from ponder.core.limited import Limited, Stopped, serve
 
 _TAG = re.compile(r"<(/?)think(?:ing)?>")
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # where `splitlines` splits
+_KEYWORD = re.compile(r"\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", re.IGNORECASE)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
@@ -30,9 +28,8 @@ def split_thinking(text: str) -> tuple[str, str]:
     The answer is what follows the last closing tag. The opening tag may be missing, because some prompts contain it
     already, and thinking may quote the tags. After an opening tag that is never closed, everything is thinking.
     """
-    tags = list(_TAG.finditer(text))
-    last = next((t for t in reversed(tags) if t[1]), None)
-    thinking, rest = (text[: last.start()], text[last.end() :]) if last else ("", text)
+    end, tag = max((text.rfind(tag), tag) for tag in ("</think>", "</thinking>"))
+    thinking, rest = (text[:end], text[end + len(tag) :]) if end >= 0 else ("", text)
     if reopened := _TAG.search(rest):
         thinking, rest = thinking + rest[reopened.end() :], rest[: reopened.start()]
     return _TAG.sub("", thinking).strip(), rest.strip()
@@ -40,13 +37,15 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 def last_json_grid(text: str) -> list[Any] | None:
     """The last JSON array of arrays in a text, whatever surrounds it; None if there is none."""
-    # At most twenty tries, which bounds the time for 10 MB of nothing but brackets.
-    for start in [m.start() for m in re.finditer(r"\[\s{0,99}\[", text)][:-21:-1]:
+    # At most twenty tries, which together read the text twice, bound the time for 10 MB of nothing but brackets.
+    starts = deque((m.start() for m in re.finditer(r"\[\s{0,99}\[", text)), maxlen=20)
+    left = 2 * len(text) + 10_000
+    while starts and left > 0:
+        start = starts.pop()
         try:
-            grid, _ = json.JSONDecoder().raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        return list(grid)
+            return list(json.JSONDecoder().raw_decode(text, start)[0])
+        except (ValueError, RecursionError) as error:
+            left -= getattr(error, "pos", len(text)) - start
     return None
 
 
@@ -56,37 +55,40 @@ def final(text: str) -> str | None:
         return inside
     if (boxed := _last_boxed(text)) is not None:
         return boxed
-    lines = [line.strip(" \t*`#.") for line in text.splitlines()]
-    last = next((line for line in reversed(lines) if line), None)
-    if last is None:
+    text = text.rstrip(_BREAKS + " \t*`#.")
+    last = text[max(map(text.rfind, _BREAKS)) + 1 :].strip(" \t*`#.")
+    if not last:
         return None
-    return (
-        re.sub(r"^.*?\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", "", last, flags=re.IGNORECASE).strip(" *`$.")
-        or last
-    )
+    keyword = _KEYWORD.search(last, 0, 10_000)
+    said = last[keyword.end() :] if keyword else last
+    return said.strip(" *`$.") or last
 
 
 def tagged(text: str) -> str | None:
     """The content of the last `<answer>` tag, because a model may correct itself; None if there is none."""
-    contents = _ANSWER.findall(text)
-    return str(contents[-1]).strip() if contents else None
+    # Not a regex: from each of many tags that are never closed, it would search to the end.
+    inside, end = None, 0
+    while (start := text.find("<answer>", end)) >= 0 and (end := text.find("</answer>", start)) >= 0:
+        inside = text[start + 8 : end]
+    return None if inside is None else inside.strip()
 
 
 def _last_boxed(text: str) -> str | None:
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
-    depth = 0
-    for at in range(start + 6, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
+    depth, at = 0, start
+    while (end := text.find("}", at)) >= 0:
+        depth += text.count("{", at, end) - 1
         if depth == 0:
-            return text[start + 7 : at].strip()
+            return text[start + 7 : end].strip()
+        at = end + 1
     return None
 
 
 def choice(text: str, letters: str) -> str | None:
     """The chosen letter of a multiple choice: in the last `\\boxed{}`, else after the last "Answer:" or "answer is"."""
-    if boxed := re.match(rf"(?:\\(?:text|math)\w*\{{|\W)*([{letters}])(?![A-Za-z])", _last_boxed(text) or ""):
+    if boxed := re.match(rf"(?:\\(?:text|math)\w*+\{{|\W)*+([{letters}])(?![A-Za-z])", _last_boxed(text) or ""):
         return boxed[1]
     chosen = re.findall(rf"(?i:answer)(?i:\s{{1,9}}is)?[\W_]{{0,9}}([{letters}])(?![A-Za-z])", text)
     return str(chosen[-1]) if chosen else None
@@ -94,7 +96,9 @@ def choice(text: str, letters: str) -> str | None:
 
 def number(text: str) -> Fraction | None:
     """A text that is nothing but a number, as an exact fraction: `1,234`, `-0.5`, `3/4`, `\\frac{3}{4}`; else None."""
-    plain = re.sub(r"\\[,!]|[\u202f_]", "", text.strip().strip("$").replace("−", "-").replace("{,}", ","))
+    if len(plain := text.strip()) > 10_000:  # far more than its digits, below, can take with all separators
+        return None
+    plain = re.sub(r"\\[,!]|[\u202f_]", "", plain.strip("$").replace("−", "-").replace("{,}", ","))
     plain = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", plain)
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", plain):
         plain = plain.replace(",", "")
@@ -141,84 +145,39 @@ def need_maths() -> None:
         raise UserError(what, hint="pip install 'ponder[maths]'")
 
 
-class Mathematician:
-    """Runs math-verify in a subprocess, which the kernel ends if a comparison takes too many CPU seconds.
-
-    Math-verify's own timeouts use alarms, which fail outside the main thread and can't interrupt one long
-    multiplication. The limit is in CPU seconds, because a grade must not depend on how busy the machine is.
-    """
+class Mathematician(Limited):
+    """Runs math-verify in a subprocess. Its own timeouts use alarms."""
 
     def __init__(self, cpu_seconds: float = 3.0) -> None:
-        self.cpu_seconds = cpu_seconds
-        self._process: subprocess.Popen[str] | None = None
-        self._one_at_a_time = threading.Lock()
+        super().__init__("ponder.core.answers", cpu_seconds)
 
     def differs(self, said: str, gold: str) -> str:
-        with self._one_at_a_time:
-            reply = self._tell([said, gold])
-            if reply:
-                return "" if json.loads(reply) else "wrong answer"
-            return "took too long" if self.close() == -signal.SIGPROF else "can't be compared"
-
-    def _tell(self, pair: list[str]) -> str:
-        if self._process is None:
-            command = [sys.executable, "-P", "-m", "ponder.core.answers", str(self.cpu_seconds)]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
-            atexit.register(self.close)
-            if not self._process.stdout or not self._process.stdout.readline():
-                raise RuntimeError(f"{' '.join(command)} doesn't start")
-        to, back = self._process.stdin, self._process.stdout
-        assert to is not None
-        assert back is not None
         try:
-            to.write(json.dumps(pair) + "\n")
-            to.flush()
-            return back.readline()
-        except BrokenPipeError:
-            return ""
-
-    def close(self) -> int:
-        """End the subprocess and return its exit code."""
-        atexit.unregister(self.close)
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with process:  # closes its input, which ends it
-            pass
-        return process.returncode
+            return "" if self.call(said, gold) else "wrong answer"
+        except Stopped as stopped:
+            return "took too long" if str(stopped) == "took too long" else "can't be compared"
 
 
 _mathematician = Mathematician()
 
 
-def _compare_what_comes(cpu_seconds: float) -> None:
-    """The subprocess: reads a pair of answers per line, and writes whether they are equal, one line each."""
+def _serve() -> None:
     import logging
-    import resource
 
     from math_verify import parse, verify
 
     logging.disable()  # it warns that its own timeouts are off
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run, which still has answers to grade
-    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, resource.RLIM_INFINITY))
 
     def same(said: str, gold: str) -> bool:
-        left, right = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, said))
-        return bool(verify(left, right, timeout_seconds=None))
-
-    out, sys.stdout = sys.stdout, sys.stderr
-    print(same("\\frac12", "0.5"), file=out, flush=True)  # ready: the first parse is slow
-    for line in sys.stdin:
-        # SIGPROF ends the process at once, whatever it is doing.
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
-            verdict = same(*json.loads(line))
+            left, right = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, said))
+            return bool(verify(left, right, timeout_seconds=None))
         except Exception:  # text that math-verify can't handle is not a right answer
-            verdict = False
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(verdict), file=out, flush=True)
+            return False
+
+    same("\\frac12", "0.5")  # the first parse is slow, and its time doesn't count
+    serve(same)
 
 
 if __name__ == "__main__":
-    _compare_what_comes(float(sys.argv[1]))
+    _serve()

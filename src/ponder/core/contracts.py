@@ -7,6 +7,7 @@ that no caller has to probe with `hasattr`.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from abc import ABC, abstractmethod
@@ -17,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
-from ponder.core.errors import UserError
+from ponder.core.errors import ModelFailure, UserError
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (
+    Bill,
     Completion,
     Grade,
     Outcome,
@@ -313,6 +315,25 @@ class Wrapped(Model):
 
     def codec_name(self, task: Task) -> str:
         return self.inner.codec_name(task)
+
+    async def samples(self, request: Request, n: int) -> list[Completion]:
+        """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
+        requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
+        replies = await asyncio.gather(*(self.inner.complete(r) for r in requests), return_exceptions=True)
+        paid = sum((reply.bill or Bill() for reply in replies if isinstance(reply, Completion | ModelFailure)), Bill())
+        for error in replies:
+            if isinstance(error, ModelFailure):
+                raise ModelFailure(str(error), paid) from error
+            if isinstance(error, BaseException):
+                raise error
+        return [reply for reply in replies if isinstance(reply, Completion)]
+
+    async def after(self, paid: Bill, request: Request) -> Completion:
+        """Ask the inner model. If it fails, the failure carries what the turn has cost before."""
+        try:
+            return await self.inner.complete(request)
+        except ModelFailure as error:
+            raise ModelFailure(str(error), paid + (error.bill or Bill())) from error
 
     async def __aenter__(self) -> Self:
         await self.inner.__aenter__()

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ponder.core.nouns import Bill
 
 
 class UserError(Exception):
@@ -23,7 +27,14 @@ class UserError(Exception):
 
 
 class ModelFailure(Exception):
-    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong."""
+    """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong.
+
+    `bill` is what other calls of the same turn cost, if a method makes several and knows; None if it doesn't.
+    """
+
+    def __init__(self, why: str, bill: Bill | None = None) -> None:
+        super().__init__(why)
+        self.bill = bill
 
 
 @contextmanager

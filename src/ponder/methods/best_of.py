@@ -26,7 +26,6 @@ from ponder.core import (
     TurnLimit,
     UserError,
     Wrapped,
-    seed_from,
 )
 from ponder.traces import steps, trace_of
 
@@ -70,8 +69,7 @@ class _Picking(Wrapped):
 
     async def complete(self, request: Request) -> Completion:
         method = self._method
-        requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(method.n)]
-        samples = await asyncio.gather(*(self.inner.complete(r) for r in requests))
+        samples = await self.samples(request, method.n)
         codec = self.inner.codec_name(request.task)
         traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
         scores = await asyncio.to_thread(method.reward.score, [steps(trace, method.cut) for trace in traces])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ponder.core import Completion, Message, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped
+from ponder.core import Bill, Completion, Message, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped
 
 DEMAND = "Stop thinking. Give your final answer now, in the form that was asked for, and nothing else."
 
@@ -50,11 +50,11 @@ class _Forced(Wrapped):
 
     async def complete(self, request: Request) -> Completion:
         think, answer = self._method._within(request.budget)
-        first = await self.inner.complete(replace(request, budget=think))
+        first = await self.after(Bill(), replace(request, budget=think))
         if first.stop == "end":
             return first
         so_far = Message("assistant", (first.thinking + "\n" + first.answer).strip())
         messages = (*request.messages, so_far, Message("user", DEMAND))
-        second = await self.inner.complete(replace(request, messages=messages, budget=answer))
+        second = await self.after(first.bill, replace(request, messages=messages, budget=answer))
         thinking = "\n".join(t for t in (first.thinking, first.answer, second.thinking) if t)
         return Completion(thinking, second.answer, second.stop, first.bill + second.bill)

@@ -7,13 +7,12 @@ samples don't vote. A tie goes to the answer that was sampled first.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ponder.core import Completion, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped, seed_from
+from ponder.core import Completion, Method, Model, Request, Spend, TurnLimit, UserError, Wrapped
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,7 @@ class _Voting(Wrapped):
         self._n = n
 
     async def complete(self, request: Request) -> Completion:
-        requests = [replace(request, seed=seed_from(request.seed, i)) for i in range(self._n)]
-        samples = await asyncio.gather(*(self.inner.complete(r) for r in requests))
+        samples = await self.samples(request, self._n)
         votes: Counter[str] = Counter()
         first: dict[str, Completion] = {}
         for completion in samples:

@@ -13,6 +13,7 @@ import os
 import random
 import time
 from asyncio import Semaphore, sleep
+from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
@@ -95,10 +96,12 @@ class Endpoint(Model):
             url = URL(secrets.fill_url(self.url))
         except ValueError:  # its text contains the URL
             raise UserError(f"{self.url} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
-        if url.user is not None:
-            # A server may repeat the header that aiohttp makes of them.
-            login = aiohttp.BasicAuth(url.user, url.password or "").encode()
-            secrets.hide(login.removeprefix("Basic "), "LOGIN")
+        if url.user or url.password:
+            if "Authorization" in headers:
+                raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
+            login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
+            url = url.with_user(None)
         return url, headers, secrets.fill_json(self.body)
 
     async def __aenter__(self) -> Self:

@@ -217,7 +217,7 @@ class Pretraining:
         self.model.save(folder)
 
     def resume(self, folder: Path) -> None:
-        state = torch.load(folder / "training.pt")
+        state = torch.load(folder / "training.pt", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.adam.load_state_dict(state["adam"])
         self.muon.momenta = state["muon"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -136,16 +137,23 @@ def parse(text: str, steps: int) -> tuple[list[float], float]:
 
     Raises `ValueError` if they aren't as asked.
     """
-    reply = None
-    start = text.find("{")
-    while start >= 0:
+    reply, end, left = None, 0, 2 * len(text) + 2_000_000
+    for brace in re.finditer(r'\{\s*"', text):
+        if brace.start() < end:
+            continue
         try:
-            value, end = json.JSONDecoder().raw_decode(text, start)
-        except (ValueError, RecursionError):
-            value, end = None, start + 1
-        if isinstance(value, dict) and "steps" in value:
+            value, end = json.JSONDecoder().raw_decode(text, brace.start())
+        except json.JSONDecodeError as error:
+            # Limited, because each of a million braces could otherwise be read to the end. From the text's beginning,
+            # because the error counts the lines up to its place.
+            left -= error.pos
+            if left < 0:
+                break
+            continue
+        except (ValueError, RecursionError):  # a number of 5,000 digits, or a thousand brackets
+            break
+        if "steps" in value:
             reply = value
-        start = text.find("{", end)
     if reply is None or not isinstance(reply["steps"], list):
         raise ValueError("no scores in the reply")
     scores = [step.get("score") if isinstance(step, dict) else step for step in reply["steps"]]

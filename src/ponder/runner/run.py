@@ -321,6 +321,11 @@ async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Cla
     except asyncio.CancelledError:
         run.ledger.lose(claim, limit)  # it was sent, so it may be billed
         raise
+    except Exception as error:
+        bill = error.bill if isinstance(error, ModelFailure) else None
+        if bill is None and limit and limit.calls > 1:
+            run.ledger.lose(claim, limit)  # nobody knows which of the calls were answered
+        raise
     finally:
         run.ledger.settle(claim, bill)
 

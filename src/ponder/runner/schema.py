@@ -8,9 +8,14 @@ with the tables' names show its content in the current schema.
 from __future__ import annotations
 
 import zlib
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from types import NoneType
+from typing import Any, NamedTuple, get_args
+
+from ponder.core import Status
 
 VERSION = 4
+APPLICATION = 0x506F6E64  # "Pond", since version 4: tells a store from any other SQLite file
 # New columns go to the end, where an upgrade adds them too.
 SCHEMA = """
 CREATE TABLE study (
@@ -30,6 +35,8 @@ CREATE TABLE turn (
     measures TEXT, cached_tokens INTEGER DEFAULT 0, digest INTEGER, PRIMARY KEY (attempt, position));
 """
 # The columns of a row that its digest is made from, in this order.
+CELL = "key, spec, made"
+PROBLEM = "source, position, name, body"
 ATTEMPT = (
     "cell, problem, sample, status, correct, why, details, "
     "prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by, cached_tokens"
@@ -38,6 +45,13 @@ TURN = (
     "attempt, position, thinking, answer, stop, "
     "prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by, cached_tokens, measures"
 )
+COLUMNS = {
+    "study": "name, resolved, started, tokens, cost, lost_tokens",
+    "cell": f"id, {CELL}, digest",
+    "problem": f"id, {PROBLEM}, digest",
+    "attempt": f"id, {ATTEMPT}, digest",
+    "turn": f"{TURN}, digest",
+}
 PUT_ATTEMPT = f"""INSERT INTO attempt ({ATTEMPT}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (cell, problem, sample) DO UPDATE SET
     status = excluded.status, correct = excluded.correct, why = excluded.why, details = excluded.details,
@@ -72,31 +86,52 @@ ADDED = (
     Added(4, "turn", "digest", "INTEGER"),
 )
 # Before version 3, the details of `execution` had other names. Other tasks' details are not touched.
-_DETAILS = """CASE WHEN cell IN (SELECT id FROM main.cell WHERE json_extract(spec, '$.task.name') = 'execution')
+_DETAILS = """CASE WHEN cell IN (
+    SELECT id FROM main.cell WHERE json_valid(spec) AND json_extract(spec, '$.task.name') = 'execution')
     THEN replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'),
                  '"errors":', '"error_rate":')
     ELSE details END"""
-_FIRST_ATTEMPT = (
-    f"id, cell, problem, sample, status, correct, why, {_DETAILS} AS details, "
-    "prompt_tokens, thinking_tokens, answer_tokens, seconds, counted_by"
-)
+
+
+_STATUSES = get_args(Status)
+_BILL: tuple[Any, ...] = (int, int, int, float, str, int)
+_ATTEMPT_TYPES: tuple[Any, ...] = (int, int, int, str, int, str, (str, NoneType), *_BILL)
+_TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (str, NoneType))
+
+
+def create() -> str:
+    """The SQL that makes an empty file a store."""
+    return f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
 
 
 def upgrade(version: int) -> str:
     """The SQL that makes a store of an older version one of this version."""
     new = (a for a in ADDED if a.version > version)
     sql = "".join(f"ALTER TABLE {a.table} ADD COLUMN {a.column} {a.kind} DEFAULT {a.default}; " for a in new)
-    return sql + (f"UPDATE attempt SET details = {_DETAILS}; " if version < 3 else "")
+    sql += f"UPDATE attempt SET details = {_DETAILS}; " if version < 3 else ""
+    return f"BEGIN; {sql} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
 
 
 def views(version: int) -> str:
-    """The same for a store that is only read."""
-    sql = ""
-    for table in dict.fromkeys(a.table for a in ADDED if a.version > version):
-        new = "".join(f", {a.default} AS {a.column}" for a in ADDED if a.version > version and a.table == table)
-        first = _FIRST_ATTEMPT if table == "attempt" and version < 3 else "*"
-        sql += f"CREATE TEMP VIEW {table} AS SELECT {first}{new} FROM main.{table}; "
-    return sql
+    """The same for a store that is only read. Version 0 is an empty file: its tables are empty."""
+    if version == 0:
+        return SCHEMA.replace("CREATE TABLE", "CREATE TEMP TABLE")
+    tables = dict.fromkeys(a.table for a in ADDED if a.version > version)
+    return "".join(f"CREATE TEMP VIEW {t} AS SELECT {columns(t, version)} FROM main.{t}; " for t in tables)
+
+
+def columns(table: str, version: int) -> str:
+    """The current columns of a table, as a store of some version has them."""
+    later = {a.column: a.default for a in ADDED if a.table == table and a.version > version}
+    later |= {"details": _DETAILS} if version < 3 else {}
+    return ", ".join(f"{later[c]} AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
+
+
+def missing(version: int, tables: dict[str, set[str]]) -> list[str]:
+    """The columns that a store of some version has, and that a file with these tables lacks."""
+    later = {(a.table, a.column) for a in ADDED if a.version > version}
+    known = ((table, column) for table, names in COLUMNS.items() for column in names.split(", "))
+    return [f"{t}.{c}" for t, c in known if (t, c) not in later and c not in tables.get(t, ())]
 
 
 def digest(*row: Any) -> int:
@@ -106,3 +141,22 @@ def digest(*row: Any) -> int:
         kind = value if isinstance(value, bytes) else (value if isinstance(value, str) else repr(value)).encode()
         total = zlib.crc32(kind, zlib.crc32(b"\0", total))
     return total
+
+
+def verify(what: str, row: Sequence[Any], check: int | None) -> None:
+    """Raise ValueError if a row isn't the one that its digest was made from. Rows of older versions have none."""
+    if check is not None and check != digest(*row):
+        raise ValueError(f"{what} has changed since it was written")
+
+
+def verify_attempt(what: str, row: Sequence[Any], check: int | None) -> None:
+    verify(what, row, check)
+    if check is None and not (row[3] in _STATUSES and all(map(isinstance, row, _ATTEMPT_TYPES))):
+        raise ValueError(f"{what} can't be read")
+
+
+def verify_turn(row: Sequence[Any], check: int | None) -> None:
+    what = f"turn {row[1]} of attempt {row[0]}"
+    verify(what, row, check)
+    if check is None and not all(map(isinstance, row, _TURN_TYPES)):
+        raise ValueError(f"{what} can't be read")

@@ -22,9 +22,19 @@ import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
-from ponder.runner import schema
 from ponder.runner.cells import Cell
-from ponder.runner.schema import ATTEMPT, PUT_ATTEMPT, PUT_TURN, TURN, digest
+from ponder.runner.schema import (
+    ATTEMPT,
+    PROBLEM,
+    PUT_ATTEMPT,
+    PUT_TURN,
+    TURN,
+    digest,
+    verify,
+    verify_attempt,
+    verify_turn,
+)
+from ponder.runner.store_file import connect, damaged, errors
 from ponder.runner.study import Study
 
 SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
@@ -54,33 +64,17 @@ class Store:
             raise UserError(
                 f"there is no store {path}", hint="`ponder run STUDY` creates one; use --store for another path"
             )
-        with self._errors():
+        with errors(path, writing=lock):
             if lock:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = self._acquire()
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-            self._prepare(write=lock)
+            self._db = connect(path, write=lock)
 
     def _acquire(self) -> sqlite3.Connection:
         if (lock := acquire(Path(f"{self.path}.lock"))) is None:
             hint = "wait until that run has ended, or use another store for this one: --store"
             raise UserError(f"another run is writing to {self.path}", hint=hint)
         return lock
-
-    def _prepare(self, *, write: bool) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > schema.VERSION:
-            what = f"{self.path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
-            raise UserError(what, hint="pip install -U ponder")
-        if not write:
-            self._db.executescript(schema.views(version) if version else "")
-            self._db.execute("PRAGMA query_only = ON")
-            return
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")  # only checkpoints wait for the disk; see `sync`
-        if version < schema.VERSION:
-            script = schema.upgrade(version) if version else schema.SCHEMA
-            self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {schema.VERSION}; COMMIT;")
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +100,7 @@ class Store:
         """
         if self._lock is None:
             return
-        with self._errors():
+        with errors(self.path, writing=True):
             if self._log is None:
                 try:
                     self._log = os.open(f"{self.path}-wal", os.O_RDWR)
@@ -116,27 +110,18 @@ class Store:
             os.fsync(self._log)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into errors that a user can act on."""
+    def _reading(self) -> Iterator[None]:
+        """A row that can't be read is damaged."""
         try:
-            yield
-        except sqlite3.OperationalError as error:
-            if "full" in str(error) or "disk I/O" in str(error):
-                hint = "free some space and run again to resume: everything stored so far is kept"
-                raise UserError(f"the disk is full: {self.path} can't grow ({error})", hint=hint) from None
-            if "unable to open" in str(error) or "readonly" in str(error):
-                raise UserError(f"can't open the store {self.path}", hint="check the path and permissions") from None
-            raise
-        except sqlite3.DatabaseError as error:
-            raise UserError(f"{self.path} is not a store: {error}", hint="use --store for another path") from None
-        except OSError as error:
-            what = f"can't create the store {self.path}: {error.strerror}"
-            raise UserError(what, hint="use --store for another path") from None
+            with errors(self.path, writing=self._lock is not None):
+                yield
+        except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            raise damaged(self.path, str(error)) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """A transaction, in one thread at a time; rolled back if an error is raised inside."""
-        with self._one_at_a_time, self._errors():
+        with self._one_at_a_time, errors(self.path, writing=True):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -163,9 +148,9 @@ class Store:
     def spent_by_runs(self, name: str) -> tuple[int, float]:
         """Tokens and cost of all runs of the study with this name, calls without an answer included."""
         sql = "SELECT TOTAL(tokens) + TOTAL(lost_tokens), TOTAL(cost) FROM study WHERE name = ?"
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._reading():
             tokens, cost = self._db.execute(sql, (name,)).fetchone()
-        return int(tokens), float(cost)
+            return int(tokens), float(cost)
 
     def add(self, batch: Sequence[Done], run: int | None = None, spent: tuple[int, float, int] | None = None) -> None:
         """Store attempts in one transaction, with what the run has spent. An attempt with the same key is replaced."""
@@ -239,20 +224,21 @@ class Store:
         """Position and sample of each attempt that is finished; failed ones are not."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status NOT IN ('failed', 'open')"""
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._reading():
             return set(self._db.execute(sql, (self._find(cell),)))
 
     def score(self, cell: Cell) -> tuple[int, int]:
         """How many answers of a cell are right, and how many there are."""
         sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
-        right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
-        return int(right), int(answers)
+        with self._one_at_a_time, self._reading():
+            right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
+            return int(right), int(answers)
 
     def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """The finished turns of each conversation that was interrupted or failed, by position and sample."""
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
-        with self._one_at_a_time:
+        with self._one_at_a_time, self._reading():
             cut = self._db.execute(sql, (self._find(cell),)).fetchall()
             return {(position, sample): tuple(self._turns(attempt)) for position, sample, attempt in cut}
 
@@ -263,10 +249,11 @@ class Store:
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
         answers, bill = 0, Bill()
-        for cell in cells:
-            n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
-            prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
-            answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+        with self._one_at_a_time, self._reading():
+            for cell in cells:
+                n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+                prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
+                answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
         return answers, bill
 
     def sum_of_squares(self, cell: Cell) -> float:
@@ -280,48 +267,60 @@ class Store:
 
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
-        sql = """SELECT attempt.id, name, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens,
-                 seconds, counted_by, details, cached_tokens FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
-        for cell in cells:
-            labels = (cell.task_label, cell.model_label, cell.size)
-            model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-            for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
-                attempt, name, sample, status, correct, why, *cost, details, cached = row
-                graded = (name, sample, status, bool(correct), why)
-                known = json.loads(details) if details else {}
-                yield Outcome._make((*labels, *graded, *cost, known, attempt, *model, cached))
+        sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
+        with self._reading():
+            for cell in cells:
+                labels = (cell.task_label, cell.model_label, cell.size)
+                model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
+                for row_id, name, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                    verify_attempt(f"attempt {row_id}", row, check)
+                    _, _, sample, status, correct, why, details, *cost, cached = row
+                    known = json.loads(details) if details else {}
+                    graded = (str(name), sample, status, bool(correct), why, *cost, known)
+                    yield Outcome._make((*labels, *graded, row_id, *model, cached))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
-        sql = """SELECT attempt.id, position, body, sample, status, correct, why, details
-                 FROM attempt JOIN problem ON problem.id = attempt.problem
-                 WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
-                 ORDER BY position, sample LIMIT ?"""
-        for row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
-            row_id, position, body, sample, status, correct, why, details = row
-            problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
-            turns = tuple(self._turns(row_id))
-            graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
-            yield Done(cell, position, Attempt(problem, sample, *graded))
+        sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
+                  FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
+                  ORDER BY position, sample LIMIT ?"""
+        with self._reading():
+            for row_id, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
+                *grade, problem_check, source, position, name, body = row
+                verify_attempt(f"attempt {row_id}", grade, check)
+                verify(f"problem {name}", (source, position, name, body), problem_check)
+                _, _, sample, status, correct, why, details, *_ = grade
+                problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+                turns = tuple(self._turns(row_id))
+                if not turns and status != "failed":
+                    raise ValueError(f"attempt {row_id} has lost its texts")
+                graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+                yield Done(cell, position, Attempt(problem, sample, *graded))
 
     def _turns(self, attempt: int) -> Iterator[Completion]:
-        sql = f"SELECT {TURN} FROM turn WHERE attempt = ? ORDER BY position"
-        for _, _, thinking, answer, stop, *bill, measures in self._db.execute(sql, (attempt,)):
+        sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
+        for i, (check, *row) in enumerate(self._db.execute(sql, (attempt,)).fetchall()):
+            verify_turn(row, check)
+            _, position, thinking, answer, stop, *bill, measures = row
+            if position != i:
+                raise ValueError(f"attempt {attempt} has lost turn {i}")
             text = zlib.decompress(thinking).decode() if thinking else ""
             yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts. Texts and bills are not changed."""
-        sql = f"""UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
-                  AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?)
-                  RETURNING id, {ATTEMPT}"""
+        sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
+                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?) RETURNING id"""
         with self._transaction():
             for cell, position, attempt, _ in changes:
                 details = json.dumps(attempt.details) if attempt.details else None
                 grade = (attempt.status, int(attempt.correct), attempt.why, details)
                 where = (attempt.sample, self._cell_id(cell), cell.source, position)
-                for row_id, *row in self._db.execute(sql, grade + where).fetchall():
+                for (row_id,) in self._db.execute(sql, grade + where).fetchall():
+                    row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
                     self._db.execute("UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id))
 
 

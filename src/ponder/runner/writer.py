@@ -1,8 +1,8 @@
-"""Stores attempts while a run goes on, in a thread, in small batches.
+"""Stores attempts while a run goes on, in a thread: each batch is what arrived while the one before was written.
 
-Two levels of safety, because the safer one costs more. An answer is committed within some milliseconds of its arrival,
-which `kill -9` can't undo: the operating system has the bytes. Four times a second the disk is told to keep them, which
-a power cut can't undo.
+Two levels of safety, because the safer one costs more. An answer is committed within milliseconds of its arrival, which
+`kill -9` can't undo: the operating system has the bytes. Four times a second the disk is told to keep them, which a
+power cut can't undo.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Self
 
 from ponder.runner.store import Done, Store
 
-PAUSE = 0.01  # seconds between two commits: at a thousand answers per second, ten share the cost of one
 SYNC_SECONDS = 0.25
 MOST = 512  # attempts that may wait; a model that answers faster than the disk can write has to wait
 
@@ -68,8 +67,6 @@ class Writer:
                 synced = monotonic() if sync else synced
                 self._writing = False
                 self._changed.set()
-                if not self._ended:
-                    await asyncio.sleep(PAUSE)
         finally:
             self._changed.set()
 

@@ -114,6 +114,7 @@ class Maths(Benchmark):
     """A benchmark whose answers are mathematical expressions."""
 
     example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "maths_example.jsonl")}
+    slow_grading = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -80,6 +80,8 @@ class Execution(Task):
             raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
         if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
             raise UserError("values must be at least 1, and per_turn and history_turns not negative")
+        if max(self.values, self.per_turn, self.history_turns) > LARGEST:
+            raise UserError(f"values, per_turn and history_turns must be at most {LARGEST:,}")
 
     def check_size(self, size: int) -> None:
         if size > LARGEST:

@@ -2,17 +2,27 @@
 
 Reasoning-gym seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of their items. Here every
 problem comes from a dataset of one item, with a hashed seed.
+
+Some of its scorers evaluate the answer as Python: `eval` in four, SymPy's `parse_expr` in five. So scorers run in a
+subprocess of limited CPU time and memory, where `eval` reads nothing but literals, and an expression with any other
+names than those of mathematics is wrong.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, ClassVar
 
 from reasoning_gym.coaching.base_curriculum import BaseCurriculum
 from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 
 from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core.limited import Limited, Stopped, serve
 from ponder.core.plugins import nearest
 
 SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer> tags."
@@ -25,6 +35,7 @@ class Gym(Task):
     options: dict[str, Any] = field(default_factory=dict)  # settings of the dataset
 
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
+    slow_grading = True
 
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:
@@ -65,7 +76,11 @@ class Gym(Task):
         return {k: v for k, v in settings.items() if k not in ("seed", "size")} | self.options
 
     def _dataset(self, size: int, seed: int) -> Any:
-        return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
+        try:
+            return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
+        except (AssertionError, TypeError, ValueError) as error:  # how its datasets refuse their settings
+            what = f"reasoning-gym refuses the settings of {self.dataset}: {error}"
+            raise UserError(what, hint="set them with options = { … }") from None
 
     def problem(self, size: int, seed: int) -> Problem:
         seed %= 2**31  # some datasets pass the seed to NumPy, which takes 32 bits
@@ -85,6 +100,48 @@ class Gym(Task):
         parsed = answers.final(answer)
         if parsed is None:
             return Grade(correct=False, why="no answer")
-        dataset = self._dataset(problem.size, problem.gold["seed"])
-        score = float(dataset.score_answer(parsed, dataset[0]))
+        asked = (self.dataset, self.vary, self.options, problem.size, problem.gold)
+        try:
+            score = _scorer.call(*asked, parsed)
+        except Stopped as stopped:
+            return Grade(correct=False, why=f"the scorer of reasoning-gym {stopped}")
         return Grade(score >= 1, parsed, "" if score >= 1 else "wrong answer", {"score": score})
+
+    def score(self, size: int, gold: dict[str, Any], answer: str) -> float:
+        """Reasoning-gym's score of an answer. It may run code in the answer: use `grade`."""
+        dataset = self._dataset(size, gold["seed"])
+        # A few datasets choose from sets, so the answer is another one in each process: the stored one counts.
+        score = float(dataset.score_answer(answer, {**dataset[0], "answer": gold["answer"]}))
+        return score if math.isfinite(score) else 0.0
+
+
+_scorer = Limited("ponder.tasks.gym")
+EVALUATE = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix", "games.n_queens")
+PARSE = ("games.countdown", "games.puzzle24")  # and those that call sympy.parse_expr
+NAMES = {"sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "asin", "acos", "atan", "exp", "log", "ln"}
+NAMES |= {"sqrt", "Abs", "abs", "pi", "Rational"}
+
+
+def _parse_expr(parse: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(text: str, *more: Any, **settings: Any) -> Any:
+        names = set(re.findall(r"[^\W\d]\w*", text))
+        if re.search(r"[\"'_@\\]", text) or any(len(name) > 1 and name not in NAMES for name in names):
+            raise ValueError("not an expression")
+        return parse(text, *more, **settings)
+
+    return checked
+
+
+def _serve() -> None:
+    import sympy
+
+    for name in EVALUATE:
+        vars(import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
+    sympy.parse_expr = parse = _parse_expr(sympy.parse_expr)
+    for name in PARSE:
+        vars(import_module(f"reasoning_gym.{name}"))["parse_expr"] = parse
+    serve(lambda dataset, vary, options, *answer: Gym(dataset, vary, options).score(*answer))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -152,7 +152,7 @@ def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **kn
 
 def _take(rest: dict[str, Any], names: tuple[str, ...]) -> Any:
     """Remove and return the value of the first of these keys that isn't empty."""
-    name = next((n for n in names if rest.get(n) not in (None, "")), None)
+    name = next((n for n in names if rest.get(n) not in (None, "", [])), None)
     return None if name is None else rest.pop(name)
 
 

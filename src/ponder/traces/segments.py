@@ -20,7 +20,8 @@ Split: TypeAlias = Callable[[str], Sequence[str]]
 
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 # Punctuation that ends a sentence, with closing quotes and brackets. Chinese and Japanese put no space after it.
-_END = re.compile(r"[。！？｡]+[”’」』）】]*\s*|[.!?।؟۔…]+[\"'”’)\]]*\s+")
+# The look-behind and the `+` after `+` keep the time linear: without them, each of many dots is a start of its own.
+_END = re.compile(r"[。！？｡]+[”’」』）】]*\s*|(?<![.!?।؟۔…])[.!?।؟۔…]++[\"'”’)\]]*+\s+")
 _ABBREVIATED = re.compile(
     # An initial, the number of a list item, or a common abbreviation.
     r"(?:^|[\s(\[])(?:[A-Z]|e\.g|i\.e|a\.k\.a|w\.l\.o\.g|w\.r\.t|s\.t|cf|ca|vs|resp|approx|Mr|Mrs|Ms|Dr|Prof|St"

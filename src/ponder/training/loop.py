@@ -205,7 +205,7 @@ class Trainer:
         path = self.folder / "training.pt"
         if not path.is_file():
             return {}
-        state: dict[str, Any] = torch.load(path)
+        state: dict[str, Any] = torch.load(path, weights_only=True)
         with torch.no_grad():
             for name, p in self.trainable().items():
                 p.copy_(state["weights"][name])

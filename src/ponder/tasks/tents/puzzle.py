@@ -18,6 +18,7 @@ from ponder.tasks.tents.search import solutions
 
 EMPTY, TREE, TENT, GRASS = range(4)
 Grid: TypeAlias = list[list[int]]
+LARGEST = 10_000  # cells: making such a puzzle takes 9 s, grading an answer to it 30 ms
 
 _ID = re.compile(r"([0-9]{1,4})(?:x([0-9]{1,4}))?(?:d[et])?:([^,]*)((?:,[0-9]{1,4})*)")
 
@@ -54,6 +55,8 @@ class Puzzle:
         if not match:
             raise ValueError("not of the form `WIDTHxHEIGHT:TREES,SUMS`")
         width, height = int(match[1]), int(match[2] or match[1])
+        if width * height > LARGEST:
+            raise ValueError(f"a grid has at most {LARGEST:,} cells, not {width * height:,}")
         sums = tuple(int(tents) for tents in match[4].split(",")[1:])
         trees = sum(1 << place // width * (width + 1) + place % width for place in _read(match[3], width * height))
         if len(sums) != width + height:

@@ -1,0 +1,198 @@
+"""Reads everything in a store that is whole, and lists the rest.
+
+Rows are read by their number, without indexes, so that a damaged page costs only the rows on it. A row is whole if it
+is the one that its digest was made from; rows of stores before version 4 have no digest, so they need only be readable.
+An attempt is whole if its row, its cell, its problem and all of its turns are.
+"""
+# ruff: noqa: S608 the parts of these statements are our own text
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from ponder.core import Problem, UserError
+from ponder.runner import schema
+from ponder.runner.store_file import connect, errors
+
+_UNREADABLE = (ValueError, TypeError, zlib.error, RecursionError, msgspec.MsgspecError)
+_FIRST, _LAST = -(2**63), 2**63 - 1  # row numbers
+
+
+class Scan:
+    """What is whole in a store, by row number, and a sentence for each damage."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UserError(f"there is no store {path}")
+        self.path, self.damage = path, list[str]()
+        self.counts: dict[str, int] = defaultdict(int)  # rows that were read
+        self.undigested = 0  # of those, the ones without a digest
+        with errors(path, writing=False):
+            self.db = connect(path, write=False)
+            (self.version,) = self.db.execute("PRAGMA user_version").fetchone()
+        # Bytes that are no UTF-8 can't be encoded again, which shows that the text is damaged.
+        self.db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        self.studies = [row for row, _ in self._whole("study", _check_study)]
+        self.cells = {number: row for row, number in self._whole("cell", _check_cell)}
+        self.problems = {number for _, number in self._whole("problem", _check_problem)}
+        self.turns, self._tokens = self._read_turns()
+        self.highest = max(self.turns, default=0)  # number of an attempt
+        self.attempts = {
+            number for row, number in self._whole("attempt", _check_attempt) if self._complete(number, row)
+        }
+        for number in self.turns.keys() - self._seen:
+            self.damage.append(f"turns of attempt {number}: the attempt is missing")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.db.close()
+
+    def row(self, table: str, number: int) -> tuple[Any, ...]:
+        """A whole row, without its id and its digest."""
+        names = getattr(schema, table.upper())
+        sql = f"SELECT {names} FROM (SELECT rowid AS row, {schema.columns(table, self.version)} FROM main.{table})"
+        row: tuple[Any, ...] = self.db.execute(f"{sql} WHERE row = ?", (number,)).fetchone()
+        return row
+
+    def integrity(self) -> list[str]:
+        """What SQLite itself finds wrong with the file: pages, and indexes that don't match their tables."""
+        try:
+            found = [str(line) for (line,) in self.db.execute("PRAGMA integrity_check(20)")]
+        except sqlite3.DatabaseError as error:
+            found = [str(error)]
+        return [line.removeprefix("*** in database main ***\n") for line in found if line != "ok"]
+
+    def _read_turns(self) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """The row numbers of each attempt's turns in their order, up to the first that is missing; and their tokens."""
+        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        for row, number in self._whole("turn", _check_turn):
+            found[row[0]][row[1]] = (number, sum(row[5:8]))
+        turns, tokens = {}, {}
+        for attempt, by_position in found.items():
+            first = [by_position[i] for i in range(len(by_position)) if i in by_position]
+            if len(first) < len(by_position):
+                missing = next(i for i in range(len(by_position)) if i not in by_position)
+                self.damage.append(f"turn {missing} of attempt {attempt} is missing")
+                first = first[:missing]
+            turns[attempt] = [number for number, _ in first]
+            tokens[attempt] = sum(n for _, n in first)
+        self._seen = set[int]()
+        return turns, tokens
+
+    def _complete(self, number: int, row: tuple[Any, ...]) -> bool:
+        """Whether everything that an attempt refers to is there. Failed and open ones may lack their last turns."""
+        self._seen.add(number)
+        self.highest = max(self.highest, number)
+        cell, problem, _, status = row[:4]
+        self.counts[status] += 1
+        found = [f"cell {cell}"] if cell not in self.cells else []
+        found += [f"problem {problem}"] if problem not in self.problems else []
+        if status not in ("failed", "open") and self._tokens.get(number) != sum(row[7:10]):
+            found.append("some of its turns")
+        self.damage += [f"attempt {number}: {what} is missing" for what in found]
+        return not found
+
+    def _whole(self, table: str, check: Callable[[tuple[Any, ...]], None]) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """The whole rows of a table with their numbers; columns as in `schema`, without id."""
+        if self.version == 0:
+            return
+        for number, *columns in self._readable(table):
+            row = tuple(columns[1:]) if table in ("cell", "problem", "attempt") else tuple(columns)
+            self.counts[table] += 1
+            try:
+                check(row)
+            except _UNREADABLE as error:
+                self.damage.append(f"{table} {number}: {error}")
+                continue
+            self.undigested += table != "study" and row[-1] is None
+            yield row, number
+
+    def _readable(self, table: str) -> Iterator[tuple[Any, ...]]:
+        names = schema.columns(table, self.version)
+        sql = f"SELECT rowid, {names} FROM main.{table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid"
+        start: int | None = _FIRST
+        while start is not None:
+            try:
+                for row in self.db.execute(sql, (start,)):
+                    if not start <= row[0] < _LAST:  # a damaged page can lead back to an earlier one
+                        raise sqlite3.DatabaseError("rows are out of order")
+                    start = row[0] + 1
+                    yield row
+                return
+            except sqlite3.DatabaseError as error:
+                until = self._skip(f"{sql} LIMIT 1", start)
+                last = "the last" if until is None else str(until - 1)
+                self.damage.append(f"{table}: rows {max(start, 0)} to {last} can't be read ({error})")
+                start = until
+
+    def _skip(self, sql: str, start: int) -> int | None:
+        """The first number from which rows can be read again; None if there is none. A page holds a range of them."""
+
+        def readable(number: int) -> bool:
+            try:
+                row = self.db.execute(sql, (number,)).fetchone()
+            except sqlite3.DatabaseError:
+                return False
+            return row is None or row[0] >= number
+
+        step = 1
+        while not readable(min(start + step, _LAST)):
+            if start + step >= _LAST:
+                return None
+            step *= 2
+        bad, good = start + step // 2, min(start + step, _LAST)
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            bad, good = (bad, middle) if readable(middle) else (middle, good)
+        return good if self.db.execute(sql, (good,)).fetchone() else None
+
+
+def _check_study(row: tuple[Any, ...]) -> None:
+    name, resolved, _, tokens, cost, lost = row
+    json.loads(resolved)
+    if not (isinstance(name, str) and all(isinstance(n, int | float | None) for n in (tokens, cost, lost))):
+        raise ValueError("it can't be read")
+
+
+def _check_cell(row: tuple[Any, ...]) -> None:
+    *columns, check = row
+    key, spec, made = columns
+    schema.verify("it", columns, check)
+    if not (isinstance(key, bytes) and isinstance(json.loads(spec), dict)):
+        raise ValueError("it can't be read")
+    json.loads(made or "{}")
+
+
+def _check_problem(row: tuple[Any, ...]) -> None:
+    *columns, check = row
+    schema.verify("it", columns, check)
+    problem = msgspec.json.decode(zlib.decompress(row[3]), type=Problem)
+    if problem.id != row[2] or not (isinstance(row[0], bytes) and isinstance(row[1], int)):
+        raise ValueError("it can't be read")
+
+
+def _check_attempt(row: tuple[Any, ...]) -> None:
+    *columns, check = row
+    schema.verify_attempt("it", columns, check)
+    if check is None:
+        json.loads(row[6] or "{}")
+        row[5].encode()
+
+
+def _check_turn(row: tuple[Any, ...]) -> None:
+    *columns, check = row
+    schema.verify_turn(columns, check)
+    if check is None:
+        zlib.decompress(row[2] or zlib.compress(b"")).decode()
+        json.loads(row[11] or "{}")
+        row[3].encode()

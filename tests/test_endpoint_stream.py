@@ -1,0 +1,168 @@
+"""Streamed replies: the same answer as in one piece, however the network cuts it, and nothing taken for a reply that isn't one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+import pytest
+from endpoint_calls import ask, request, retries
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.core import Completion
+from ponder.models._reply import Malformed, Reply, Said, read
+from ponder.models._stream import assemble
+from ponder.models.endpoint import Endpoint
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 7}
+
+
+def event(data: Any) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
+
+
+def piece(finish: str | None = None, **delta: Any) -> bytes:
+    return event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+WHOLE = (
+    b": keep-alive\n\nevent: message\n"
+    + piece(role="assistant", content="")
+    + piece(reasoning_content="Hm, naïve 数")
+    + b": keep-alive\n\n"
+    + piece(reasoning_content="学.")
+    + piece(content="So <answer>é")
+    + piece(content="42</answer>")
+    + piece(finish="stop")
+    + event({"choices": [], "usage": USAGE})
+    + b"data: [DONE]\n\n"
+)
+
+
+def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[Reply, float | None]:
+    async def network() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+        if error:
+            raise error
+
+    return asyncio.run(assemble(network()))
+
+
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=40), st.booleans())
+def test_the_network_may_cut_anywhere(cuts, crlf) -> None:
+    content = WHOLE.replace(b"\n", b"\r\n") if crlf else WHOLE
+    marks = [0, *sorted(cuts), len(content)]
+    reply, first = assembled(*(content[a:b] for a, b in pairwise(marks)))
+    assert read(reply) == Said("Hm, naïve 数学.", "So <answer>é42</answer>", "end", "")
+    assert reply.usage == USAGE
+    assert first is not None
+
+
+def test_byte_by_byte() -> None:
+    reply, _ = assembled(*(WHOLE[n : n + 1] for n in range(len(WHOLE))))
+    assert read(reply).answer == "So <answer>é42</answer>"
+
+
+@given(st.integers(0, WHOLE.index(b'"stop"')))
+def test_a_stream_that_is_cut_is_no_reply(at) -> None:
+    with pytest.raises(Malformed):
+        assembled(WHOLE[:at])
+    with pytest.raises((Malformed, aiohttp.ClientPayloadError)):
+        assembled(WHOLE[:at], error=aiohttp.ClientPayloadError("cut"))
+
+
+def test_what_is_lost_after_the_reply_is_only_its_bill() -> None:
+    complete = WHOLE[: WHOLE.index(b'data: {"choices": [], "usage"')]
+    for error in (None, aiohttp.ClientPayloadError("cut"), TimeoutError()):
+        reply, _ = assembled(complete, error=error)
+        assert (read(reply).answer, reply.usage) == ("So <answer>é42</answer>", None)
+    reply, _ = assembled(complete.removesuffix(b"\n\n"))
+    assert read(reply).answer == "So <answer>é42</answer>"
+    reply, _ = assembled(complete + b'data: {"choices": [], "us')
+    assert reply.usage is None
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        b'data: {"error": {"message": "overloaded", "code": 502}}\n\n',
+        b'event: error\ndata: {"error": "overloaded"}\n\n',
+        b'data: {"error": {"message": "overloaded"}, "choices": [{"delta": {}, "finish_reason": "error"}]}\n\n',
+    ],
+)
+def test_an_error_in_mid_stream_is_no_reply(trouble) -> None:
+    with pytest.raises(Malformed, match="overloaded"):
+        assembled(piece(content="So"), trouble, b"data: [DONE]\n\n")
+
+
+def test_garbage_in_mid_stream_is_no_reply() -> None:
+    with pytest.raises(Malformed):
+        assembled(piece(content="So"), b"data: {]\n\n", piece(finish="stop"))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([{"content": "<think>t</think>a"}], Said("t", "a", "end", "")),
+        ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Said("tu", "a", "end", "")),
+        ([{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}], Said("tu", "", "end", "")),
+        ([{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}], Said("t", "a", "end", "")),
+        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal")),
+        ([{"role": "assistant"}], Said("", "", "end", "empty reply")),
+    ],
+)
+def test_dialects(pieces, expected) -> None:
+    reply, _ = assembled(*(piece(**delta) for delta in pieces), piece(finish="stop"))
+    assert read(reply) == expected
+
+
+def test_the_first_token_is_the_first_text() -> None:
+    _, first = assembled(piece(role="assistant", content=""), piece(finish="length"))
+    assert first is None
+
+
+def test_a_stream_gives_the_same_completion(serve) -> None:
+    plain, streaming = serve(), serve()
+    (whole,) = ask(Endpoint(id="m", url=plain.url, budget=99), 1)
+    (streamed,) = ask(Endpoint(id="m", url=streaming.url, budget=99, stream=True), 1)
+    first = streamed.measures["first_token_seconds"]
+    assert 0 < first <= streamed.bill.seconds
+    seconds = replace(streamed.bill, seconds=whole.bill.seconds)
+    assert replace(streamed, bill=seconds, measures={}) == whole
+    (body,) = streaming.state()["bodies"]
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+
+
+def test_a_server_may_ignore_the_wish(serve) -> None:
+    (answer,) = ask(Endpoint(id="m", url=serve(no_stream=True).url, stream=True), 1)
+    assert (answer.thinking, answer.bill.tokens, answer.measures) == ("adding up", 160, {})
+
+
+@pytest.mark.parametrize(("faults", "kind"), [({"cut": 1.0}, "error"), ({"ignore": 1.0}, "timeout")])
+def test_a_stream_that_breaks_may_have_been_billed(serve, faults, kind) -> None:
+    model = Endpoint(id="m", url=serve(**faults).url, stream=True, retries=0, idle_timeout=0.3)
+    seen, failure = retries(model)
+    assert [(r.kind, r.billed) for r in seen] == [(kind, True)]
+    assert kind == "error" or "no data for 0.3 seconds" in failure
+
+
+def test_faults_are_survived(serve, slept) -> None:
+    served = serve(cut=0.3, malformed=0.2, drop=0.1)
+
+    async def many() -> list[Completion]:
+        async with Endpoint(id="m", url=served.url, stream=True, retries=20) as model:
+            return await asyncio.gather(*(model.complete(request(s)) for s in range(20)))
+
+    answers = asyncio.run(many())
+    assert all("<answer>" in a.answer and a.bill.tokens == 160 for a in answers)
+
+
+def test_streaming_is_not_part_of_the_key() -> None:
+    assert Endpoint(id="m", stream=True).identity() == Endpoint(id="m").identity()
