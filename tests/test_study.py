@@ -247,10 +247,10 @@ def test_a_file_is_known_by_what_it_says(write, folder) -> None:
     ("content", "message"),
     [
         ("", "is empty"),
-        ('{"prompt": "x"}', "a.jsonl:1: Object missing required field `answer`"),
+        ('{"prompt": "x"}', "a.jsonl:1: the field `answer` is missing"),
         ('{"prompt": "x", "answer": 1}\n\n{"prompt": 1}', "a.jsonl:3"),
         ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "occurs twice"),
-        ('{"prompt": "x", "answer": 1, "sise": 3}', "unknown field `sise`"),
+        ('{"prompt": "x", "answer": 1, "sise": 3}', "there is no field `sise`"),
     ],
 )
 def test_jsonl_mistakes(write, ponder, content, message) -> None:
