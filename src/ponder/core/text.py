@@ -15,6 +15,9 @@ _WORDS = {
     "bool": "true or false",
     "array": "a list",
     "null": "nothing",
+    "date": "a date",
+    "datetime": "a date",
+    "time": "a time",
 }
 
 
@@ -46,7 +49,8 @@ def plain(error: Exception, table: str = "a table") -> str:
     if found := re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message):
         wanted = [kind for kind in found[1].split(" | ") if kind != "null"] or ["null"]
         named = [words.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
-        message = f"expected {' or '.join(named)}, not {words.get(found[2], found[2])}"
+        got = "a decimal number" if found[2] == "float" else words.get(found[2], found[2])
+        message = f"expected {' or '.join(named)}, not {got}"
     elif found := re.fullmatch(r"Object missing required field (.+)", message):
         message = f"the field {found[1]} is missing"
     elif found := re.fullmatch(r"Object contains unknown field (.+)", message):
