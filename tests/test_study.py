@@ -315,3 +315,8 @@ def test_a_file_that_is_no_study(write, folder, ponder, name, message) -> None:
     result = ponder("run", name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+def test_a_file_from_a_windows_editor(folder) -> None:
+    (folder / "s.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert Study.load("s.toml").problems == 3

@@ -63,7 +63,7 @@ class Study:
             raise _no_study(name, path)
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
-            content = tomllib.loads(path.read_text("utf-8"))
+            content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             hint = "docs/reference/studies.md has examples"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
