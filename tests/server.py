@@ -82,8 +82,8 @@ def solved(messages: list[dict[str, str]]) -> str:
     """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it."""
     prompt = messages[-1]["content"]
     if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):
-        told = [m["content"] for m in messages if m["role"] == "assistant"]
-        before = int(re.findall(r"<answer>(-?\d+)", told[-1])[-1]) if told else 0
+        told = re.findall(r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant"))
+        before = int(told[-1]) if told else 0
         return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in prompt.split(', '))}</answer>"
     chain = re.search(r"What is ([\d +-]+)\?", prompt)
     return (

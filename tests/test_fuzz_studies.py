@@ -100,6 +100,7 @@ def _cells(content: dict[str, Any]) -> None:
     with suppress(UserError):
         study = Study.from_table(content, where="s.toml", folder=Path(__file__).parent / "data")
         study.resolved()
+        study.check()
         for cell in study.cells:
             with suppress(UserError):  # the file of its problems is not there
                 cell.key.hex()

@@ -92,6 +92,11 @@ class Transformers(Model):
 
     def ready(self) -> None:
         plugins.need("torch", f"model `{self.plugin_name()}`")
+        is_path = self.id.startswith(("/", ".", "~")) or self.id.count("/") > 1 or self.id.endswith(".gguf")
+        if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
+            raise UserError(
+                f"there are no weights at {self.id}", hint="id is a folder, a .gguf file, or org/name on the hub"
+            )
 
     def measures(self) -> tuple[str, ...]:
         return "cache_bytes", "cache_peak"
