@@ -61,7 +61,8 @@ def outcomes(store: str) -> dict[tuple, tuple]:
     """What a store holds, without what differs from run to run: row ids and seconds."""
     with Store(Path(store)) as opened:
         rows = [o._replace(attempt=0, seconds=0.0) for o in opened.outcomes(Study.load("s.toml").cells)]
-    return {(o.task, o.model, o.size, o.problem, o.sample): (*o[5:13], str(o.details)) for o in rows}
+    details = {id(o): {k: v for k, v in o.details.items() if k != "first_token_seconds"} for o in rows}
+    return {(o.task, o.model, o.size, o.problem, o.sample): (*o[5:13], details[id(o)]) for o in rows}
 
 
 def texts(store: str) -> dict[tuple, tuple]:
