@@ -80,7 +80,7 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
             "a.jsonl:2: this problem occurs twice",
         ),
         ("a.jsonl", "", "a.jsonl is empty"),
-        ("a.jsonl", "[1]", "a.jsonl:1: Expected `object`"),
+        ("a.jsonl", "[1]", "a.jsonl:1: expected an object, not a list"),
         ("a.csv", 'problem,answer\n1?,"1', "a.csv:2: unexpected end of data"),
         ("a.csv", "problem,answer\n", "a.csv: no problems"),
         ("a.parquet", "no", "a.parquet: not a parquet file"),

@@ -94,7 +94,20 @@ def test_json(ponder, words) -> None:
         (["make", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
         (["make", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
         (["make", "modle", "x"], "hint: did you mean `model`?"),
-        (["score", "none.jsonl", "--reward", "orcle"], "hint: did you mean `oracle`?"),
+        (
+            ["score", "none.jsonl", "--reward", "orcle"],
+            "--reward: reward `orcle` is unknown\nhint: did you mean `oracle`?",
+        ),
+        (["score", "none.jsonl", "--reward", "qwen", "--set", "idd=3"], "--set idd: reward `qwen` has no key `idd`"),
+        (["check", "nothing"], "there is no plugin `nothing`\nhint: ponder list shows them all"),
+        (["check", "./d.toml"], "./d.toml is a study, not a plugin\nhint: ponder plan ./d.toml checks it"),
+        (["check", "study", "effort"], "effort is a study, not a plugin"),
+        (["check", "oracle"], "hint: say which: model oracle, cache oracle, reward oracle"),
+        (["show", "cahce", "oracle"], "there is no kind of plugin `cahce`\nhint: did you mean `caches`?"),
+        (["show", "cache", "tents"], "eviction policy `tents` is unknown"),
+        (["show", "a", "b", "c"], "expected a name, or a kind and a name, not 3 words"),
+        (["show", "effort", "--size", "3"], "effort is a study, which has no size"),
+        (["make", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),
@@ -222,6 +235,38 @@ def test_list_has_headings_for_people(ponder) -> None:
     assert "length rewards (length_rewards)" in headings
     assert headings[0] == "tasks"
     assert set(json.loads(ponder("list", "caches", "--json").stdout)) == {"caches"}
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["caches"], "caches"),
+        (["cache"], "caches"),
+        (["policies"], "caches"),
+        (["eviction-policy"], "caches"),
+        (["length_reward"], "length_rewards"),
+        (["length-rewards"], "length_rewards"),
+        (["study"], "studies"),
+        (["Tasks"], "tasks"),
+    ],
+)
+def test_list_a_kind_in_other_words(ponder, words, kind) -> None:
+    assert set(json.loads(ponder("list", *words, "--json").stdout)) == {kind}
+
+
+@pytest.mark.parametrize("words", [["cache", "oracle"], ["caches", "oracle"], ["policy", "oracle"], ["caches/oracle"]])
+def test_a_kind_says_which_of_several_is_meant(ponder, words) -> None:
+    assert ponder("show", *words).stdout.startswith("eviction policy oracle\n")
+
+
+def test_a_study_and_a_figure_of_one_name(ponder) -> None:
+    shown = ponder("show", "effort")
+    assert shown.stdout.startswith("# effort\n")
+    assert shown.stderr == "also: figure effort: ponder show figure effort\n"
+    assert ponder("show", "study", "effort").stdout == shown.stdout
+    assert ponder("show", "study", "effort").stderr == ""
+    assert ponder("show", "figure", "effort").stdout.startswith("figure effort\n")
+    assert ponder("check", "figure", "effort").stdout == "figure effort: passed\n"
 
 
 def test_show_a_puzzle(ponder) -> None:

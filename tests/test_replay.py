@@ -58,7 +58,7 @@ def test_a_missing_answer_is_a_failure_not_a_wrong_answer(file, missing) -> None
 
 def test_a_wrong_line_is_an_error_with_its_place(file) -> None:
     file.write_text(file.read_text("utf-8") + '\n{"problem": "c"}', "utf-8")
-    with pytest.raises(UserError, match="missing required field `answer`") as caught:
+    with pytest.raises(UserError, match="the field `answer` is missing") as caught:
         ask(file)
     assert caught.value.where == f"{file}:8"
     with pytest.raises(UserError, match="can't read"):

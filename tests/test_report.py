@@ -151,7 +151,7 @@ def test_a_report_says_what_was_left_out(write, ponder) -> None:
     assert ponder("run", "e.toml").exit_code == 1
     ponder("report", "e.toml")
     svg = Path("reports/e/effort.svg").read_text()
-    assert "1 attempts at 1 problems, 1 truncated, 1 failed and left out" in svg
+    assert "1 attempt at 1 problem, 1 truncated, 1 failed and left out" in svg
 
 
 def test_endings_on_the_page(write, ponder) -> None:

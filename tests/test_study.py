@@ -247,10 +247,10 @@ def test_a_file_is_known_by_what_it_says(write, folder) -> None:
     ("content", "message"),
     [
         ("", "is empty"),
-        ('{"prompt": "x"}', "a.jsonl:1: Object missing required field `answer`"),
+        ('{"prompt": "x"}', "a.jsonl:1: the field `answer` is missing"),
         ('{"prompt": "x", "answer": 1}\n\n{"prompt": 1}', "a.jsonl:3"),
         ('{"prompt": "x", "answer": 1}\n{"prompt": "x", "answer": 1}', "occurs twice"),
-        ('{"prompt": "x", "answer": 1, "sise": 3}', "unknown field `sise`"),
+        ('{"prompt": "x", "answer": 1, "sise": 3}', "there is no field `sise`"),
     ],
 )
 def test_jsonl_mistakes(write, ponder, content, message) -> None:
@@ -315,3 +315,8 @@ def test_a_file_that_is_no_study(write, folder, ponder, name, message) -> None:
     result = ponder("run", name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+def test_a_file_from_a_windows_editor(folder) -> None:
+    (folder / "s.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
+    assert Study.load("s.toml").problems == 3

@@ -123,7 +123,7 @@ def test_how_a_command_ends() -> None:
 def test_a_bug_keeps_its_traceback_and_asks_for_a_report(error) -> None:
     with pytest.raises(type(error)) as caught:
         _ended(error)
-    assert "Please report it" in caught.value.__notes__[0]
+    assert "please report the lines above" in caught.value.__notes__[0]
 
 
 def test_prepare_with_nothing_to_make(ponder, write) -> None:

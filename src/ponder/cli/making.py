@@ -85,6 +85,7 @@ def reward(
 
     TRACES is a JSONL file. Score with it: `ponder score TRACES --reward trained --set id=DIR`.
     """
+    from ponder.core import error_at
     from ponder.core.settings import assign, build
     from ponder.traces import read, steps
     from ponder.training import reward as training
@@ -94,6 +95,8 @@ def reward(
     for setting in settings:
         assign(content, setting)
     reader, recipe = training.settings(start, {key: value for key, value in content.items() if key != "quality"})
+    with error_at("--from"):
+        reader.check_id()
     judge = build("rewards", {"of": reader.of, **labels}, "--quality", Path())
     split = [steps(trace, by) for trace in read(traces)]
     watch(training.train(reader, split, out, recipe, judge), as_json=as_json)

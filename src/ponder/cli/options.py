@@ -117,9 +117,8 @@ class Verbs(click.Group):
             if mistake := _mistake(error):
                 tell(str(mistake))
                 ctx.exit(2)
-            error.add_note(
-                f"This is a bug in Ponder {__version__} or in a plugin. Please report it with the lines above."
-            )
+            if not hasattr(error, "__notes__"):  # a group inside a group has added it
+                error.add_note(f"This is a bug in Ponder {__version__} or in a plugin; please report the lines above.")
             raise
 
 
@@ -137,7 +136,8 @@ def _mistake(error: Exception) -> UserError | None:
 def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
     """An error about a value from `--set` names the option, not the file; a command in a hint has the options given."""
     settings: Sequence[str] = given.get("settings", ())
-    where, hint = error.where.replace("--set.", "--set "), error.hint
+    where = re.sub(r"^(--\w+)\.name$", r"\1", error.where)  # a plugin that an option names
+    where, hint = re.sub(r"^--(set|reward)\.", "--set ", where), error.hint
     for path in (setting.partition("=")[0].strip() for setting in settings):
         steps = (re.escape(step) + ("" if "[" in step else r"(\[\d+\])*") for step in path.split("."))
         if re.fullmatch(".*: " + r"\.".join(steps) + r"(\[\d+\])*", where):

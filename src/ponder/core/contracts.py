@@ -371,6 +371,11 @@ class Method(Plugin, ABC):
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
+    def check(self, model: Model, task: Task) -> None:
+        """Raise `UserError` for a model that it can't be applied to, before a run starts."""
+        if self.changes_weights:
+            model.source(task)
+
     def measures(self) -> Collection[str]:
         """What the resulting model's completions measure besides what the model's own do."""
         return ()

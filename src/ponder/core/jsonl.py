@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from ponder.core.errors import UserError
+from ponder.core.text import plain
 
 T = TypeVar("T")
 RELATIVE = "the path is relative to the study's folder"
@@ -32,7 +33,7 @@ def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise UserError(str(error), where=where, hint=example) from None
+        raise UserError(plain(error, "an object"), where=where, hint=example) from None
 
 
 def records(path: Path, kind: type[T], example: str) -> Iterator[tuple[str, T]]:

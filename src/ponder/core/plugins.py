@@ -167,7 +167,7 @@ def source(kind: str, name: str, folder: Path) -> Path | None:
 
 
 def _existing(folder: Path, name: str) -> Path:
-    path = (folder / name).resolve()
+    path = folder / name if "\0" in name else (folder / name).resolve()
     if not path.is_file():
         raise UserError(
             f"there is no file {path}", hint="" if folder == Path() else "a path is relative to the study's folder"

@@ -6,8 +6,6 @@ import json
 import re
 from typing import Any
 
-import msgspec
-
 # Control characters but newline and tab (C0, DEL, C1), line separators, marks that reorder text, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _WORDS = {
@@ -16,8 +14,10 @@ _WORDS = {
     "str": "text",
     "bool": "true or false",
     "array": "a list",
-    "object": "a table",
     "null": "nothing",
+    "date": "a date",
+    "datetime": "a date",
+    "time": "a time",
 }
 
 
@@ -41,14 +41,20 @@ def plural(noun: str) -> str:
     return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
 
 
-def plain(error: msgspec.ValidationError) -> str:
-    """What msgspec says about a value of the wrong type, in plain words."""
+def plain(error: Exception, table: str = "a table") -> str:
+    """What msgspec says about a value, in plain words. `table` is what the file's format calls one."""
     message, _, place = str(error).partition(" - at `")
     place = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    words = {**_WORDS, "object": table}
     if found := re.fullmatch(r"Expected `(.+?)`, got `(\w+)`", message):
         wanted = [kind for kind in found[1].split(" | ") if kind != "null"] or ["null"]
-        words = [_WORDS.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
-        message = f"expected {' or '.join(words)}, not {_WORDS.get(found[2], found[2])}"
+        named = [words.get(kind, kind) for kind in wanted if not (kind == "int" and "float" in wanted)]
+        got = "a decimal number" if found[2] == "float" else words.get(found[2], found[2])
+        message = f"expected {' or '.join(named)}, not {got}"
+    elif found := re.fullmatch(r"Object missing required field (.+)", message):
+        message = f"the field {found[1]} is missing"
+    elif found := re.fullmatch(r"Object contains unknown field (.+)", message):
+        message = f"there is no field {found[1]}"
     elif message.startswith("Invalid enum value "):
         message = f"there is no choice {message.removeprefix('Invalid enum value ')}"
     return f"{place}: {message}" if place else message

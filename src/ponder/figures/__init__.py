@@ -18,6 +18,7 @@ import altair as alt
 
 from ponder.core import Estimate, Outcome, Records, UserError
 from ponder.core.plugins import nearest
+from ponder.core.text import count
 
 PUBLISHED = Path(__file__).parent / "published"
 SOLVED, WRONG, TRUNCATED = "#1f6fb4", "#e8802f", "#b03a2e"
@@ -86,7 +87,7 @@ def counts(outcomes: Sequence[Outcome]) -> str:
     """How many attempts a figure draws, and how many it leaves out because they failed."""
     answered = [o for o in outcomes if o.status != "failed"]
     problems = len({(o.size, o.problem) for o in answered})
-    parts = [f"{len(answered):,} attempts at {problems:,} problems"]
+    parts = [f"{count(len(answered), 'attempt')} at {count(problems, 'problem')}"]
     for status, note in (("truncated", ""), ("unparsed", ""), ("failed", " and left out")):
         if n := sum(o.status == status for o in outcomes):
             parts.append(f"{n:,} {status}{note}")

@@ -21,6 +21,7 @@ from ponder.core import (
     Model,
     Policy,
     Progress,
+    Task,
     TrainingProblems,
     UserError,
     not_in_key,
@@ -64,6 +65,11 @@ class Compress(Method):
 
     def ready(self) -> None:
         plugins.need("torch", f"method `{self.plugin_name()}`")
+
+    def check(self, model: Model, task: Task) -> None:  # noqa: ARG002 the interface's
+        if type(model).with_policy is Model.with_policy:  # which refuses; to load a policy takes seconds
+            nothing: Any = None
+            model.with_policy(nothing, None, self.fidelity)
 
     def measures(self) -> tuple[str, ...]:
         return ("kl", "agrees") if self.fidelity != "no" else ()

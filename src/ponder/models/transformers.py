@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -92,6 +92,11 @@ class Transformers(Model):
 
     def ready(self) -> None:
         plugins.need("torch", f"model `{self.plugin_name()}`")
+        is_path = self.id.startswith(("/", ".", "~")) or self.id.count("/") > 1 or self.id.endswith(".gguf")
+        if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
+            raise UserError(
+                f"there are no weights at {self.id}", hint="id is a folder, a .gguf file, or org/name on the hub"
+            )
 
     def measures(self) -> tuple[str, ...]:
         return "cache_bytes", "cache_peak"
@@ -107,8 +112,8 @@ class Transformers(Model):
         """The model plugin that ships these weights, if `id` names one."""
         if self.id == self.plugin_name() or self.id not in plugins.names("models"):
             return None
-        model: Model = plugins.load("models", self.id)()
-        return model
+        kind = plugins.load("models", self.id)
+        return kind() if "weights" in {f.name for f in fields(kind)} else None
 
     @cached_property
     def _card_name(self) -> str:

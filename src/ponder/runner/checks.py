@@ -25,7 +25,9 @@ SECONDS = 20.0  # that making one problem may take; the slowest built-in one tak
 
 def check(study: Study) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
-    _check_ready(study)
+    _check_models(study)
+    if study.train:
+        study.training_problems  # noqa: B018 builds the tasks of every [[train]]
     for cells in _by_task(study.cells):
         if not cells[0].search:  # a search begins with small sizes
             with error_at(f"{study.where}: task `{cells[0].task_label}`"):
@@ -34,10 +36,15 @@ def check(study: Study) -> None:
         _check_figure(study, table, f"{study.where}: figure[{i}]")
 
 
-def _check_ready(study: Study) -> None:
-    """Ask each model and each method once."""
+def _check_models(study: Study) -> None:
+    """Ask each model and each method once whether it is ready, and the first method whether it suits the model."""
     seen = set[int]()
     for cell in study.cells:
+        with error_at(f"{study.where}: model `{cell.model_label}`"):
+            if cell.model.concurrency < 1:
+                raise UserError(f"concurrency must be at least 1, not {cell.model.concurrency}")
+            if cell.methods:
+                cell.methods[0].check(cell.model, cell.task)
         asked: list[Model | Method] = [cell.model, *cell.methods]
         for plugin in asked:
             if id(plugin) not in seen:

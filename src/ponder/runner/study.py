@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
-from ponder.core.settings import Table, assign, build, convert, sweep, variants
+from ponder.core.settings import Table, assign, build, check_name, convert, sweep, variants
 from ponder.runner.cells import Cell
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class Study:
             raise _no_study(name, path)
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
-            content = tomllib.loads(path.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
             hint = "docs/reference/studies.md has examples"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
         for setting in settings:
@@ -91,13 +91,14 @@ class Study:
             if not content.get(key):
                 raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
         for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
-            figure = str(table.get("name"))
+            check_name("figures", table, f"{where}: figure[{i}]")
+            figure = table["name"]
             with error_at(f"{where}: figure[{i}].name"):
                 if not figure.endswith(".py") and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
         for key in ("samples", "problems", "max_tokens", "max_cost"):
-            if (number := getattr(study, key)) is not None and number <= 0:
+            if (number := getattr(study, key)) is not None and not number > 0:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{where}: {key}")
         return study
 
@@ -170,13 +171,14 @@ class Study:
 
     def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
         asked = search.sizes if search else table.get("size", task.sizes())
-        sizes = list(dict.fromkeys(asked if isinstance(asked, list | tuple) else [asked]))
+        asked = asked if isinstance(asked, list | tuple) else [asked]
+        sizes = list(dict.fromkeys(convert(size, int, f"{where}.size", self.folder) for size in asked))
         if not sizes:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
         for size in sizes:
             with error_at(f"{where}.size"):
-                task.check_size(convert(size, int, f"{where}.size", self.folder))
+                task.check_size(size)
         return sizes
 
     def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from ponder.core import Problem, Task, UserError, digest, lines, plugins
+from ponder.core.text import plain
 from ponder.traces import NAMES, Trace
 from ponder.traces.ngrams import Hashes, ngrams, normalized, words
 
@@ -99,7 +100,7 @@ def _from_file(path: Path) -> Iterator[Problem]:
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise UserError(str(error), where=where, hint=hint) from None
+            raise UserError(plain(error, "an object"), where=where, hint=hint) from None
         question = next((row[n] for n in NAMES["question"] if isinstance(row.get(n), str) and row[n].strip()), None)
         if question is None:
             raise UserError("there is no question in this line", where=where, hint=hint)

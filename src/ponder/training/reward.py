@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ponder import __version__
-from ponder.core import Progress, Reward, Source, Steps, UserError, error_at
+from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
@@ -144,8 +144,6 @@ def settings(start: str, table: Mapping[str, Any]) -> tuple[Trained, RewardSetti
     training = {key: value for key, value in table.items() if key in own}
     reading = {"id": start, **{key: value for key, value in table.items() if key not in own}}
     reader = from_table(Trained, reading, "training a reward", "--set", also=sorted(own))
-    with error_at("--from"):
-        reader.check_id()
     return reader, from_table(RewardSettings, training, "training a reward", "--set")
 
 
