@@ -24,6 +24,7 @@ VERBS = [
     "report",
     "export",
     "prepare",
+    "store",
     "make",
     "score",
     "select",
@@ -56,7 +57,7 @@ def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
     assert "..." not in commands  # no summary is cut off
 
 
-@pytest.mark.parametrize("module", ["check", "describe", "making", "plugin", "scaffold", "study", "trace"])
+@pytest.mark.parametrize("module", ["check", "describe", "making", "plugin", "scaffold", "store", "study", "trace"])
 def test_no_command_hides_a_module(module) -> None:
     from importlib import import_module
 

@@ -131,6 +131,9 @@ class Scan:
                         if isinstance(text, str):
                             text.encode()
                 check(row)
+            except UnicodeError:
+                self.damage.append(f"{table} {number}: its text is damaged")
+                continue
             except _UNREADABLE as error:
                 self.damage.append(str(error) if str(error).startswith(table) else f"{table} {number}: {error}")
                 continue
