@@ -233,14 +233,14 @@ def test_the_line_of_progress() -> None:
 def test_the_line_of_progress_tells_troubles() -> None:
     tally = tally_of()
     for kind, why in (("rate limit", "HTTP 429: slow down"), ("timeout", "no reply"), ("timeout", "no\n\x1b[2Jreply")):
-        tally.retried(Retry(kind, why, billed=False))  # type: ignore[arg-type]
+        tally.retried(Retry(kind, why, billed=False, wait=0.5))  # type: ignore[arg-type]
     assert progress.line(tally).endswith("retries: 1 429s, 2 timeouts  last: no \\x1b[2Jreply")
 
 
 @pytest.mark.parametrize("width", [20, 60, 79, 100, 200])
 def test_the_line_of_progress_fits_the_terminal(width) -> None:
     tally = tally_of()
-    tally.retried(Retry("error", "no connection to http://127.0.0.1:9/v1: " + "x" * 300, billed=False))
+    tally.retried(Retry("error", "no connection to http://127.0.0.1:9/v1: " + "x" * 300, billed=False, wait=0.5))
     line = progress.line(tally, width)
     assert len(line) <= width
     assert line.startswith("█" * 6 + "░" * 10)
@@ -248,13 +248,18 @@ def test_the_line_of_progress_fits_the_terminal(width) -> None:
 
 
 def test_a_run_that_stops_says_what_it_waits_for() -> None:
-    async def stopping() -> str:
-        tally = tally_of(stop=Stop())
+    async def stopping() -> tuple[str, str]:
+        stop = Stop()
+        tally = tally_of(stop=stop)
         tally.ledger.calls = 3
-        tally.stop.ask()  # type: ignore[union-attr]
-        return progress.line(tally)
+        stop.ask()
+        after_an_error = progress.line(tally)
+        stop.signal = 2
+        return after_an_error, progress.line(tally)
 
-    assert "40/100  stopping: waiting for 3 calls, Ctrl-C again drops them" in asyncio.run(stopping())
+    after_an_error, after_a_signal = asyncio.run(stopping())
+    assert "40/100  stopping: waiting for 3 calls  12.3k" in after_an_error
+    assert "40/100  stopping: waiting for 3 calls, Ctrl-C again drops them" in after_a_signal
 
 
 @pytest.mark.parametrize(

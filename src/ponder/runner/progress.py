@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from ponder.core.text import printable
+from ponder.core.text import count, printable
 from ponder.runner.tally import ENDINGS, Tally
 
 BAR = 16  # characters
@@ -58,16 +58,17 @@ def line(tally: Tally, width: int = 10_000) -> str:
     done, left = tally.done, max(0, tally.planned - tally.done)
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
     tokens = f"{short(tally.tokens)} tokens" + (f", {tally.cost:.2f} {tally.currency}" if tally.cost else "")
-    calls = tally.ledger.calls
     parts = [f"{done:,}/{tally.planned:,}"]
     if tally.stop and tally.stop.asked:
-        parts.append(f"stopping: waiting for {calls:,} call{'s' * (calls != 1)}, Ctrl-C again drops them")
+        again = ", Ctrl-C again drops them" if tally.stop.signal else ""
+        parts += [f"stopping: waiting for {count(calls, 'call')}{again}"] if (calls := tally.ledger.calls) else []
     elif done and left:
         parts.append(f"{_clock(left * seconds / done)} left")
     parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
-    if tally.retries:
+    if tally.retries.total():
         kinds = {"rate limit": "429s", "timeout": "timeouts", "error": "errors"}
-        parts.append("retries: " + ", ".join(f"{n:,} {kinds[kind]}" for kind, n in tally.retries.items()))
+        parts.append("retries: " + ", ".join(f"{n:,} {kinds[kind]}" for kind, n in tally.retries.items() if n))
+    if tally.last_trouble:
         parts.append(f"last: {tally.last_trouble}")
     bar = round(done / tally.planned * BAR) if tally.planned else BAR
     return _fitted([f"{'█' * bar}{'░' * (BAR - bar)} {parts[0]}", *parts[1:]], width)

@@ -355,11 +355,16 @@ def grade_again(study: Study, store: Store) -> int:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)
-            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
+            if _has_answer(done.attempt) and (new := graded(cell.task, done.attempt)) != done.attempt
         ]
         store.regrade(changes)
         changed += len(changes)
     return changed
+
+
+def _has_answer(attempt: Attempt) -> bool:
+    """Whether there is a text to grade. Of an empty reply the server said why, which a grader can't know."""
+    return attempt.status != "failed" and any(c.answer for c in attempt.completions)
 
 
 def _storable(completion: Completion) -> Completion:

@@ -57,7 +57,7 @@ class Tally:
             reasons[why if why in reasons or len(reasons) < 100 else "other reasons"] += 1
 
     def retried(self, retry: Retry) -> None:
-        self.retries[retry.kind] += 1
+        self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated
         self.last_trouble = " ".join(retry.why.split())[:200]
 
     def summary(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Self
 from ponder.runner.store import Done, Store
 
 SYNC_SECONDS = 0.25
-MOST = 512  # attempts that may wait; a model that answers faster than the disk can write has to wait
+MOST = 64  # attempts that may wait to be written; a model that answers faster than the disk can write has to wait
 
 
 class Writer:
