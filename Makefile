@@ -4,7 +4,7 @@ VENV   := .venv
 # pip, not another installer, finds the CPU build of torch that the constraints name.
 PIP     = $(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test fire lint bench docs clean
 
 demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a figure
 	.venv-demo/bin/ponder run effort --store reports/demo.db
@@ -12,6 +12,9 @@ demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a
 
 test: $(VENV)/.installed lint  ## ruff, mypy --strict, and the whole suite on all cores
 	$(VENV)/bin/python -m pytest -n auto
+
+fire: $(VENV)/.installed  ## the long form of the tests under fire: hundreds of kills, faults, damages; by hand, takes long
+	PONDER_FIRE=1 $(VENV)/bin/python -m pytest -n auto tests/test_fire.py tests/test_caps.py tests/test_fuzz_*.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .

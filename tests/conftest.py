@@ -53,6 +53,10 @@ class Served:
         """The same, once it has seen this much: `wait(held=4)`."""
         return self._get("wait?" + "&".join(f"{name}={n}" for name, n in counts.items()))
 
+    def calm(self) -> dict[str, Any]:
+        """End all faults."""
+        return self._get("calm")
+
     def release(self) -> dict[str, Any]:
         """Let it answer what it holds."""
         return self._get("release")
@@ -95,6 +99,7 @@ def running(folder: Path) -> Callable[..., AbstractContextManager[subprocess.Pop
     return start
 
 
+@pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that endpoints have waited between tries; here they take no time."""
     from ponder.models import endpoint

@@ -82,8 +82,8 @@ def solved(messages: list[dict[str, str]]) -> str:
     """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it."""
     prompt = messages[-1]["content"]
     if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):
-        told = [m["content"] for m in messages if m["role"] == "assistant"]
-        before = int(re.findall(r"<answer>(-?\d+)", told[-1])[-1]) if told else 0
+        told = re.findall(r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant"))
+        before = int(told[-1]) if told else 0
         return f"So <answer>{before + sum(literal_eval(table[1])[key] for key in prompt.split(', '))}</answer>"
     chain = re.search(r"What is ([\d +-]+)\?", prompt)
     return (
@@ -251,6 +251,11 @@ class Server:
         await self.until(**{name: int(n) for name, n in request.query.items()})
         return await self.state(request)
 
+    async def calm(self, request: web.Request) -> web.Response:
+        """No faults from now on; what a request takes stays as it is."""
+        self.faults = {name: self.faults[name] for name in ("lengths", "seconds_per_token") if name in self.faults}
+        return await self.state(request)
+
     async def release(self, request: web.Request) -> web.Response:
         """Answer what is held, and hold nothing from now on."""
         self.released = True
@@ -263,7 +268,7 @@ async def serve(faults: Faults) -> None:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_get("/v1/models", server.models)
-    for page in (server.state, server.wait, server.release):
+    for page in (server.state, server.wait, server.calm, server.release):
         app.router.add_get(f"/{page.__name__}", page)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()

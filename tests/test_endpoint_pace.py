@@ -96,6 +96,11 @@ def test_without_a_budget_a_long_reply_is_expected() -> None:
     assert [at for at, _ in starts] == pytest.approx([0, 30, 60, 90])  # there is no room for a second one beside it
 
 
+def test_what_exceeds_a_reservation_is_counted_when_it_is_known() -> None:
+    starts = play(lambda: Pace(None, 10_000), [Call(0, LONG_REPLY + 12_000, 90.0)] * 2, 1, budget=None)
+    assert [at for at, _ in starts] == pytest.approx([0, 90 + 72])  # 12,000 tokens are 72 seconds' worth
+
+
 def test_requests_per_minute() -> None:
     starts = play(lambda: Pace(600, None), [Call(0, 0, 0.0)] * 11, 4, budget=None)
     assert [at for at, _ in starts] == pytest.approx([n / 10 for n in range(11)], abs=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from endpoint_calls import request
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -179,6 +179,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(message=st.dictionaries(st.sampled_from(NAMES), JSON), usage=JSON, finish=JSON)
 def test_no_message_or_bill_is_too_odd_to_read(message, usage, finish) -> None:
     reply = decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).encode())
@@ -190,6 +191,7 @@ def test_no_message_or_bill_is_too_odd_to_read(message, usage, finish) -> None:
             assert message["content"].strip() in (text.answer.strip(), "") or "think" in message["content"]
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.binary() | JSON.map(lambda data: json.dumps(data).encode()))
 def test_whatever_a_server_sends_is_a_reply_or_malformed(content) -> None:
     with suppress(Malformed):

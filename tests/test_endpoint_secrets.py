@@ -144,6 +144,15 @@ def test_an_address_that_cant_be_reached_shows_no_secrets(slept) -> None:
         assert PASSWORD not in text
 
 
+def test_the_address_as_aiohttp_writes_it_shows_no_secrets() -> None:
+    async def shown() -> str:
+        async with Endpoint(id="m", url="http://host/v1?key=$MY_PASSWORD&v=1") as model:
+            assert model._chat.query == {"key": PASSWORD, "v": "1"}
+            return model._shown(f"400, message='Bad status line', url='{model._chat}'")
+
+    assert "ss/w:rd" not in asyncio.run(shown())
+
+
 def test_a_redirect_shows_no_secrets(serve) -> None:
     with pytest.raises(UserError, match=r"redirects to https://evil/\?key=\$MY_KEY") as error:
         ask(Endpoint(id="m", url=serve(redirect=f"https://evil/?key={KEY}").url, key="$MY_KEY"), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from endpoint_calls import ask, request, retries
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.core import Completion
@@ -55,6 +56,7 @@ def assembled(*chunks: bytes, error: Exception | None = None) -> tuple[Reply, fl
     return asyncio.run(assemble(network()))
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(st.integers(0, len(WHOLE)), max_size=40), st.booleans())
 def test_the_network_may_cut_anywhere(cuts, crlf) -> None:
     content = WHOLE.replace(b"\n", b"\r\n") if crlf else WHOLE
@@ -70,6 +72,7 @@ def test_byte_by_byte() -> None:
     assert read(reply).answer == "So <answer>é42</answer>"
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(0, WHOLE.index(b'"stop"')))
 def test_a_stream_that_is_cut_is_no_reply(at) -> None:
     with pytest.raises(Malformed):
@@ -100,6 +103,13 @@ def test_what_is_lost_after_the_reply_is_only_its_bill() -> None:
 def test_an_error_in_mid_stream_is_no_reply(trouble) -> None:
     with pytest.raises(Malformed, match="overloaded"):
         assembled(piece(content="So"), trouble, b"data: [DONE]\n\n")
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(st.binary() | st.sampled_from([b"\n", b"\r\n", b"data: ", b"data: {}", b'{"choices": [{}]}', WHOLE])))
+def test_whatever_a_server_streams_is_a_reply_or_malformed(chunks) -> None:
+    with suppress(Malformed):
+        read(assembled(*chunks)[0])
 
 
 def test_garbage_in_mid_stream_is_no_reply() -> None:

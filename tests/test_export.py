@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -85,6 +87,77 @@ class Stored:
         uses = (MethodUse("shortest", {"seed": 1}), MethodUse("dpo", {"seed": 4, "beta": 0.1, "at": Path("x")}))
         first = ("t", "m", 2, "p", 0, "graded", True, "", 1, 2, 3, 0.5, "server", {"parsed": [1]})
         yield Outcome(*first, 7, "base", uses, "v", (1, 4), MappingProxyType({"training_tokens": 9.0}))
+
+
+FORMULAS = ["=1+1", "+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")']
+PLAIN = ["-0.5", "+7", "-inf", "a=b", "", "'=1", "é"]
+
+
+def test_no_text_of_a_csv_is_a_formula(folder) -> None:
+    """A spreadsheet runs text that starts like a formula, and text comes from models and servers."""
+
+    class Hostile(Stored):
+        def outcomes(self, cells):
+            for outcome in super().outcomes(cells):
+                yield from (outcome._replace(why=text, model=text, seconds=-0.5) for text in FORMULAS + PLAIN)
+
+    study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
+    write_export(study, Hostile(), "csv", folder / "x.csv")
+    rows = rows_of(folder / "x.csv")
+    assert [row["why"] for row in rows] == [f"'{text}" for text in FORMULAS] + PLAIN
+    assert [row["model"] for row in rows] == [row["why"] for row in rows]
+    assert {row["seconds"] for row in rows} == {"-0.5"}
+    write_export(study, Hostile(), "parquet", folder / "x.parquet")
+    assert polars.read_parquet(folder / "x.parquet")["why"].to_list() == FORMULAS + PLAIN
+
+
+def test_no_label_in_the_table_of_a_figure_is_a_formula(write, ponder) -> None:
+    model = '[[model]]\nname = "oracle"\n'
+    write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = 2\n{model}label = "=1+1"\n[[figure]]\nname = "accuracy"\n')
+    ponder("run", "s.toml", "--set", "problems=3")
+    assert ponder("report", "s.toml", "--set", "problems=3").exit_code == 0
+    tables = [rows_of(path) for path in Path("reports/s").glob("*.csv")]
+    texts = {text for rows in tables for row in rows for text in row.values()}
+    assert "'=1+1" in texts
+    assert "=1+1" not in texts
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
+def test_more_rows_than_are_held_together(monkeypatch, write, ponder, form) -> None:
+    monkeypatch.setattr("ponder.report.export.BATCH", 3)
+    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n')
+    ponder("run", "s.toml", "--set", "problems=10")
+    result = json.loads(ponder("export", "s.toml", "--set", "problems=10", "--format", form, "--json").stdout)
+    assert result["rows"] == 10
+    with Store(Path("ponder.db")) as store:
+        numbers = [o.attempt for o in store.outcomes(Study.load("s.toml", ["problems=10"]).cells)]
+    if form == "parquet":
+        assert polars.read_parquet(result["file"])["attempt"].to_list() == numbers
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
+def test_a_damaged_row_is_named(exported, ponder, form) -> None:
+    with closing(sqlite3.connect("ponder.db", isolation_level=None)) as db:
+        db.execute("UPDATE attempt SET seconds = 99 WHERE id = 2")
+    result = ponder("export", "s.toml", "--format", form)
+    assert result.exit_code == 2
+    assert "ponder.db is damaged: attempt 2 has changed since it was written" in result.stderr
+
+
+def test_an_inspect_log_is_of_one_moment(exported, folder) -> None:
+    """A run may add attempts while it is written: the counts at its head are those of its samples."""
+    study = Study.load("s.toml")
+
+    class Growing(Store):
+        def attempts(self, cell, most=-1):
+            with closing(sqlite3.connect("ponder.db", isolation_level=None)) as run:
+                run.execute("DELETE FROM attempt WHERE id = 1")
+            return super().attempts(cell, most)
+
+    with Growing(Path("ponder.db")) as store:
+        assert write_export(study, store, "inspect", folder / "x.json")[1] == 4
+    log = json.loads((folder / "x.json").read_text())
+    assert len(log["samples"]) == log["results"]["total_samples"] == 4
 
 
 def test_the_chain_of_methods_is_in_the_columns(folder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 from contextlib import suppress
 from pathlib import Path
@@ -95,8 +96,7 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
     return study
 
 
-@given(damaged() | st.dictionaries(st.sampled_from(["task", "model", "figure", "train", "seed", "problems"]), VALUES))
-def test_a_study_has_cells_or_is_refused(content: dict[str, Any]) -> None:
+def _cells(content: dict[str, Any]) -> None:
     with suppress(UserError):
         study = Study.from_table(content, where="s.toml", folder=Path(__file__).parent / "data")
         study.resolved()
@@ -105,6 +105,28 @@ def test_a_study_has_cells_or_is_refused(content: dict[str, Any]) -> None:
             with suppress(UserError):  # the file of its problems is not there
                 cell.key.hex()
                 cell.spec()
+
+
+@given(damaged() | st.dictionaries(st.sampled_from(["task", "model", "figure", "train", "seed", "problems"]), VALUES))
+def test_a_study_has_cells_or_is_refused(content: dict[str, Any]) -> None:
+    _cells(content)
+
+
+SETTINGS = [
+    (kind, name, field.name)
+    for kind in ("task", "model", "method")
+    for name in plugins.names(f"{kind}s")
+    for field in dataclasses.fields(plugins.load(f"{kind}s", name))
+]
+
+
+@given(st.sampled_from(SETTINGS), VALUES)
+def test_any_setting_of_any_plugin(setting: tuple[str, str, str], value: Any) -> None:
+    kind, name, key = setting
+    table = {"name": name, **plugins.load(f"{kind}s", name).example, key: value}
+    content: dict[str, Any] = {"task": [{"name": "chain_sum", "size": 2}], "model": [{"name": "oracle"}]}
+    content |= {"model": [{"name": "oracle", "method": [table]}]} if kind == "method" else {kind: [table]}
+    _cells(content)
 
 
 @given(damaged(), st.lists(texts | st.builds("{}{}={}".format, st.sampled_from(["task", "model[1]", "model[9]", "seed", "figure", "title", "x"]), st.sampled_from(["", ".name", ".size", ".x", "[0]", "[0].name", "[٣].size", "."]), texts), max_size=3))  # fmt: skip

@@ -179,7 +179,7 @@ def test_the_table(write, ponder) -> None:
     assert plain.split()[:2] == ["oracle", "chain_sum"]
     assert (plain.split()[-7], vote.split()[-7], total.split()[-7]) == ("5", "40", "45")  # calls
     assert total.startswith("total")
-    assert cap == "max_tokens: 20k tokens; a run may stop there"
+    assert cap == "max_tokens: 20k; a run may stop there"
     assert "ponder plan s.toml --probe 2" in hint
     before = json.loads(ponder("plan", "s.toml", "--json").stdout)
     result = ponder("plan", "s.toml", "--probe", "2", "--json")

@@ -12,12 +12,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from endpoint_calls import ask, reached
 
 from ponder.core import UserError
 from ponder.models import _llama_server, _packaged
+from ponder.models.endpoint import Endpoint
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
 
@@ -66,6 +69,17 @@ def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path,
         assert all(a["prompt_tokens"] > 30 and 10 < a["answer_tokens"] < 30 for a in attempts)
     assert len(texts[0]) == 10
     assert texts[0] == texts[1]
+
+
+def test_a_stream_says_the_same_and_when_it_began(url: str) -> None:
+    settings: dict[str, Any] = {"id": "SmolLM2-135M-Instruct.Q4_1", "url": url, "temperature": 0.0, "budget": 20}
+    (whole,), (streamed,) = ask(Endpoint(**settings), 1), ask(Endpoint(**settings, stream=True), 1)
+    assert (streamed.answer, streamed.stop) == (whole.answer, whole.stop)
+    assert streamed.bill.answer_tokens == whole.bill.answer_tokens > 1
+    assert streamed.bill.counted_by == "server"
+    assert 0 < streamed.bill.cached_tokens < streamed.bill.prompt_tokens  # it has just read the same prompt
+    assert 0 < streamed.measures["first_token_seconds"] < streamed.bill.seconds
+    reached(url=url)
 
 
 def test_a_taken_port_is_said(url: str) -> None:

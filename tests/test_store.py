@@ -381,6 +381,7 @@ def test_a_store_from_a_newer_version(write, ponder) -> None:
         assert result.exit_code == 2
         assert "newer Ponder" in result.stderr
         assert "hint: pip install -U ponder" in result.stderr
+    assert "newer Ponder" in ponder("store", "repair", "ponder.db", "-o", "new.db").stderr
 
 
 def test_a_file_that_is_no_store(write, ponder) -> None:

@@ -65,24 +65,22 @@ def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
 def _caps(plan: Plan, study: Study) -> list[str]:
     """For each cap what is left of it, and whether the study may reach it."""
     notes = []
-    for key, cap, spent, amounts, unit in (
-        ("max_tokens", study.max_tokens, plan.spent.tokens, plan.total.tokens, "tokens"),
-        ("max_cost", study.max_cost, plan.spent.cost, plan.total.cost, plan.currency),
-    ):
-        if cap is None:
-            continue
-        left = cap - spent
-        earlier = f", of which earlier runs spent {short(spent)}" if spent else ""
-        most = amounts.at_most if amounts else 0
-        expected = amounts.expected if amounts else 0
-        if most is not None and most <= left:
-            ends = "the study fits"
-        elif expected is not None and expected > left:
-            ends = "a run will stop there"
-        else:
-            ends = "a run may stop there"
-        notes.append(f"{key}: {short(cap)} {unit}{earlier}; {ends}")
+    if study.max_tokens is not None:
+        ends = _ends(study.max_tokens - plan.spent.tokens, plan.total.tokens)
+        earlier = f", of which earlier runs spent {short(plan.spent.tokens)}" if plan.spent.tokens else ""
+        notes.append(f"max_tokens: {short(study.max_tokens)}{earlier}; {ends}")
+    if study.max_cost is not None:
+        ends = _ends(study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0))
+        earlier = f", of which earlier runs spent {plan.spent.cost:.2f}" if plan.spent.cost else ""
+        notes.append(f"max_cost: {study.max_cost:.2f} {plan.currency}{earlier}; {ends}")
     return notes
+
+
+def _ends(left: float, amounts: Range) -> str:
+    if amounts.at_most is not None and amounts.at_most <= left:
+        return "the study fits"
+    expected = amounts.expected is not None and amounts.expected > left
+    return "a run will stop there" if expected else "a run may stop there"
 
 
 def troubles(tally: Tally) -> str:

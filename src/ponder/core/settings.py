@@ -86,14 +86,14 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
 
     def special(wanted: type, given: Any) -> Any:
         if wanted is Path:
-            return folder / given
+            return _path(folder, given)
         if wanted is EnvVar:
             return EnvVar(given)
         raise TypeError(f"no setting can be a {wanted.__name__}")
 
     for of, (contract, _, _) in plugins.KINDS.items():  # a plugin inside a plugin, such as the other model in a merge
         if contract in (kind, *get_args(kind)):
-            if isinstance(value, list | tuple):
+            if isinstance(value, list | tuple) and _takes_list(kind):
                 return tuple(convert(v, contract, f"{where}[{n}]", folder) for n, v in enumerate(value))
             table = {"name": value} if isinstance(value, str) else value
             check_name(of, table, where)
@@ -101,10 +101,22 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
     try:
         with error_at(where):
             return msgspec.convert(value, kind, dec_hook=special)
+    except UnicodeError:  # after --set
+        raise UserError("this is not UTF-8", where=where) from None
     except msgspec.ValidationError as error:
         choices = [c for c in get_args(kind) if isinstance(c, str) and c]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(plain(error), where=where, hint=hint) from None
+
+
+def _path(folder: Path, given: Any) -> Path:
+    path: Path = folder / given
+    try:
+        path.is_file()
+        path.resolve()
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        raise UserError(f"{given!r:.40} can't be a path: {error.args[-1]}") from None
+    return path
 
 
 def check_name(kind: str, table: Any, where: str) -> None:
@@ -148,12 +160,12 @@ def assign(content: dict[str, Any], setting: str) -> None:
     """
     path, equals, text = setting.partition("=")
     path = path.strip()
-    if not equals or not re.fullmatch(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*", path):
+    if not equals or not re.fullmatch(r"\w+(\[\d{1,9}\])*(\.\w+(\[\d{1,9}\])*)*", path):
         hint = "--set problems=5, --set model.id=qwq, or --set model[1].method.n=8"
         raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint=hint)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text  # a bare word needs no quotes on a command line
     *steps, key = path.split(".")
     if "[" in key:

@@ -22,7 +22,7 @@ import msgspec
 from yarl import URL
 
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
-from ponder.core.secrets import Secrets, check_body, check_headers, check_url
+from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_url
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
 from ponder.models._reply import Malformed, Reply, bill, decode, load_tokenizer, read
@@ -44,7 +44,9 @@ class Endpoint(Model):
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
     budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
     key: EnvVar | None = not_in_key(None)  # $NAME of the environment variable with the API key
-    headers: dict[str, str] = field(default_factory=dict, metadata={"not_in_key": True})  # may contain $NAME
+    headers: dict[str, str] = field(
+        default_factory=dict, metadata={"not_in_key": True}
+    )  # additional ones; values may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
     concurrency: int = not_in_key(32)  # requests in progress at once
     probe: bool = not_in_key(True)  # check that the server can be reached when a run starts
@@ -102,6 +104,8 @@ class Endpoint(Model):
             login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
             headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
             url = url.with_user(None)
+        if REFERENCE.search(self.url.partition("?")[2]):
+            secrets.hide(url.raw_query_string, "QUERY")  # percent-encoded as in the errors of aiohttp
         return url, headers, secrets.fill_json(self.body)
 
     async def __aenter__(self) -> Self:
@@ -115,7 +119,9 @@ class Endpoint(Model):
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.concurrency),
             timeout=aiohttp.ClientTimeout(
-                total=self.timeout, sock_connect=30, sock_read=self.idle_timeout if self.stream else None
+                total=self.timeout,
+                sock_connect=min(30.0, 0.9 * self.timeout),  # less than the total, so that the two can be told apart
+                sock_read=self.idle_timeout if self.stream else None,
             ),
             headers=headers,
             # Looking up a proxy costs CPU on every request, so only if one is set.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -112,8 +112,8 @@ class Transformers(Model):
         """The model plugin that ships these weights, if `id` names one."""
         if self.id == self.plugin_name() or self.id not in plugins.names("models"):
             return None
-        model: Model = plugins.load("models", self.id)()
-        return model
+        kind = plugins.load("models", self.id)
+        return kind() if "weights" in {f.name for f in fields(kind)} else None
 
     @cached_property
     def _card_name(self) -> str:

@@ -10,16 +10,20 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
 from ponder import __version__
 from ponder.core import Attempt, Completion, Outcome, UserError, digest
 from ponder.report.page import no_answers
+from ponder.report.spreadsheet import inert
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+
+BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
 def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[Path, int]:
@@ -55,7 +59,7 @@ def _csv(study: Study, store: Store, path: Path) -> int:
         rows = csv.DictWriter(file, Outcome._fields)
         rows.writeheader()
         for row in _rows(study, store):
-            rows.writerow(row)
+            rows.writerow(inert(row))
             written += 1
     return written
 
@@ -65,9 +69,25 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
         import polars
     except ModuleNotFoundError:
         raise UserError("Parquet needs the package polars", hint="pip install 'ponder[parquet]'") from None
-    frame = polars.DataFrame(list(_rows(study, store)))
-    frame.write_parquet(path)
-    return len(frame)
+    from polars.io.plugins import register_io_source
+
+    kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
+    schema = {name: kinds.get(kind, polars.String) for name, kind in get_type_hints(Outcome).items()}
+    rows, written, failed = _rows(study, store), 0, list[UserError]()
+
+    def frames(*_: Any) -> Iterator[polars.DataFrame]:
+        nonlocal written
+        try:
+            while batch := list(islice(rows, BATCH)):
+                written += len(batch)
+                yield polars.DataFrame(batch, schema)
+        except UserError as error:  # polars would wrap it
+            failed.append(error)
+
+    register_io_source(frames, schema=schema).sink_parquet(path, row_group_size=BATCH)
+    if failed:
+        raise failed[0]
+    return written
 
 
 def _jsonl(study: Study, store: Store, path: Path) -> int:
@@ -99,27 +119,36 @@ def _inspect(study: Study, store: Store, path: Path) -> int:
             f"an Inspect log holds one model, and {study.name} has {len(models)}",
             hint="export one: keep one [[model]] in a copy of the study",
         )
-    samples = [_inspect_sample(done) for done in _attempts(study, store) if done.attempt.status != "failed"]
+    with store.snapshot(), path.open("w", encoding="utf-8") as file:
+        answers = [o.correct for o in store.outcomes(study.cells) if o.status != "failed"]
+        head = json.dumps(_inspect_head(study, models.pop(), len(answers), sum(answers)), default=str)
+        file.write(f'{head[:-1]}, "samples": [')
+        separator = ""
+        for done in _attempts(study, store):
+            if done.attempt.status != "failed":
+                file.write(separator + json.dumps(_inspect_sample(done), default=str))
+                separator = ",\n"
+        file.write("]}")
+    return len(answers)
+
+
+def _inspect_head(study: Study, model: str, samples: int, right: int) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    right = sum(sample["scores"]["ponder"]["value"] == "C" for sample in samples)
-    accuracy = {"name": "accuracy", "value": right / max(1, len(samples)), "params": {}}
+    accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
     scores = [{"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}]
-    log = {
+    return {
         "version": 2,
         "status": "success",
         "eval": {
             "eval_id": digest(study.name, now).hex(), "run_id": digest(study.name).hex(), "created": now,
             "task": study.cells[0].task_label, "task_id": study.name, "task_version": study.cells[0].task.version,
-            "task_args": {}, "model": models.pop(), "model_args": {},
-            "dataset": {"name": study.name, "samples": len(samples)}, "config": {"epochs": study.samples},
+            "task_args": {}, "model": model, "model_args": {},
+            "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
             "packages": {"ponder": __version__}, "metadata": {"study": study.resolved()},
         },
-        "results": {"total_samples": len(samples), "completed_samples": len(samples), "scores": scores},
+        "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
         "stats": {"started_at": now, "completed_at": now, "model_usage": {}},
-        "samples": samples,
     }  # fmt: skip
-    path.write_text(json.dumps(log, default=str), "utf-8")
-    return len(samples)
 
 
 def _inspect_sample(done: Done) -> dict[str, Any]:

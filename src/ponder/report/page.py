@@ -20,6 +20,7 @@ from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
 from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
+from ponder.report.spreadsheet import inert
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
@@ -100,7 +101,7 @@ def _csv(records: Records) -> str:
     text = io.StringIO()
     rows = csv.DictWriter(text, columns(records), lineterminator="\n")
     rows.writeheader()
-    rows.writerows(records)
+    rows.writerows(map(inert, records))
     return text.getvalue()
 
 

@@ -41,7 +41,7 @@ from ponder.runner.writer import Writer
 CHUNK = 256  # jobs generated at once
 # A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not busy.
 FAILURES_IN_A_ROW = 25
-LONG = 20_000  # characters: longer answers are graded in a thread, so that others don't wait for their grades
+LONG = 10_000  # characters, which take a millisecond at worst; longer answers are graded in a thread
 
 
 class Job(NamedTuple):

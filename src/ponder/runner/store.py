@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -34,10 +36,14 @@ from ponder.runner.schema import (
     verify_attempt,
     verify_turn,
 )
-from ponder.runner.store_file import connect, damaged, errors
+from ponder.runner.store_file import DamagedStore, connect, errors
 from ponder.runner.study import Study
 
 SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
+# The attempts that a cell asks for, in the order of two indexes: SQLite needn't sort texts.
+IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
+    WHERE source = ? AND position < ? AND cell = ? AND sample < ? AND status != 'open'"""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -116,7 +122,7 @@ class Store:
             with errors(self.path, writing=self._lock is not None):
                 yield
         except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-            raise damaged(self.path, str(error)) from None
+            raise DamagedStore(self.path, str(error)) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -133,6 +139,16 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, though a run may be writing."""
+        with errors(self.path, writing=False):
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
 
     def record_study(self, study: Study) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
@@ -262,33 +278,35 @@ class Store:
                              * (prompt_tokens + thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')"""
-        (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+        with self._one_at_a_time, self._reading():
+            (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
         return float(squares)
 
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
-                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open' ORDER BY position, sample"""
+                  {IN_ORDER} ORDER BY position, sample"""
         with self._reading():
             for cell in cells:
+                # Equal texts are one object: this halves the memory of 100,000 outcomes.
+                same = dict[str, str]().setdefault
                 labels = (cell.task_label, cell.model_label, cell.size)
                 model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-                for row_id, name, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)):
+                for row_id, name, check, *row in self._db.execute(sql, self._asked(cell)):
                     verify_attempt(f"attempt {row_id}", row, check)
-                    _, _, sample, status, correct, why, details, *cost, cached = row
-                    known = json.loads(details) if details else {}
-                    graded = (str(name), sample, status, bool(correct), why, *cost, known)
-                    yield Outcome._make((*labels, *graded, row_id, *model, cached))
+                    if not isinstance(name, str):
+                        raise ValueError(f"the problem of attempt {row_id} can't be read")
+                    _, _, sample, status, correct, why, details, *tokens, seconds, counted_by, cached = row
+                    graded = (same(name, name), sample, same(status, status), bool(correct), same(why, why))
+                    cost = (*tokens, seconds, same(counted_by, counted_by), _details(details))
+                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
-                  FROM attempt JOIN problem ON problem.id = attempt.problem
-                  WHERE cell = ? AND position < ? AND sample < ? AND status != 'open'
-                  ORDER BY position, sample LIMIT ?"""
+                  {IN_ORDER} ORDER BY position, sample LIMIT ?"""
         with self._reading():
-            for row_id, check, *row in self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples, most)):
+            for row_id, check, *row in self._db.execute(sql, (*self._asked(cell), most)):
                 *grade, problem_check, source, position, name, body = row
                 verify_attempt(f"attempt {row_id}", grade, check)
                 verify(f"problem {name}", (source, position, name, body), problem_check)
@@ -299,6 +317,9 @@ class Store:
                     raise ValueError(f"attempt {row_id} has lost its texts")
                 graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
                 yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def _asked(self, cell: Cell) -> tuple[Any, ...]:
+        return cell.source, _limit(cell), self._find(cell), cell.samples
 
     def _turns(self, attempt: int) -> Iterator[Completion]:
         sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
@@ -329,6 +350,10 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
     seconds = round(float(bill.seconds), 3)
     tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     return *tokens, seconds, bill.counted_by, bill.cached_tokens
+
+
+def _details(text: str | None) -> Mapping[str, Any]:
+    return {sys.intern(name): value for name, value in json.loads(text).items()} if text else _NOTHING
 
 
 def _sync_folder(folder: Path) -> None:

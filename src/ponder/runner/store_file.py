@@ -17,9 +17,16 @@ from ponder.runner import schema
 OTHER = "use --store for another path"
 
 
-def damaged(path: Path, why: str) -> UserError:
-    check = f"`ponder store check {shlex.quote(str(path))}` lists the damage, `ponder store repair` saves the rest"
-    return UserError(f"{path} is damaged: {why}", hint=check)
+class DamagedStore(UserError):
+    """Parts of a store can't be read."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        hint = f"`ponder store check {shlex.quote(str(path))}` lists the damage, `ponder store repair` saves the rest"
+        super().__init__(f"{path} is damaged: {why}", hint=hint)
+
+
+class NewerStore(UserError):
+    """A store of a version that this Ponder doesn't know."""
 
 
 @contextmanager
@@ -31,6 +38,8 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
         if (known := _explained(error, path, writing)) is None:
             raise
         raise known from None
+    except UnicodeDecodeError:  # SQLite's message quotes the damaged bytes
+        raise DamagedStore(path, "its tables can't be read") from None
     except OSError as error:
         raise UserError(f"can't {'write' if writing else 'read'} {path}: {error.strerror}", hint=OTHER) from None
 
@@ -38,7 +47,8 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
 def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | None:
     code, why = getattr(error, "sqlite_errorname", ""), str(error)
     if code == "SQLITE_NOTADB":
-        return UserError(f"{path} is not a store: {why}", hint=OTHER)
+        hint = f"{OTHER}; if it was a store once, `ponder store repair` may save its attempts"
+        return UserError(f"{path} is not a store: {why}", hint=hint)
     if code == "SQLITE_FULL" or (code.startswith("SQLITE_IOERR") and writing):
         hint = "free some space and run again to resume: everything stored so far is kept"
         return UserError(f"the disk is full: {path} can't grow ({why})", hint=hint)
@@ -51,7 +61,7 @@ def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | N
     # The last two are of text that is no UTF-8, and of JSON in SQL. Our own statements violate no constraint.
     broken = code.startswith(("SQLITE_CORRUPT", "SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH"))
     if broken or why.startswith(("unsupported file format", "Could not decode", "malformed JSON")):
-        return damaged(path, why)
+        return DamagedStore(path, why.partition(" with text ")[0])  # the rest is the damaged text
     return None
 
 
@@ -106,7 +116,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
     if version > schema.VERSION and ours:
         what = f"{path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
-        raise UserError(what, hint="pip install -U ponder")
+        raise NewerStore(what, hint="pip install -U ponder")
     empty = version == 0 and not names and not ours
     if not empty and (not 1 <= version <= schema.VERSION or schema.missing(version, tables)):
         what = "it has no tables" if not names else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"

@@ -13,6 +13,7 @@ import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from ponder.runner import schema
 from ponder.runner.store_file import connect, errors
 
 _UNREADABLE = (ValueError, TypeError, zlib.error, RecursionError, msgspec.MsgspecError)
+_SQL = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second if SQLite's message quotes damaged bytes
 _FIRST, _LAST = -(2**63), 2**63 - 1  # row numbers
 
 
@@ -31,24 +33,27 @@ class Scan:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise UserError(f"there is no store {path}")
+            raise UserError(f"there is no store {path}", hint="check the path")
         self.path, self.damage = path, list[str]()
         self.counts: dict[str, int] = defaultdict(int)  # rows that were read
         self.undigested = 0  # of those, the ones without a digest
         with errors(path, writing=False):
             self.db = connect(path, write=False)
             (self.version,) = self.db.execute("PRAGMA user_version").fetchone()
+            self.db.execute("BEGIN")  # all that follows sees the same state, though a run may be writing
         # Bytes that are no UTF-8 can't be encoded again, which shows that the text is damaged.
         self.db.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         self.studies = [row for row, _ in self._whole("study", _check_study)]
         self.cells = {number: row for row, number in self._whole("cell", _check_cell)}
+        self._cells_of_index()
         self.problems = {number for _, number in self._whole("problem", _check_problem)}
+        self.seen: dict[int, int] = {}  # the cell of each attempt whose row is whole
         self.turns, self._tokens = self._read_turns()
         self.highest = max(self.turns, default=0)  # number of an attempt
         self.attempts = {
             number for row, number in self._whole("attempt", _check_attempt) if self._complete(number, row)
         }
-        for number in self.turns.keys() - self._seen:
+        for number in self.turns.keys() - self.seen.keys():
             self.damage.append(f"turns of attempt {number}: the attempt is missing")
 
     def __enter__(self) -> Self:
@@ -57,18 +62,30 @@ class Scan:
     def __exit__(self, *error: object) -> None:
         self.db.close()
 
+    def _cells_of_index(self) -> None:
+        """The keys of lost cells: without them, one damaged page would cost every attempt. What they were is lost."""
+        if self.version and self.damage:
+            with suppress(*_SQL):
+                index = "SELECT rowid, key FROM main.cell INDEXED BY sqlite_autoindex_cell_1"
+                for number, key in self.db.execute(index):
+                    self.cells.setdefault(number, (key, "{}", None, None))
+
     def row(self, table: str, number: int) -> tuple[Any, ...]:
-        """A whole row, without its id and its digest."""
-        names = getattr(schema, table.upper())
+        """A row without its id and its digest. ValueError: in a damaged table, the row can't be found by its number."""
+        names = f"{getattr(schema, table.upper())}, digest"
         sql = f"SELECT {names} FROM (SELECT rowid AS row, {schema.columns(table, self.version)} FROM main.{table})"
-        row: tuple[Any, ...] = self.db.execute(f"{sql} WHERE row = ?", (number,)).fetchone()
-        return row
+        found = self.db.execute(f"{sql} WHERE row = ?", (number,)).fetchone()
+        if found is None:
+            raise ValueError(f"{table} {number} is missing")
+        *row, check = found
+        schema.verify(f"{table} {number}", row, check)
+        return tuple(row)
 
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file: pages, and indexes that don't match their tables."""
         try:
             found = [str(line) for (line,) in self.db.execute("PRAGMA integrity_check(20)")]
-        except sqlite3.DatabaseError as error:
+        except _SQL as error:
             found = [str(error)]
         return [line.removeprefix("*** in database main ***\n") for line in found if line != "ok"]
 
@@ -86,20 +103,19 @@ class Scan:
                 first = first[:missing]
             turns[attempt] = [number for number, _ in first]
             tokens[attempt] = sum(n for _, n in first)
-        self._seen = set[int]()
         return turns, tokens
 
     def _complete(self, number: int, row: tuple[Any, ...]) -> bool:
         """Whether everything that an attempt refers to is there. Failed and open ones may lack their last turns."""
-        self._seen.add(number)
-        self.highest = max(self.highest, number)
         cell, problem, _, status = row[:4]
+        self.seen[number] = cell
+        self.highest = max(self.highest, number)
         self.counts[status] += 1
         found = [f"cell {cell}"] if cell not in self.cells else []
         found += [f"problem {problem}"] if problem not in self.problems else []
         if status not in ("failed", "open") and self._tokens.get(number) != sum(row[7:10]):
             found.append("some of its turns")
-        self.damage += [f"attempt {number}: {what} is missing" for what in found]
+        self.damage += [f"attempt {number} lacks {what}" for what in found]
         return not found
 
     def _whole(self, table: str, check: Callable[[tuple[Any, ...]], None]) -> Iterator[tuple[tuple[Any, ...], int]]:
@@ -110,9 +126,13 @@ class Scan:
             row = tuple(columns[1:]) if table in ("cell", "problem", "attempt") else tuple(columns)
             self.counts[table] += 1
             try:
+                if row[-1] is None:  # no digest
+                    for text in row:
+                        if isinstance(text, str):
+                            text.encode()
                 check(row)
             except _UNREADABLE as error:
-                self.damage.append(f"{table} {number}: {error}")
+                self.damage.append(str(error) if str(error).startswith(table) else f"{table} {number}: {error}")
                 continue
             self.undigested += table != "study" and row[-1] is None
             yield row, number
@@ -122,6 +142,7 @@ class Scan:
         sql = f"SELECT rowid, {names} FROM main.{table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid"
         start: int | None = _FIRST
         while start is not None:
+            why = ""
             try:
                 for row in self.db.execute(sql, (start,)):
                     if not start <= row[0] < _LAST:  # a damaged page can lead back to an earlier one
@@ -129,36 +150,46 @@ class Scan:
                     start = row[0] + 1
                     yield row
                 return
-            except sqlite3.DatabaseError as error:
-                until = self._skip(f"{sql} LIMIT 1", start)
+            except _SQL as error:
+                why = str(error)
+            # Python's cursor reads one row ahead, so the row before a damaged one isn't returned above.
+            readable, row = self._first(sql, start)
+            if readable and row is None:
+                return
+            if readable:
+                start = row[0] + 1
+                yield row
+            else:
+                until = self._skip(sql, start)
                 last = "the last" if until is None else str(until - 1)
-                self.damage.append(f"{table}: rows {max(start, 0)} to {last} can't be read ({error})")
+                self.damage.append(f"{table}: rows {max(start, 0)} to {last} can't be read ({why})")
                 start = until
+
+    def _first(self, sql: str, start: int) -> tuple[bool, Any]:
+        """Whether the first row from a number on can be read, and the row; None if there is no more row."""
+        try:
+            row = self.db.execute(f"{sql} LIMIT 1", (start,)).fetchone()
+        except _SQL:
+            return False, None
+        return row is None or start <= row[0] < _LAST, row
 
     def _skip(self, sql: str, start: int) -> int | None:
         """The first number from which rows can be read again; None if there is none. A page holds a range of them."""
-
-        def readable(number: int) -> bool:
-            try:
-                row = self.db.execute(sql, (number,)).fetchone()
-            except sqlite3.DatabaseError:
-                return False
-            return row is None or row[0] >= number
-
         step = 1
-        while not readable(min(start + step, _LAST)):
+        while not self._first(sql, min(start + step, _LAST))[0]:
             if start + step >= _LAST:
                 return None
             step *= 2
         bad, good = start + step // 2, min(start + step, _LAST)
         while good - bad > 1:
             middle = (bad + good) // 2
-            bad, good = (bad, middle) if readable(middle) else (middle, good)
-        return good if self.db.execute(sql, (good,)).fetchone() else None
+            bad, good = (bad, middle) if self._first(sql, middle)[0] else (middle, good)
+        return good if self._first(sql, good)[1] else None
 
 
 def _check_study(row: tuple[Any, ...]) -> None:
-    name, resolved, _, tokens, cost, lost = row
+    name, resolved, started, tokens, cost, lost = row
+    f"{name}{resolved}{started}".encode()
     json.loads(resolved)
     if not (isinstance(name, str) and all(isinstance(n, int | float | None) for n in (tokens, cost, lost))):
         raise ValueError("it can't be read")
@@ -186,7 +217,6 @@ def _check_attempt(row: tuple[Any, ...]) -> None:
     schema.verify_attempt("it", columns, check)
     if check is None:
         json.loads(row[6] or "{}")
-        row[5].encode()
 
 
 def _check_turn(row: tuple[Any, ...]) -> None:
@@ -195,4 +225,3 @@ def _check_turn(row: tuple[Any, ...]) -> None:
     if check is None:
         zlib.decompress(row[2] or zlib.compress(b"")).decode()
         json.loads(row[11] or "{}")
-        row[3].encode()

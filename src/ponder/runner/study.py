@@ -64,7 +64,7 @@ class Study:
         where = path.name if path.parent == BUILT_IN else str(path)
         try:
             content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
             hint = "docs/reference/studies.md has examples"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
         for setting in settings:
@@ -171,8 +171,8 @@ class Study:
 
     def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
         asked = search.sizes if search else table.get("size", task.sizes())
-        listed = asked if isinstance(asked, list | tuple) else [asked]
-        sizes = list(dict.fromkeys(convert(size, int, f"{where}.size", self.folder) for size in listed))
+        asked = asked if isinstance(asked, list | tuple) else [asked]
+        sizes = list(dict.fromkeys(convert(size, int, f"{where}.size", self.folder) for size in asked))
         if not sizes:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
