@@ -24,6 +24,7 @@ VERBS = [
     "report",
     "export",
     "prepare",
+    "store",
     "make",
     "score",
     "select",
