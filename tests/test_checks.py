@@ -121,6 +121,7 @@ def test_a_figure_that_is_no_plain_subclass_is_built(write) -> None:
         (('"oracle"', '"oracle"\nconcurrency = 0'), "model `oracle`: concurrency must be at least 1, not 0"),
         (('"oracle"', '"oracle"\nmethod = [{ name = "merge", other = { name = "oracle" } }]'), "has no local weights that could be changed"),
         (('"oracle"', f'"oracle"\n{COMPRESS}'), "a KV cache can be pruned only in local weights"),
+        (('"oracle"', '"transformers"\nid = "./none"'), "model `none (transformers)`: there are no weights at ./none"),
         (("[[task]]", 'max_cost = nan\n[[task]]'), "max_cost must be greater than 0, not nan"),
         (("[[task]]", '[[train]]\nname = "chain_sun"\n[[task]]'), "train[0].name: task `chain_sun` is unknown"),
         (("[[model]]", "[model]"), "s.toml: model: a study may have several model tables, so each is written [[model]]\nhint: write [[model]] instead of [model]"),

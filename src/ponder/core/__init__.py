@@ -8,10 +8,8 @@ Nothing in this folder imports from the rest of the package.
 from ponder.core.contracts import (
     Codec,
     Fidelity,
-    Figure,
     Method,
     Model,
-    ModelLabel,
     Plugin,
     Task,
     TrainingProblems,
@@ -20,6 +18,7 @@ from ponder.core.contracts import (
     renamed,
 )
 from ponder.core.errors import ModelFailure, UserError, error_at
+from ponder.core.figure import Figure, ModelLabel
 from ponder.core.jsonl import lines
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (

@@ -1,4 +1,4 @@
-"""The interfaces of the plugins: task, model, method and figure. Those that score are in `scoring.py`.
+"""The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in `scoring.py`.
 
 A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
 its documentation. What a plugin can't do it leaves to the default here, which raises a `UserError` that says so, so
@@ -24,24 +24,19 @@ from ponder.core.nouns import (
     Bill,
     Completion,
     Grade,
-    Outcome,
     Prices,
     Problem,
     Progress,
     Request,
     Source,
     Spend,
-    Tables,
     TurnLimit,
 )
 
 if TYPE_CHECKING:
-    import altair
-
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
-ModelLabel: TypeAlias = str  # a figure's setting that names a model of the study; "": none
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:
@@ -391,23 +386,3 @@ class Method(Plugin, ABC):
     def training_seed(self) -> int | None:
         """The seed of its training; None if it doesn't train. Variants that differ only in it are one variant."""
         return None
-
-
-class Figure(Plugin, ABC):
-    """Turns outcomes into tables of estimates, and draws from those tables alone."""
-
-    # Settings of methods and details of attempts that it can't do without, each with a hint; a name that is one of the
-    # figure's keys stands for that key's value. Read without importing the figure, before a run starts.
-    needs: ClassVar[Mapping[str, str]] = {}
-
-    @abstractmethod
-    def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        """Every number that the figure, its table and the report show."""
-
-    @abstractmethod
-    def draw(self, tables: Tables) -> altair.TopLevelMixin:
-        """The chart."""
-
-    def findings(self, tables: Tables) -> list[str]:  # noqa: ARG002 for subclasses
-        """What the figure shows, in sentences."""
-        return []

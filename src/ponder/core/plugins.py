@@ -20,8 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ponder.core.contracts import Codec, Figure, Method, Model, Plugin, Task
+from ponder.core.contracts import Codec, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
+from ponder.core.figure import Figure
 from ponder.core.scoring import LengthReward, Policy, Reward
 from ponder.core.text import plural
 
