@@ -124,13 +124,17 @@ def test_two_runs_on_one_store(serve, write, ponder) -> None:
     assert ponder("run", "s.toml").exit_code == 0
 
 
-def test_an_endpoint_that_is_down_stops_the_run(write, ponder) -> None:
-    write(
-        "s.toml",
-        STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model="").replace(
-            "retries = 12", "retries = 0"
-        ),
-    )
+def test_an_endpoint_that_is_down_is_an_error_at_once(write, ponder) -> None:
+    write("s.toml", STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model=""))
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "http://127.0.0.1:9/v1" in result.stderr
+    assert outcomes("s.toml") == []
+
+
+def test_an_endpoint_that_goes_down_stops_the_run(write, ponder) -> None:
+    dead = STUDY.format(problems=100, extra="", url="http://127.0.0.1:9/v1", model="probe = false")
+    write("s.toml", dead.replace("retries = 12", "retries = 0"))
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "attempts failed: no connection" in result.stderr
