@@ -31,6 +31,7 @@ TASK = ChainSum(digits=3)
 SIZE = 8
 STUDY = """
 problems = {attempts}
+{cap}
 [[task]]
 name = "chain_sum"
 size = {size}
@@ -39,6 +40,7 @@ digits = {digits}
 name = "endpoint"
 id = "served"
 url = "{url}"
+budget = 2000
 concurrency = {concurrency}
 """
 
@@ -75,10 +77,13 @@ def serving(seconds: float) -> Iterator[str]:
         process.wait()
 
 
-def ponder(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
-    settings = {"attempts": attempts, "size": SIZE, "digits": TASK.digits, "url": url, "concurrency": concurrency}
-    (folder / "study.toml").write_text(STUDY.format(**settings))
-    return [PONDER, "run", "study.toml"]
+def ponder(cap: str = "") -> Callable[[Path, str, int, int], list[str]]:
+    def command(folder: Path, url: str, concurrency: int, attempts: int) -> list[str]:
+        task = {"attempts": attempts, "size": SIZE, "digits": TASK.digits}
+        (folder / "study.toml").write_text(STUDY.format(**task, url=url, concurrency=concurrency, cap=cap))
+        return [PONDER, "run", "study.toml"]
+
+    return command
 
 
 def peer(script: str, python: Path) -> Callable[[Path, str, int, int], list[str]]:
@@ -99,7 +104,8 @@ def clients(quick: bool) -> list[Client]:
     repeats = 1 if quick else 3
     listed = [
         Client("bare aiohttp loop", peer("floor.py", Path(sys.executable)), most, repeats),
-        Client("Ponder", ponder, most, repeats),
+        Client("Ponder", ponder(), most, repeats),
+        Client("Ponder, with a cap", ponder("max_tokens = 1_000_000_000"), most, repeats),
     ]
     if PEERS_PYTHON.exists():
         listed += [
@@ -181,6 +187,9 @@ def compare(compared: list[Client], server: str) -> list[str]:
         print(f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}")
         verdicts += [
             verdict(f"CPU per attempt, {concurrency} in flight", ours.marginal, 1.0, " ms"),
+            verdict(
+                f"the same with a cap, {concurrency} in flight", measured["Ponder, with a cap"].marginal, 1.0, " ms"
+            ),
             verdict(f"CPU before the first request, {concurrency} in flight", ours.first_request_cpu, 0.5, " s"),
         ]
     return verdicts
@@ -204,7 +213,7 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
     print(f"\nMemory and disk of Ponder\n\n{table(rows, heads)}")
     peaks = [run.cost.peak_mb for run in runs]
     return [
-        verdict("peak memory", max(peaks), 100, " MB"),
+        verdict("peak memory", max(peaks), 60, " MB"),
         verdict(f"memory of {lengths[-1]:,} attempts above that of {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),
         verdict("bytes stored per byte of replies", max(ratios), 1),
     ]

@@ -252,8 +252,9 @@ class Server:
         return await self.state(request)
 
     async def calm(self, request: web.Request) -> web.Response:
-        """No faults from now on; what a request takes stays as it is."""
-        self.faults = {name: self.faults[name] for name in ("lengths", "seconds_per_token") if name in self.faults}
+        """No faults from now on; the replies stay as they are."""
+        kept = ("lengths", "seconds_per_token", "thinking")
+        self.faults = {name: self.faults[name] for name in kept if name in self.faults}
         return await self.state(request)
 
     async def release(self, request: web.Request) -> web.Response:
