@@ -16,7 +16,7 @@ import pytest
 from ponder.core import Bill, Retry
 from ponder.runner import progress
 from ponder.runner.ledger import Money
-from ponder.runner.plan import Range, counts, plan
+from ponder.runner.plan import Range, counts, plan, probe
 from ponder.runner.run import run
 from ponder.runner.stop import Stop
 from ponder.runner.store import Store
@@ -139,7 +139,7 @@ def test_failed_attempts_are_still_to_run(tmp_path) -> None:
         store._db.execute("UPDATE attempt SET status = 'failed', digest = NULL WHERE id <= 5")
     (forecast,) = plan(study, tmp_path / "s.db").forecasts
     assert (forecast.stored, forecast.to_run) == (7, 5)
-    assert counts(study, tmp_path / "s.db") == (12, 7)
+    assert counts(study.cells, tmp_path / "s.db") == (12, 7)
 
 
 def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:
@@ -190,6 +190,15 @@ def test_the_table(write, ponder) -> None:
     low, expected, at_most = probed["total"]["tokens"].values()
     assert 0 < low < expected < at_most
     assert json.loads(ponder("run", "s.toml", "--json").stdout)["stored_before"] == 4  # what was probed is kept
+
+
+def test_a_probe_trains_on_what_the_study_trains_on() -> None:
+    """With fewer problems of its own, a smaller study would train on some that the whole study asks."""
+    model = {"name": "pocket", "method": {"name": "shortest", "problems": 4}}
+    study = Study(task=[{"name": "execution", "size": 2, "dictionary": 6}], model=[model], problems=7, samples=3)
+    (probed,) = probe(study, 2)
+    assert (probed.problems, probed.samples, probed.key) == (2, 1, study.cells[0].key)
+    assert [train.asked for train in probed.methods[0].train_on] == [7]  # type: ignore[attr-defined]
 
 
 def test_one_currency(write, ponder) -> None:

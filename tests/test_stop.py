@@ -8,6 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import threading
+import urllib.error
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -114,10 +116,17 @@ def test_a_conversation_stops_between_two_turns(serve, write, running, ponder) -
 
 def test_an_error_in_one_model_keeps_the_answers_of_another(serve, write, ponder) -> None:
     """They run at the same time; one that refuses the key ends the run, after what the other has in progress."""
-    held, refusing = serve(hold_after=0), serve(always=401, models=404)
+    held, refusing = serve(hold_after=0), serve(always=401, together=9)  # which waits for a ninth request
     first, second = STUDY.format(url=held.url), STUDY.format(url=refusing.url)
     write("s.toml", first + second[second.index("[[model]]") :].replace('"served"', '"other"'))
-    threading.Thread(target=lambda: (held.wait(held=8), refusing.wait(requests=1), held.release())).start()
+
+    def refuse_then_answer() -> None:
+        held.wait(held=8)
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{refusing.url}/chat/completions", data=b"{}")
+        held.release()
+
+    threading.Thread(target=refuse_then_answer).start()
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
     assert "refuses the key" in result.stderr

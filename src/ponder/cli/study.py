@@ -11,6 +11,9 @@ import click
 from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ponder.runner.cells import Cell
     from ponder.runner.study import Study
     from ponder.runner.tally import Tally
 
@@ -37,13 +40,13 @@ def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool, prob
     loaded = Study.load(study, settings)
     loaded.check()
     if probe:
-        _run(probing(loaded, probe), store)
+        _run(loaded, store, cells=probing(loaded, probe))
     result = planned(loaded, store)
     again = command("plan", study, settings, store)
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
 
 
-def _run(study: Study, store: Path, grace: float | None = None) -> Tally:
+def _run(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
@@ -58,10 +61,10 @@ def _run(study: Study, store: Path, grace: float | None = None) -> Tally:
     async def stoppable() -> Stop:
         stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
         with stop.on_signals():
-            await run(study, opened, tally, stop)
+            await run(study, opened, tally, stop, cells)
         return stop
 
-    asked, stored = counts(study, store)
+    asked, stored = counts(cells or study.cells, store)
     tally = Tally(planned=asked - stored, stored_before=stored)
     with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
         stop = asyncio.run(stoppable())

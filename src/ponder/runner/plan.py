@@ -62,9 +62,9 @@ class Plan:
     spent: Money  # by earlier runs of the study, if the caps count them
 
 
-def counts(study: Study, path: Path) -> tuple[int, int]:
-    """How many attempts the study asks for, and how many of them a store holds."""
-    cells = [cell for cell in study.cells if not cell.search]
+def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
+    """How many attempts the cells ask for, and how many of them a store holds. A search decides that itself."""
+    cells = [cell for cell in cells if not cell.search]
     asked = sum(cell.samples * _problems(cell) for cell in cells)
     if not _holds_something(path):
         return asked, 0
@@ -230,10 +230,14 @@ def _problems(cell: Cell) -> int:
     return cell.problems if cell.task.fixed() is None and cell.problems else sum(1 for _ in cell.asked())
 
 
-def probe(study: Study, attempts: int) -> Study:
-    """The study with only this many attempts per cell, and without searches: what `ponder plan --probe` asks."""
-    tasks = [table for table in study.task if "search" not in table]
-    if not tasks:
+def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
+    """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
+
+    Cells, not a smaller study: its methods would train on other problems.
+    """
+    cells = [cell for cell in study.cells if not cell.search]
+    if not cells:
         raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
-    problems = min(attempts, study.problems or attempts)
-    return dataclasses.replace(study, task=tasks, problems=problems, samples=1)
+    return tuple(
+        dataclasses.replace(cell, problems=min(attempts, cell.problems or attempts), samples=1) for cell in cells
+    )

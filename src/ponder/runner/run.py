@@ -88,19 +88,21 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
                 yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
 
 
-async def run(study: Study, store: Store, tally: Tally, stop: Stop | None = None) -> None:
-    """Ask whatever the study asks for and the store doesn't hold, within the study's caps."""
-    stop = stop or Stop()
-    ledger.check(study.cells, study.max_tokens, study.max_cost)
+async def run(
+    study: Study, store: Store, tally: Tally, stop: Stop | None = None, cells: Sequence[Cell] | None = None
+) -> None:
+    """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only these cells."""
+    stop, cells = stop or Stop(), study.cells if cells is None else cells
+    ledger.check(cells, study.max_tokens, study.max_cost)
     before = store.spent_by_runs(study.name) if study.cap_per == "study" else (0, 0.0)
     tally.stop = stop
     tally.ledger, tally.currency = (
         Ledger(study.max_tokens, study.max_cost, Money(*before)),
-        ledger.currency(study.cells),
+        ledger.currency(cells),
     )
     run_id = store.record_study(study)
     async with Writer(store, run_id, tally.ledger.recorded) as writer:
-        work = asyncio.create_task(_all_lanes(study.cells, Run(store, writer, tally, stop)))
+        work = asyncio.create_task(_all_lanes(cells, Run(store, writer, tally, stop)))
         timer = asyncio.create_task(stop.out_of_time())
         try:
             await asyncio.wait({work, timer}, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +137,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
         model: Model | None = None
         for asked in _rounds(cells, run):
             jobs = (job for cell in asked for job in pending(cell, run.store))
-            if (first := next(jobs, None)) is None:
+            if (first := await asyncio.to_thread(next, jobs, None)) is None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
                 model = await stack.enter_async_context(await _made(asked[0], run))
@@ -303,6 +305,9 @@ async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Cla
     """One turn, once the caps have room for all that it may take; None if they never will."""
     limit = cell.turn_limit(request.prompt_limit, None)
     if not await run.ledger.reserve(claim, limit):
+        return None
+    if run.stop.asked:  # while it waited
+        run.ledger.settle(claim, None)
         return None
 
     def on_retry(asked: Request, retry: Retry) -> None:
