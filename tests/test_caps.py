@@ -276,6 +276,49 @@ def test_a_new_attempt_waits_for_the_bill_of_another() -> None:
     on_a_loop(body)
 
 
+def test_a_small_call_does_not_overtake_a_large_one() -> None:
+    """Else a model with large budgets would wait until those with small ones have spent the cap."""
+
+    async def body() -> None:
+        ledger = Ledger(max_tokens=150)
+        first, large, small = (ledger.open(None) for _ in range(3))
+        assert await ledger.reserve(first, Spend(0, 100, 1))
+        waiting = [
+            asyncio.ensure_future(ledger.reserve(claim, Spend(0, n, 1))) for claim, n in ((large, 100), (small, 10))
+        ]
+        await asyncio.sleep(0)
+        assert [w.done() for w in waiting] == [False, False]
+        ledger.settle(first, Bill(0, 0, 20))
+        assert [await w for w in waiting] == [True, True]
+
+    on_a_loop(body)
+
+
+LOSING = """
+from dataclasses import dataclass
+from ponder.core import Method, Wrapped
+@dataclass(frozen=True)
+class Losing(Method):
+    def turn_limit(self, inner):
+        return lambda prompt, budget: inner(prompt, budget).times(2)
+    def apply(self, model):
+        return Lost(model)
+class Lost(Wrapped):
+    async def complete(self, request):
+        await self.inner.complete(request)
+        raise ZeroDivisionError("after the first of two calls")
+"""
+
+
+def test_a_method_that_fails_between_its_calls_counts_at_most(serve, write, ponder) -> None:
+    served = serve(**LONG_TAILED)
+    write("losing.py", LOSING)
+    write("s.toml", study_for(served, 30_000, concurrency=4, model='method = { name = "./losing.py" }'))
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert (tally["right"], tally["capped"]) == (0, True)
+    assert served.state()["billed_tokens"] < tally["tokens"] <= 30_000
+
+
 def test_a_cancelled_wait_is_given_to_the_next() -> None:
     async def body() -> None:
         ledger = Ledger(max_tokens=100)

@@ -8,6 +8,7 @@ import json
 import random
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -236,6 +237,70 @@ def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, stat
     with Store(Path("ponder.db")) as store:
         (done,) = store.attempts(Study.load("s.toml").cells[0])
     assert done.attempt.completions[0].thinking == thinking
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "why"),
+    [
+        ('{"content": null}', "content_filter", "content filter"),
+        ('{"content": ""}', "stop", "empty reply"),
+        ('{"content": null, "refusal": "I can\'t"}', "stop", "refusal"),
+    ],
+)
+def test_an_empty_reply_says_why(serve, write, ponder, folder, message, reason, why) -> None:
+    raw = f'{{"choices": [{{"message": {message}, "finish_reason": "{reason}"}}]}}'
+    (folder / "raw.json").write_text(raw)
+    served = serve(raw_file=str(folder / "raw.json"))
+    write("s.toml", study_for(served, problems=3))
+    result = ponder("run", "s.toml", "--json")
+    assert result.exit_code == 0
+    assert f"unparsed 6: {why}" in result.stderr
+    assert {(o.status, o.why) for o in outcomes("s.toml")} == {("unparsed", why)}
+    assert served.state()["requests"] == 6  # asked once each
+    assert json.loads(ponder("regrade", "s.toml", "--json").stdout) == {"changed": 0}
+
+
+GRADING = """
+import threading
+from ponder.tasks.chain_sum import ChainSum
+THREADS = set()
+class Watched(ChainSum):
+    slow_grading = {slow}
+    def grade(self, problem, answer):
+        THREADS.add(threading.current_thread() is threading.main_thread())
+        return super().grade(problem, answer)
+"""
+
+
+@pytest.mark.parametrize(("slow", "answer"), [(True, "1"), (False, "x" * 20_000), (False, "1")])
+def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, answer) -> None:
+    monkeypatch.delitem(sys.modules, "watched_sums", raising=False)
+    (folder / "watched_sums.py").write_text(GRADING.format(slow=slow))
+    model = "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\n@dataclass\n"
+    model += "class Says(Model):\n    answer: str\n    async def complete(self, request):\n"
+    (folder / "says_it.py").write_text(model + "        return Completion('', self.answer, 'end', Bill())\n")
+    models = [{"name": "./says_it.py", "answer": answer}]
+    study = Study(task=[{"name": "./watched_sums.py", "size": 2}], model=models, problems=3, folder=folder)
+    with Store(Path("g.db"), lock=True) as store:
+        asyncio.run(run(study, store, Tally()))
+    on_the_loop = slow is False and answer == "1"
+    assert {on_the_loop} == sys.modules["watched_sums"].THREADS
+
+
+def test_only_failures_in_a_row_stop_a_run(folder) -> None:
+    """Half of the attempts fail, one after another with the other half: busy, not down."""
+    source = '"""Fails every other time."""\nfrom dataclasses import dataclass\nfrom itertools import count\n'
+    source += "from ponder.core import Bill, Completion, Model, ModelFailure\nN = count()\n@dataclass\n"
+    source += "class Busy(Model):\n    async def complete(self, request):\n"
+    source += "        if next(N) % 2:\n            raise ModelFailure('busy')\n"
+    (folder / "busy_model.py").write_text(source + "        return Completion('', '1', 'end', Bill())\n")
+    study = Study(
+        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./busy_model.py"}], problems=80, folder=folder
+    )
+    tally = Tally()
+    with Store(Path("b.db"), lock=True) as store:
+        asyncio.run(run(study, store, tally))
+    assert (tally.failed, tally.wrong) == (40, 40)
 
 
 def test_a_crash_in_a_model_is_no_answer(folder) -> None:

@@ -212,6 +212,28 @@ def test_an_answer_is_committed_before_the_run_ends(folder, cell) -> None:
         asyncio.run(write(store))
 
 
+def test_the_disk_is_told_to_keep_what_was_answered(folder, cell) -> None:
+    async def write(store: Store) -> list[int]:
+        kept = []
+        sync = store.sync
+
+        def counting() -> None:
+            kept.append(store.spent([cell])[0])
+            sync()
+
+        store.sync = counting  # type: ignore[method-assign]
+        async with Writer(store, 1, nothing_spent) as writer:
+            await writer.put(attempts(cell, 1)[0])
+            while not any(kept):
+                await asyncio.sleep(0.01)
+            while_running = list(kept)
+            await writer.put(attempts(cell, 2)[1])
+        return [while_running[-1], kept[-1]]
+
+    with Store(folder / "w.db", lock=True) as store:
+        assert asyncio.run(write(store)) == [1, 2]
+
+
 def test_a_model_faster_than_the_disk_has_to_wait(folder, cell) -> None:
     largest = 0
 

@@ -145,6 +145,10 @@ class Retry(NamedTuple):
     wait: float = 0.0  # seconds until the next try; 0 if there is none
 
 
+def _sent(request: Request) -> None:
+    pass
+
+
 def _ignore(request: Request, retry: Retry) -> None:
     pass
 
@@ -160,8 +164,10 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
-    # A model calls this after every try that gave no answer, the last one included, before it waits to repeat it.
-    # Raises `ModelFailure` if the study's cap leaves no room for another.
+    # A model that asks a server calls `on_send` right before each try is sent, and `on_retry` after every try that gave
+    # no answer, the last one included, before it waits to repeat it. So that a run knows what may have been billed, and
+    # can say no: both may raise.
+    on_send: Callable[[Request], None] = field(default=_sent, compare=False, repr=False)
     on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
 
     @property

@@ -270,8 +270,6 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
         if turn < len(job.begun):
             replies.append(job.begun[turn])
         else:
-            if turn and run.stop.asked:
-                return None
             messages = (*problem.opening(), *cell.memory.visible(past), asked)
             seed = cell.attempt_seed(problem, job.sample, turn)
             try:
@@ -302,7 +300,7 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
 
 
 async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Claim) -> Completion | None:
-    """One turn, once the caps have room for all that it may take; None if they never will."""
+    """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
     limit = cell.turn_limit(request.prompt_limit, None)
     if not await run.ledger.reserve(claim, limit):
         return None
