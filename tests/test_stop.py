@@ -214,18 +214,17 @@ def test_an_answer_is_committed_before_the_run_ends(folder, cell) -> None:
 
 def test_the_disk_is_told_to_keep_what_was_answered(folder, cell) -> None:
     async def write(store: Store) -> list[int]:
-        kept = []
-        sync = store.sync
+        kept, sync, synced = [], store.sync, threading.Event()
 
         def counting() -> None:
             kept.append(store.spent([cell])[0])
             sync()
+            synced.set()
 
         store.sync = counting  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
             await writer.put(attempts(cell, 1)[0])
-            while not any(kept):
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(synced.wait)
             while_running = list(kept)
             await writer.put(attempts(cell, 2)[1])
         return [while_running[-1], kept[-1]]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
+MOST = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
     "size",
@@ -97,10 +98,16 @@ class Study:
                 if not figure.endswith(".py") and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
-        for key in ("samples", "problems", "max_tokens", "max_cost"):
-            if (number := getattr(study, key)) is not None and not number > 0:
-                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{where}: {key}")
+        study._check_numbers()
         return study
+
+    def _check_numbers(self) -> None:
+        for key in ("samples", "problems", "max_tokens", "max_cost"):
+            number = getattr(self, key)
+            if number is not None and not number > 0:
+                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
+            if key in ("samples", "problems") and (number or 0) > MOST:
+                raise UserError(f"{key} must be at most {MOST:,}, not {number:,}", where=f"{self.where}: {key}")
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
@@ -116,10 +123,9 @@ class Study:
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, model by model."""
         tasks = list(self._tasks(self.task, "task"))
-        cells = []
+        cells: dict[tuple[str, bytes], Cell] = {}
         labels = set[str]()
-        for model, methods, names in self._models():
-            base, label, variant = names
+        for model, methods, (base, label, variant) in self._models():
             if label in labels:
                 what, hint = f"two models are both called `{label}`", "give each [[model]] a `label`"
                 raise UserError(what, where=f"{self.where}: model", hint=hint)
@@ -127,11 +133,11 @@ class Study:
             for task, size, memory, task_label, search in tasks:
                 with error_at(f"{self.where}: model `{label}`"):
                     model.check(task, size)
-                problems = search.most if search else self._problems(task)
-                counts = (problems, self.samples, self.seed)
-                cell = Cell(task, task_label, size, model, methods, base, label, variant, *counts, memory, search)
-                cells.append(cell)
-        return tuple(cells)
+                counts = (search.most, 1) if search else (self._problems(task), self.samples)
+                names = (base, label, variant)
+                cell = Cell(task, task_label, size, model, methods, *names, *counts, self.seed, memory, search)
+                cells.setdefault((label, cell.key), cell)  # two tables that overlap ask once
+        return tuple(cells.values())
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
