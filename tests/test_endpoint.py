@@ -134,6 +134,69 @@ def test_the_caller_can_end_the_tries(serve, slept) -> None:
     assert served.state()["requests"] == 1
 
 
+def test_every_try_is_announced_right_before_it_is_sent(serve, slept) -> None:
+    served = serve(busy_first=2, retry_after="17")
+    seen: list[object] = []
+
+    def on_send(asked: Request) -> None:
+        seen.append(("sent before", served.state().get("requests", 0), "slept", len(slept)))
+
+    async def once() -> None:
+        async with Endpoint(id="m", url=served.url) as model:
+            asked = replace(request(), on_send=on_send, on_retry=lambda _, retry: seen.append(retry.kind))
+            await model.complete(asked)
+
+    asyncio.run(once())
+    tries = [("sent before", n, "slept", n) for n in range(3)]
+    assert seen == [tries[0], "rate limit", tries[1], "rate limit", tries[2]]
+
+
+class Stopping(Exception):
+    pass
+
+
+def test_a_try_that_may_not_be_sent_is_neither_sent_nor_reported(serve, slept) -> None:
+    served = serve(busy_first=9)
+    sent: list[Request] = []
+    seen: list[Retry] = []
+
+    def only_once(asked: Request) -> None:
+        if sent:
+            raise Stopping
+        sent.append(asked)
+
+    async def once() -> None:
+        async with Endpoint(id="m", url=served.url) as model:
+            with pytest.raises(Stopping):
+                await model.complete(replace(request(), on_send=only_once, on_retry=lambda _, r: seen.append(r)))
+
+    asyncio.run(once())
+    assert served.state()["requests"] == len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"concurrency": 1}, {"requests_per_minute": 0.1}, {"tokens_per_minute": 100}],
+    ids=lambda one: next(iter(one)),
+)
+def test_what_waits_for_its_turn_is_not_announced(serve, limits) -> None:
+    served = serve(hold_after=0)
+    sent: list[int] = []
+
+    async def three() -> list[int]:
+        async with Endpoint(id="m", url=served.url, **limits) as model:
+            asked = [replace(request(s), on_send=lambda r: sent.append(r.seed)) for s in range(3)]
+            tasks = [asyncio.create_task(model.complete(one)) for one in asked]
+            await asyncio.to_thread(served.wait, held=1)
+            so_far = list(sent)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return so_far
+
+    assert asyncio.run(three()) == [0]
+
+
 def test_what_waits_for_a_connection_has_not_started(serve) -> None:
     served = serve(hold_after=0)
 

@@ -32,7 +32,7 @@ def play(pace: Callable[[], Pace], calls: list[Call], concurrency: int, budget: 
     async def worker(limits: Pace, waiting: list[Call]) -> None:
         while waiting:
             call = waiting.pop()
-            charge = await limits.start(call.prompt, budget)
+            charge = await limits.start(call.prompt, budget, lambda: None)
             starts.append((asyncio.get_running_loop().time(), call.prompt + call.reply))
             await asyncio.sleep(call.seconds)
             limits.end(charge, Bill(call.prompt, call.reply, 0))
@@ -109,6 +109,22 @@ def test_requests_per_minute() -> None:
 def test_without_limits_nothing_waits() -> None:
     starts = play(lambda: Pace(None, None), [Call(0, 10**9, 0.0)] * 10, 2, budget=None)
     assert {at for at, _ in starts} == {0}
+
+
+@pytest.mark.parametrize("limits", [(60, None), (None, 10_000), (60, 10_000)])
+def test_what_is_not_sent_takes_nothing_of_the_limits(limits) -> None:
+    def no() -> None:
+        raise ModelFailure("the cap is reached")
+
+    async def ten() -> float:
+        pace = Pace(*limits)
+        for _ in range(10):
+            with pytest.raises(ModelFailure):
+                await pace.start(0, 10_000, no)
+        await pace.start(0, 10_000, lambda: None)
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(ten()) == 0
 
 
 @pytest.mark.parametrize(

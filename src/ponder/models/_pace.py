@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,22 +42,23 @@ class Pace:
         self._longest = 0  # completion tokens of the longest reply so far
         self._turn, self._settled = asyncio.Lock(), asyncio.Event()
 
-    async def start(self, prompt: int, budget: int | None) -> Charge | None:
-        """Wait until a request may start, and count it."""
+    async def start(self, prompt: int, budget: int | None, send: Callable[[], None]) -> Charge | None:
+        """Wait until a request may start, call `send`, and count the request, unless `send` raises."""
         if not (self._requests or self._limit):
+            send()
             return None
         async with self._turn:  # first come, first served
             if self._requests:
                 await asyncio.sleep(self._next - _now())
-                self._next = max(self._next, _now()) + MINUTE / self._requests
-            if not self._limit:
-                return None
             most = prompt + (budget or max(self._longest, LONG_REPLY))
-            while (wait := self._wait(most, self._limit)) > 0:
+            while self._limit and (wait := self._wait(most, self._limit)) > 0:
                 self._settled.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._settled.wait(), wait)
-            return self._count(prompt, most)
+            send()
+            if self._requests:
+                self._next = max(self._next, _now()) + MINUTE / self._requests
+            return self._count(prompt, most) if self._limit else None
 
     def end(self, charge: Charge | None, bill: Bill | None) -> None:
         """Count what the request has taken, in place of the most that it might have; None: the server refused it."""

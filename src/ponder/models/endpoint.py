@@ -14,7 +14,9 @@ import random
 import time
 from asyncio import Semaphore, sleep
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import aiohttp
@@ -158,7 +160,7 @@ class Endpoint(Model):
         payload = msgspec.json.encode(self._payload(request, budget))
         for tries in range(self.retries + 1):
             try:
-                return await self._try(payload, budget)
+                return await self._try(payload, budget, partial(request.on_send, request))
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
                 request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
@@ -192,9 +194,9 @@ class Endpoint(Model):
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
         return failure.wait or min(BACK_OFF, 0.5 * 2**tries) * (0.5 + random.random()), str(failure)
 
-    async def _try(self, payload: bytes, budget: int | None) -> Completion:
+    async def _try(self, payload: bytes, budget: int | None, on_send: Callable[[], None]) -> Completion:
         async with self._free:
-            charge = await self._pace.start(len(payload) // 3, budget)
+            charge = await self._pace.start(len(payload) // 3, budget, on_send)
             started = time.monotonic()
             try:
                 reply, first_token = await self._post(payload)
