@@ -311,6 +311,36 @@ def test_a_method_that_fails_between_its_calls_counts_at_most(serve, write, pond
     assert served.state()["billed_tokens"] < tally["tokens"] <= 30_000
 
 
+CRASHING = """
+from ponder.tasks.chain_sum import ChainSum
+class Crashing(ChainSum):
+    def parse(self, problem, answer):
+        raise ZeroDivisionError("after the answer came")
+"""
+
+
+def test_an_answer_that_a_method_loses_is_spent(serve, write, ponder) -> None:
+    served = serve(**LONG_TAILED)
+    write("crashing_sums.py", CRASHING)
+    study = study_for(served, 10_000, concurrency=4, model='method = { name = "vote", n = 1 }')
+    write("s.toml", study.replace('"chain_sum"', '"./crashing_sums.py"'))
+    tally = summary(ponder("run", "s.toml", "--json"))
+    assert served.state()["billed_tokens"] <= tally["tokens"] <= 10_000
+    assert tally["capped"]
+
+
+def test_calls_that_were_not_sent_cost_nothing(serve, write, running) -> None:
+    """One request per minute: the others wait in the client when the run is stopped."""
+    served = serve(hold_after=0)
+    write("s.toml", study_for(served, 100_000, concurrency=8, model="requests_per_minute = 1"))
+    with running("run", "s.toml", "--grace", "0") as process:
+        served.wait(held=1)
+        process.send_signal(signal.SIGINT)
+        _, talk = process.communicate()
+    assert "1 call without an answer may have been billed: up to 2." in talk  # 2,000 tokens and a prompt
+    assert served.state()["requests"] == 1
+
+
 def test_a_cancelled_wait_is_given_to_the_next() -> None:
     async def body() -> None:
         ledger = Ledger(max_tokens=100)

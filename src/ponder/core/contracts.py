@@ -203,6 +203,8 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
+    reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
+
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
 
     @abstractmethod

@@ -168,16 +168,15 @@ class _Sent:
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
         self._open = Spend()
-        self._told = False  # whether the model tells what it sends
 
     def on_send(self, request: Request) -> None:
-        if self._run.stop.asked and not self._told:
+        if self._run.stop.asked and not self._open.calls:
             raise Stopped
-        self._told, self._open = True, self._open.plus(self._limit(request))
+        self._open = self._open.plus(self._limit(request))
 
     def on_retry(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)
-        self._told, self._open = True, self._open.minus(limit) if self._told else self._open
+        self._open = self._open.minus(limit)
         self._run.tally.retried(retry)
         if retry.billed:
             self._run.ledger.lose(self._claim, limit)
@@ -189,7 +188,7 @@ class _Sent:
 
     def lose(self, limit: Spend | None) -> None:
         """The turn ended without a bill. What was sent may have been billed; on this machine nothing is."""
-        gone = self._open if self._told else limit or Spend(calls=1)
+        gone = self._open if self._model.reports_calls else limit or Spend(calls=1)
         if gone.calls and self._model.server():
             self._run.ledger.lose(self._claim, gone)
 
