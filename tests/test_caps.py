@@ -409,4 +409,4 @@ def test_prices() -> None:
     assert prices.cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == pytest.approx(0.4 * 2 + 0.6 * 0.5)
     assert prices.cost(Bill(1000, 0, 0, cached_tokens=5000)) == pytest.approx(0.0005)  # never less than all cached
     assert Prices(2.0, 8.0).cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == 2.0
-    assert prices.most(Spend(1_000_000, 1_000_000)) == 10.0
+    assert prices.cost_at_most(Spend(1_000_000, 1_000_000)) == 10.0

@@ -132,7 +132,7 @@ class Prices:
         prompt = (bill.prompt_tokens - cached) * self.input + cached * (self.cached_input or 0.0)
         return (prompt + completion * self.output) / 1e6
 
-    def most(self, spend: Spend) -> float:
+    def cost_at_most(self, spend: Spend) -> float:
         """The cost of these tokens if none of them is cached."""
         return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
 

@@ -44,9 +44,9 @@ def priced(bill: Bill, prices: Prices | None) -> Money:
     return Money(bill.tokens, prices.cost(bill) if prices else 0.0)
 
 
-def most(spend: Spend | None, prices: Prices | None) -> Money:
+def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
-    return Money(spend.tokens, prices.most(spend) if prices else 0.0) if spend else NOTHING
+    return Money(spend.tokens, prices.cost_at_most(spend) if prices else 0.0) if spend else NOTHING
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class Ledger:
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
         """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
-        wanted = most(call, claim.prices)
+        wanted = priced_at_most(call, claim.prices)
         if (not self._waiting or claim.begun) and self._fits(claim, wanted):
             self._grant(claim, wanted)
             return True
@@ -161,7 +161,7 @@ class Ledger:
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
         """Calls gave no answer and may have been billed."""
-        gone = most(call, claim.prices)
+        gone = priced_at_most(call, claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
         self.lost_calls += call.calls if call else 1
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
-MOST = 10_000_000  # problems, or samples of each
+MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
     "size",
@@ -106,8 +106,8 @@ class Study:
             number = getattr(self, key)
             if number is not None and not number > 0:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
-            if key in ("samples", "problems") and (number or 0) > MOST:
-                raise UserError(f"{key} must be at most {MOST:,}, not {number:,}", where=f"{self.where}: {key}")
+            if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
+                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
