@@ -63,7 +63,7 @@ def decode(content: bytes) -> Reply:
     """The reply in the body of a response."""
     reply = decode_json(content, _decoder)
     if not reply.choices:
-        raise Malformed(f"the endpoint's reply has no choices: {short(reply.error)}")
+        raise Malformed(f"the endpoint's reply has no choices: {reply.error or ''}")
     return reply
 
 
@@ -77,7 +77,7 @@ def decode_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         data = json.loads(content.decode("utf-8", "replace"), parse_int=float)
         reply: T = msgspec.convert(data, decoder.type)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"the endpoint's reply is malformed JSON: {short(error)}") from None
+        raise Malformed(f"the endpoint's reply is malformed JSON: {error}") from None
     return reply
 
 
@@ -91,7 +91,7 @@ def read(reply: Reply) -> Said:
     if not thinking:
         thinking, answer = split_thinking(answer)
     if choice.finish_reason == "error" or (reply.error and not (thinking or answer)):
-        raise Malformed(f"the endpoint reports an error in its reply: {short(reply.error)}")
+        raise Malformed(f"the endpoint reports an error in its reply: {reply.error or ''}")
     stop: Literal["end", "length"] = "length" if choice.finish_reason in ("length", "max_tokens") else "end"
     if choice.finish_reason == "content_filter":
         return Said(thinking, answer, stop, "content filter")
@@ -123,11 +123,6 @@ def _text(value: Any, depth: int = 4) -> str:
     if isinstance(value, dict) and depth:
         return next((text for name in _TEXT_FIELDS if (text := _text(value.get(name), depth - 1))), "")
     return ""
-
-
-def short(value: Any) -> str:
-    """The beginning of an error's text; longer than what is shown, so that a secret at its end isn't shown in part."""
-    return str(value or "")[:2000]
 
 
 def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None) -> Bill:

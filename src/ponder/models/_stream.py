@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ponder.models._reply import Choice, Malformed, Reply, ReplyMessage, decode_json, short
+from ponder.models._reply import Choice, Malformed, Reply, ReplyMessage, decode_json
 
 TEXTS = ReplyMessage.__struct_fields__
 
@@ -71,7 +71,7 @@ async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
         async for data in events(chunks):
             event = decode_json(data, _decoder)
             if event.error:
-                raise Malformed(f"the endpoint's stream reports an error: {short(event.error)}")
+                raise Malformed(f"the endpoint's stream reports an error: {event.error}")
             usage = event.usage or usage
             for piece in (event.choices or [])[:1]:
                 finish = piece.finish_reason or finish

@@ -24,7 +24,7 @@ import msgspec
 from yarl import URL
 
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
-from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_url
+from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
 from ponder.models._reply import Malformed, Reply, bill, decode, load_tokenizer, read
@@ -108,6 +108,7 @@ class Endpoint(Model):
             url = url.with_user(None)
         if REFERENCE.search(self.url.partition("?")[2]):
             secrets.hide(url.raw_query_string, "QUERY")  # percent-encoded as in the errors of aiohttp
+        check_sendable(headers)
         return url, headers, secrets.fill_json(self.body)
 
     async def __aenter__(self) -> Self:
@@ -141,7 +142,10 @@ class Endpoint(Model):
                 # A server that is busy may take longer than this, but not to accept a connection.
                 limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
                 async with self._session.get(self._models, timeout=limit, allow_redirects=False) as response:
-                    content = await response.content.read(2000)
+                    # Not 403: a key that may not list models may still use them.
+                    if response.status == 401 or 300 <= response.status < 400:
+                        self._refused(response, await response.read())
+                    return
             except (aiohttp.ClientError, OSError) as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     return
@@ -149,11 +153,6 @@ class Endpoint(Model):
                     hint = "is the server running, and is `url` right? probe = false starts the run without this check"
                     raise UserError(self._unreachable(error), hint=hint) from None
                 await sleep(0.5)
-                continue
-            # Not 403: a key that may not list models may still use them.
-            if response.status == 401 or 300 <= response.status < 400:
-                self._refused(response, content)
-            return
 
     async def complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
@@ -242,7 +241,7 @@ class Endpoint(Model):
 
     def _refused(self, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
         status = response.status
-        error = f"HTTP {status}: {self._shown(content[:2000].decode('utf-8', 'replace'))}"
+        error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
         if status in (401, 403):
             hint = 'key = "$NAME" names the variable that holds it'
             raise UserError(f"{self.url} refuses the key: {error}", hint=hint)
