@@ -27,7 +27,18 @@ from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry,
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
-from ponder.models._reply import Malformed, Reply, bill, decode, load_tokenizer, read
+from ponder.models._reply import (
+    Malformed,
+    Reply,
+    TooLong,
+    bill,
+    decode,
+    encodable,
+    load_tokenizer,
+    read,
+    rejected,
+    whole,
+)
 from ponder.models._stream import assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
@@ -144,8 +155,10 @@ class Endpoint(Model):
                 async with self._session.get(self._models, timeout=limit, allow_redirects=False) as response:
                     # Not 403: a key that may not list models may still use them.
                     if response.status == 401 or 300 <= response.status < 400:
-                        self._refused(response, await response.read())
+                        self._refused(response, await whole(response.content.iter_any()))
                     return
+            except TooLong:
+                return
             except (aiohttp.ClientError, OSError) as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     return
@@ -195,18 +208,20 @@ class Endpoint(Model):
 
     async def _try(self, payload: bytes, budget: int | None, on_send: Callable[[], None]) -> Completion:
         async with self._free:
-            charge = await self._pace.start(len(payload) // 3, budget, on_send)
+            prompt = len(payload) // 3  # estimated
+            charge = await self._pace.start(prompt, budget, on_send)
             started = time.monotonic()
             try:
                 reply, first_token = await self._post(payload)
                 said = read(reply)
             except Malformed as error:
-                raise NoAnswer(self._shown(str(error)), billed=True) from None
+                passing = not isinstance(error, TooLong)  # another one would be too long as well
+                raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
             except NoAnswer as failure:
                 if not failure.billed:
                     self._pace.end(charge, None)
                 raise
-            cost = bill(reply.usage, said, time.monotonic() - started, self._count)
+            cost = bill(reply.usage, said, time.monotonic() - started, self._count, prompt)
             self._pace.end(charge, cost)
             thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in (said.thinking, said.answer))
             measures = {"first_token_seconds": first_token - started} if first_token else {}
@@ -221,10 +236,10 @@ class Endpoint(Model):
             async with self._session.post(self._chat, data=payload, allow_redirects=False) as response:
                 if self.stream and response.status == 200 and "json" not in response.content_type:
                     return await assemble(response.content.iter_any())
-                content = await response.read()
+                content = await whole(response.content.iter_any())
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error, self._unreachable(error)) from None
-        if response.status != 200:
+        if response.status != 200 and not (response.status in (400, 403) and rejected(content)):
             self._refused(response, content)
         return decode(content), None
 
@@ -237,7 +252,7 @@ class Endpoint(Model):
 
     def _shown(self, text: str) -> str:
         """A text from outside as users may see it: short, and without secrets."""
-        return self._secrets.redact(text)[:300]
+        return self._secrets.redact(encodable(text))[:300]
 
     def _refused(self, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
         status = response.status
