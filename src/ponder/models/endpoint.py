@@ -9,6 +9,7 @@ Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -42,6 +43,18 @@ from ponder.models._reply import (
 from ponder.models._stream import assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
+ABOVE_ZERO = (
+    "concurrency", "timeout", "idle_timeout", "max_wait", "budget", "requests_per_minute", "tokens_per_minute",
+)  # fmt: skip
+# Fields of a request that a body must not override, because the caps, the bills and the answers depend on them.
+OWN_SETTINGS = {
+    "model": "id = …",
+    "messages": "the task writes them: ponder list tasks",
+    "max_tokens": "budget = …",
+    "max_completion_tokens": 'budget = …, with budget_field = "max_completion_tokens"',
+    "n": "samples = … in the study asks several times",
+    "stream": "stream = true",
+}
 SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
 
 
@@ -79,12 +92,18 @@ class Endpoint(Model):
         check_body(self.body)
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
-        if "stream" in self.body:
-            raise UserError("`stream` is a setting of the model, not a field of its body", hint="stream = true")
-        positive = ("concurrency", "timeout", "idle_timeout", "max_wait", "budget")
-        for name in (*positive, "requests_per_minute", "tokens_per_minute"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise UserError(f"{name} must be more than 0, not {value}")
+        for name, instead in OWN_SETTINGS.items():
+            if name in self.body:
+                raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
+        for name in ("temperature", "top_p"):
+            if name in self.body and getattr(self, name) is not None:
+                raise UserError(f"{name} is given twice", hint="leave it out of `body`")
+        for name in ABOVE_ZERO:
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} must be a number above 0, not {value}")
+        for name in ("retries", "temperature", "top_p"):
+            if (value := getattr(self, name)) is not None and not 0 <= value < math.inf:
+                raise UserError(f"{name} must be 0 or more, not {value}")
 
     def title(self) -> str:
         return self.id
@@ -204,7 +223,7 @@ class Endpoint(Model):
         if tries == self.retries:
             return 0.0, f"{failure} ({tries + 1} tries)"
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
-        return failure.wait or min(BACK_OFF, 0.5 * 2**tries) * (0.5 + random.random()), str(failure)
+        return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (0.5 + random.random()), str(failure)
 
     async def _try(self, payload: bytes, budget: int | None, on_send: Callable[[], None]) -> Completion:
         async with self._free:
