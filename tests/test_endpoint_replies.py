@@ -49,6 +49,7 @@ def said_in(reply: Any) -> Said:
         ({"content": [{"text": "a"}, {"type": "image_url", "image_url": {}}, 7, None, {"text": "b"}]}, "", "ab"),
         ({"content": {"text": "a"}}, "", "a"),
         ({"content": "<think>t</think>a", "reasoning": "\n"}, "t", "a"),
+        ({"content": [{"type": "thinking", "thinking": " "}, "<think>t</think>a"]}, "t", "a"),
         ({"content": "a", "reasoning": "t", "reasoning_content": " "}, "t", "a"),
         ({"content": "a \ud83d", "reasoning": "t \ude00"}, "t \ufffd", "a \ufffd"),
     ],
@@ -129,7 +130,7 @@ def test_other_errors_are_no_answer(serve, error) -> None:
     assert len(seen) == 1
 
 
-def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, monkeypatch) -> None:
+def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, slept, monkeypatch) -> None:
     monkeypatch.setattr(_reply, "MOST_BYTES", 1000)
     seen, failure = retries(Endpoint(id="m", url=serve(thinking="x" * 2000).url))
     assert failure.startswith("the endpoint's reply is larger than")
