@@ -126,6 +126,11 @@ class Prices:
     cached_input: float | None = None  # prompt tokens from the server's cache; default: as `input`
     currency: str = "USD"
 
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached_input"):
+            if (price := getattr(self, name)) is not None and not 0 <= price < math.inf:
+                raise UserError(f"the price `{name}` must be 0 or more, not {price}")
+
     def cost(self, bill: Bill) -> float:
         cached = min(bill.cached_tokens, bill.prompt_tokens) if self.cached_input is not None else 0
         completion = bill.thinking_tokens + bill.answer_tokens

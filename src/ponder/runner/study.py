@@ -122,8 +122,11 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, model by model."""
-        tasks = list(self._tasks(self.task, "task"))
-        cells: dict[tuple[str, bytes], Cell] = {}
+        tasks = []
+        for one in self._tasks(self.task, "task"):
+            if one not in tasks:  # two tables that overlap ask once
+                tasks.append(one)
+        cells = []
         labels = set[str]()
         for model, methods, (base, label, variant) in self._models():
             if label in labels:
@@ -136,8 +139,8 @@ class Study:
                 counts = (search.most, 1) if search else (self._problems(task), self.samples)
                 names = (base, label, variant)
                 cell = Cell(task, task_label, size, model, methods, *names, *counts, self.seed, memory, search)
-                cells.setdefault((label, cell.key), cell)  # two tables that overlap ask once
-        return tuple(cells.values())
+                cells.append(cell)
+        return tuple(cells)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
