@@ -9,7 +9,6 @@ from ponder.core import Attempt, Completion, Status, Task
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
-
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
 
 
