@@ -79,11 +79,27 @@ def test_at_most_bounds_every_call(tmp_path, monkeypatch, task, method, calls) -
     assert result.tokens.low <= bill.tokens <= result.tokens.at_most
     assert bill.tokens > 0.25 * result.tokens.at_most  # the rest: what a template may add, and a reward may read
     assert result.cost.low <= study.cells[0].model.prices.cost(bill) <= result.cost.at_most
+    capped, tally = dataclasses.replace(study, max_tokens=result.tokens.at_most), Tally()
+    with Store(tmp_path / "capped.db", lock=True) as store:
+        asyncio.run(run(capped, store, tally))
+    assert (tally.done, tally.ledger.capped) == (result.attempts, False)  # a cap of this size is never reached
+
+
+def test_at_most_looks_at_the_longest_prompt(tmp_path, monkeypatch) -> None:
+    (tmp_path / "counting_model.py").write_text(COUNTING)
+    monkeypatch.delitem(sys.modules, "counting_model", raising=False)
+    prompts = ["1+1?", "x" * 9000, "2+2?"]
+    lines = (json.dumps({"prompt": prompt, "answer": 2}) for prompt in prompts)
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    task, model = {"name": "jsonl", "file": "a.jsonl"}, {"name": "./counting_model.py"}
+    study = Study(task=[task], model=[model], folder=tmp_path)
+    at_most = plan(study, tmp_path / "s.db").total.tokens.at_most or 0
+    assert spent(study, tmp_path / "s.db").tokens <= at_most < 3 * 10_000
 
 
 def test_at_most_counts_what_a_reward_reads(tmp_path) -> None:
     judge = {"name": "judge", "model": {"name": "oracle", "budget": 300, "tokens_at_zero": 250}}
-    method = {"name": "best_of", "n": 3, "reward": judge, "cut": "task"}
+    method = {"name": "best_of", "n": 3, "reward": judge}
     study = study_of({"name": "chain_sum", "size": 4}, budget=200, tokens_at_zero=150, method=[[], [method]])
     plain, judged = (f.tokens.at_most or 0 for f in plan(study, tmp_path / "s.db").forecasts)
     spent(study, tmp_path / "s.db")

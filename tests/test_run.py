@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import itertools
 import json
 import random
 import signal
@@ -16,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from ponder.core import Attempt
-from ponder.runner.run import run
+from ponder.core import Attempt, UserError
+from ponder.runner.run import _Feed, run
+from ponder.runner.stop import Stop
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
@@ -274,7 +277,8 @@ class Watched(ChainSum):
 
 @pytest.mark.parametrize(("slow", "answer"), [(True, "1"), (False, "x" * 20_000), (False, "1")])
 def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, answer) -> None:
-    monkeypatch.delitem(sys.modules, "watched_sums", raising=False)
+    for name in ("watched_sums", "says_it"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     (folder / "watched_sums.py").write_text(GRADING.format(slow=slow))
     model = "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\n@dataclass\n"
     model += "class Says(Model):\n    answer: str\n    async def complete(self, request):\n"
@@ -285,6 +289,134 @@ def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, a
         asyncio.run(run(study, store, Tally()))
     on_the_loop = slow is False and answer == "1"
     assert {on_the_loop} == sys.modules["watched_sums"].THREADS
+
+
+def test_a_vote_on_slow_grades_leaves_the_loop(folder, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "watched_sums", raising=False)
+    (folder / "watched_sums.py").write_text(GRADING.format(slow=True))
+    model = {"name": "oracle", "method": {"name": "vote", "n": 3}}
+    study = Study(task=[{"name": "./watched_sums.py", "size": 2}], model=[model], problems=3, folder=folder)
+    with Store(Path("v.db"), lock=True) as store:
+        asyncio.run(run(study, store, Tally()))
+    assert {False} == sys.modules["watched_sums"].THREADS
+
+
+WAITING = """
+import time
+from pathlib import Path
+from ponder.tasks.chain_sum import ChainSum
+class Waiting(ChainSum):
+    slow_grading = True
+    def grade(self, problem, answer):
+        while not Path("go").exists():
+            time.sleep(0.01)
+        if Path("go").read_text() == "raise":
+            raise ZeroDivisionError("a bug in the grader")
+        return super().grade(problem, answer)
+"""
+
+
+def waiting_study(served, write, name: str) -> None:
+    write(f"{name}.py", WAITING)
+    study = study_for(served, problems=40).replace('"chain_sum"', f'"./{name}.py"').replace("[2, 4]", "4")
+    write("s.toml", study.replace("digits = 5", ""))
+
+
+def test_answers_are_stored_while_graders_are_busy(serve, write, ponder, running) -> None:
+    served = serve()
+    waiting_study(served, write, "waiting_sums")
+    with running("run", "s.toml") as process:
+        served.wait(answered=32)
+        wait_until(lambda: stored("SELECT COUNT(*) FROM turn") == 32)
+        process.send_signal(signal.SIGKILL)
+    write("go", "")
+    assert ponder("run", "s.toml").exit_code == 0
+    assert [o.correct for o in outcomes("s.toml")] == [True] * 40
+    assert served.state()["answered"] == 40  # nothing that was answered is asked again
+
+
+def test_a_grader_that_raises_loses_no_answer(serve, write, ponder) -> None:
+    served = serve()
+    waiting_study(served, write, "raising_sums")
+    write("go", "raise")
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "the grader of task `raising_sums` raised ZeroDivisionError: a bug in the grader" in result.stderr
+    assert outcomes("s.toml") == []
+    write("go", "")
+    assert ponder("run", "s.toml").exit_code == 0
+    assert [o.correct for o in outcomes("s.toml")] == [True] * 40
+    assert served.state()["answered"] == 40
+
+
+def test_a_reason_with_half_a_surrogate_is_stored(serve, write, ponder, folder) -> None:
+    (folder / "raw.json").write_text('{"choices": [], "error": "bad \\ud800 news"}')
+    served = serve(raw_file=str(folder / "raw.json"))
+    write("s.toml", study_for(served, problems=3).replace("retries = 12", "retries = 0"))
+    assert ponder("run", "s.toml").exit_code == 1
+    assert all("bad" in o.why for o in outcomes("s.toml"))
+    assert len(outcomes("s.toml")) == 6
+
+
+def test_a_task_that_changed_without_a_new_version_is_refused(folder, monkeypatch) -> None:
+    source = "from ponder.tasks.chain_sum import ChainSum\nclass Own(ChainSum):\n    def problem(self, size, seed):\n"
+    source += "        return super().problem(size, seed + {0})\n"
+
+    def asked(change: int, samples: int) -> None:
+        monkeypatch.delitem(sys.modules, "own_sums", raising=False)
+        (folder / "own_sums.py").write_text(source.format(change))
+        importlib.invalidate_caches()
+        study = Study(
+            task=[{"name": "./own_sums.py", "size": 2}],
+            model=[{"name": "oracle"}],
+            problems=3,
+            samples=samples,
+            folder=folder,
+        )
+        with Store(Path("o.db"), lock=True) as store:
+            asyncio.run(run(study, store, Tally()))
+
+    asked(0, samples=1)
+    asked(0, samples=2)
+    with pytest.raises(UserError, match="but the store has"):
+        asked(1, samples=3)
+
+
+def test_tables_that_overlap_are_asked_once(serve, write, ponder) -> None:
+    served = serve()
+    write("s.toml", study_for(served, problems=5) + '[[task]]\nname = "chain_sum"\nsize = [4, 6]\ndigits = 5\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    assert served.state()["answered"] == 15
+    assert len(outcomes("s.toml")) == 15
+
+
+def test_problems_that_take_long_to_make_do_not_delay_the_first(monkeypatch) -> None:
+    clock = itertools.count()  # each look at the clock finds that a second has passed
+    monkeypatch.setattr("ponder.runner.run.monotonic", lambda: next(clock))
+    made = []
+
+    async def first() -> None:
+        jobs = (made.append(n) or n for n in range(1000))
+        assert await _Feed(jobs, Stop()).next() == 0  # type: ignore[arg-type]
+
+    asyncio.run(first())
+    assert len(made) == 1
+
+
+def test_a_store_that_fails_ends_a_run_that_waits(folder) -> None:
+    """Every call hangs, so nothing would be put into the store for hours."""
+    source = "import asyncio\nfrom dataclasses import dataclass\nfrom ponder.core import Model\n@dataclass\n"
+    source += "class Hanging(Model):\n    async def complete(self, request):\n        await asyncio.Event().wait()\n"
+    (folder / "hanging_model.py").write_text(source)
+    study = Study(task=[{"name": "chain_sum"}], model=[{"name": "./hanging_model.py"}], folder=folder)
+
+    def full(*batch) -> None:
+        raise UserError("the disk is full")
+
+    with Store(Path("h.db"), lock=True) as store:
+        store.add = full  # type: ignore[method-assign]
+        with pytest.raises(UserError, match="the disk is full"):
+            asyncio.run(asyncio.wait_for(run(study, store, Tally()), 60))
 
 
 def test_only_failures_in_a_row_stop_a_run(folder) -> None:

@@ -85,6 +85,12 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> No
     assert sizes_asked("s.toml").keys() <= set(Study.load("s.toml").cells[0].search.sizes)  # type: ignore[union-attr]
 
 
+def test_a_search_takes_one_sample_per_problem(write, ponder) -> None:
+    write("s.toml", "samples = 4\n" + STUDY.format(critical_size=40))
+    tally = json.loads(ponder("run", "s.toml", "--json").stdout)
+    assert tally["done"] == tally["planned"] == sum(sizes_asked("s.toml").values())
+
+
 def test_a_search_ends_when_every_attempt_fails(write, ponder, folder) -> None:
     write("down.py", DOWN)
     write("s.toml", STUDY.partition("[[model]]")[0] + '[[model]]\nname = "./down.py"\n')

@@ -18,7 +18,7 @@ import pytest
 from ponder.core import Attempt, UserError
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
-from ponder.runner.writer import MOST, Writer
+from ponder.runner.writer import MAX_WAITING, Writer
 
 STUDY = """
 problems = 100000
@@ -214,18 +214,17 @@ def test_an_answer_is_committed_before_the_run_ends(folder, cell) -> None:
 
 def test_the_disk_is_told_to_keep_what_was_answered(folder, cell) -> None:
     async def write(store: Store) -> list[int]:
-        kept = []
-        sync = store.sync
+        kept, sync, synced = [], store.sync, threading.Event()
 
         def counting() -> None:
             kept.append(store.spent([cell])[0])
             sync()
+            synced.set()
 
         store.sync = counting  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
             await writer.put(attempts(cell, 1)[0])
-            while not any(kept):
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(synced.wait)
             while_running = list(kept)
             await writer.put(attempts(cell, 2)[1])
         return [while_running[-1], kept[-1]]
@@ -248,13 +247,13 @@ def test_a_model_faster_than_the_disk_has_to_wait(folder, cell) -> None:
 
         store.add = watched  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
-            for done in attempts(cell, 3 * MOST):
+            for done in attempts(cell, 3 * MAX_WAITING):
                 await writer.put(done)
 
     with Store(folder / "w.db", lock=True) as store:
         asyncio.run(write(store))
         assert store.spent([cell])[0] == 20
-    assert largest == MOST
+    assert largest == MAX_WAITING
 
 
 def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
@@ -264,7 +263,7 @@ def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
 
         store.add = full  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
-            for done in attempts(cell, 2 * MOST):
+            for done in attempts(cell, 2 * MAX_WAITING):
                 await writer.put(done)
 
     with Store(folder / "w.db", lock=True) as store, pytest.raises(UserError, match="the disk is full"):

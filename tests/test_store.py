@@ -20,8 +20,9 @@ import pytest
 
 from ponder.core import Attempt, Bill, Completion, Outcome, UserError
 from ponder.runner import schema
+from ponder.runner.grading import grade_again
 from ponder.runner.plan import plan
-from ponder.runner.run import grade_again, run
+from ponder.runner.run import run
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
@@ -309,10 +310,10 @@ def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
         store.add([Done(cell, 0, right)], run=first, spent=(6, 0.5, 100))
         store.add([Done(cell, 0, right)], run=first, spent=(12, 0.75, 200))
         assert store.spent_by_runs(study.name) == (212, 0.75)
-        store.record_spending(second, 1000, 2.0, 0)
+        store.add([], second, (1000, 2.0, 0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
-        bad = Done(cell, 0, Attempt(right.problem, 1, "graded", True, "", (), {"parsed": object()}))
-        with pytest.raises(TypeError):
+        bad = Done(cell, 0, Attempt(right.problem, 1, "graded", True, "\ud800", ()))
+        with pytest.raises(UnicodeEncodeError):
             store.add([bad], run=second, spent=(9999, 9.0, 9))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
         assert store.spent_by_runs("conversation") == (0, 0.0)
@@ -321,10 +322,10 @@ def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
 def test_a_cell_of_a_batch_that_was_rolled_back_is_stored_by_the_next(tmp_path, study) -> None:
     cell = study.cells[0]
     problem = next(cell.asked())
-    bad = Attempt(problem, 0, "graded", True, "", (), {"parsed": object()})
+    bad = Attempt(problem, 0, "graded", True, "\ud800", ())
     good = Attempt(problem, 1, "graded", True, "", (Completion("", "1", "end", Bill()),))
     with Store(tmp_path / "s.db", lock=True) as store:
-        with pytest.raises(TypeError):
+        with pytest.raises(UnicodeEncodeError):
             store.add([Done(cell, 0, bad)])
         store.add([Done(study.cells[1], 0, good)])  # takes the ids that were given back
         store.add([Done(cell, 0, good)])
@@ -348,9 +349,9 @@ def test_a_batch_is_stored_whole_or_not_at_all(tmp_path, study) -> None:
     cell = study.cells[0]
     problem = next(cell.asked())
     good = Attempt(problem, 0, "graded", True, "", (Completion("", "1", "end", Bill()),))
-    bad = Attempt(problem, 1, "graded", True, "", (Completion("", "1", "end", Bill()),), {"parsed": object()})
+    bad = Attempt(problem, 1, "graded", True, "\ud800", (Completion("", "1", "end", Bill()),))
     with Store(tmp_path / "s.db", lock=True) as store:
-        with pytest.raises(TypeError):
+        with pytest.raises(UnicodeEncodeError):
             store.add([Done(cell, 0, good), Done(cell, 0, bad)])
         assert list(store.outcomes([cell])) == []
     with Store(tmp_path / "s.db", lock=True) as store:

@@ -90,6 +90,16 @@ def test_a_finished_attempt_wins_then_the_longer_then_the_first(make, study, fol
         assert next(store.attempts(study.cells[0])) == next(first.attempts(study.cells[0]))
 
 
+def test_a_store_and_its_copy_spent_once(make, study, folder) -> None:
+    a = make("a.db", attempt(0, "graded", 3, "a"))
+    with Store(a) as store:
+        spent = store.spent_by_runs(study.name)
+    shutil.copy(a, folder / "copy.db")
+    merge([a, folder / "copy.db"], folder / "both.db")
+    with Store(folder / "both.db") as store:
+        assert store.spent_by_runs(study.name) == spent != (0, 0.0)
+
+
 def test_merged_stores_are_whole_and_the_old_ones_unchanged(make, ponder) -> None:
     paths = [make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(1, "open", 2, "b"))]
     shutil.copy(DATA / "version2.db", "old.db")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ponder.core import Attempt, Bill, Completion
-from ponder.runner.run import graded
+from ponder.runner.grading import graded
 from ponder.runner.tally import Tally
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution

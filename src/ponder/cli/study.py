@@ -117,7 +117,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
     No model is called.
     """
     from ponder.core.text import count
-    from ponder.runner.run import grade_again
+    from ponder.runner.grading import grade_again
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 

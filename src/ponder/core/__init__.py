@@ -13,7 +13,6 @@ from ponder.core.contracts import (
     Plugin,
     Task,
     TrainingProblems,
-    Wrapped,
     not_in_key,
     renamed,
 )
@@ -49,9 +48,11 @@ from ponder.core.nouns import (
     Tables,
     TokenTrace,
     TurnLimit,
+    token_limit,
 )
 from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
 from ponder.core.secrets import EnvVar
+from ponder.core.wrapped import Wrapped
 
 __all__ = [
     "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
@@ -60,4 +61,5 @@ __all__ = [
     "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace",
     "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key",
     "renamed", "seed_from",
+    "token_limit",
 ]  # fmt: skip

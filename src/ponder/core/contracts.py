@@ -7,7 +7,6 @@ that no caller has to probe with `hasattr`.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import random
 from abc import ABC, abstractmethod
@@ -18,10 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
-from ponder.core.errors import ModelFailure, UserError
+from ponder.core.errors import UserError
 from ponder.core.keys import digest, fingerprint, seed_from
 from ponder.core.nouns import (
-    Bill,
     Completion,
     Grade,
     Prices,
@@ -89,6 +87,7 @@ class Task(Plugin, ABC):
     version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
     default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
     slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
+    long_answer: ClassVar[int] = 10_000  # characters that any grader of ours reads within a millisecond
 
     @abstractmethod
     def problem(self, size: int, seed: int) -> Problem:
@@ -101,6 +100,10 @@ class Task(Plugin, ABC):
     @abstractmethod
     def grade(self, problem: Problem, answer: str) -> Grade:
         """Judge the text of an answer. Any text must be accepted without raising."""
+
+    def grades_slowly(self, answers: Iterable[str]) -> bool:
+        """Whether these answers should be graded in a thread, so that a run's other calls don't wait."""
+        return self.slow_grading or sum(map(len, answers)) > self.long_answer
 
     def solve_turn(self, problem: Problem, turn: int) -> str:  # noqa: ARG002 for subclasses
         """A right answer to one turn of a conversation."""
@@ -200,6 +203,8 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
+    reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
+
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
 
     @abstractmethod
@@ -284,60 +289,6 @@ class Model(Plugin, ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
-
-
-class Wrapped(Model):
-    """A model around another, which it opens, closes and asks: what a method that changes the asking returns."""
-
-    def __init__(self, inner: Model) -> None:
-        super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)
-        self.inner = inner
-
-    def title(self) -> str:
-        return self.inner.title()
-
-    def max_tokens(self) -> int | None:
-        return self.inner.max_tokens()
-
-    def server(self) -> str:
-        return self.inner.server()
-
-    async def reach(self) -> None:
-        await self.inner.reach()
-
-    def made(self, task: Task) -> Mapping[str, float]:
-        return self.inner.made(task)
-
-    def codec_name(self, task: Task) -> str:
-        return self.inner.codec_name(task)
-
-    async def samples(self, request: Request, n: int) -> list[Completion]:
-        """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
-        requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
-        replies = await asyncio.gather(*(self.inner.complete(r) for r in requests), return_exceptions=True)
-        paid = sum((reply.bill or Bill() for reply in replies if isinstance(reply, Completion | ModelFailure)), Bill())
-        for error in replies:
-            if isinstance(error, ModelFailure):
-                raise ModelFailure(str(error), paid) from error
-            if isinstance(error, BaseException):
-                raise error
-        return [reply for reply in replies if isinstance(reply, Completion)]
-
-    async def after(self, paid: Bill, request: Request) -> Completion:
-        """Ask the inner model. If it fails, the failure carries what the turn has cost before."""
-        try:
-            return await self.inner.complete(request)
-        except ModelFailure as error:
-            raise ModelFailure(str(error), paid + (error.bill or Bill())) from error
-
-    async def __aenter__(self) -> Self:
-        await self.inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.inner.__aexit__(kind, error, trace)
 
 
 class Method(Plugin, ABC):

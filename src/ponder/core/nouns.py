@@ -8,7 +8,7 @@ and return `Estimate`: a value with its interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +38,16 @@ class Message:
 
     role: Role
     content: str
+
+
+def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
+    """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat template adds some.
+
+    `known` has the tokens of messages that a model wrote, as their bills say.
+    """
+    known = known or {}
+    sizes = ((len(m.content.encode("utf-8", "replace")), known.get(m, math.inf)) for m in messages)
+    return 64 + sum(int(min(size)) + 16 for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,9 @@ class Spend(NamedTuple):
     def plus(self, other: Spend) -> Spend:
         return Spend(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def minus(self, other: Spend) -> Spend:
+        return Spend(*(a - b for a, b in zip(self, other, strict=True)))
+
     def times(self, n: int) -> Spend:
         return Spend(*(a * n for a in self))
 
@@ -124,7 +137,7 @@ class Prices:
         prompt = (bill.prompt_tokens - cached) * self.input + cached * (self.cached_input or 0.0)
         return (prompt + completion * self.output) / 1e6
 
-    def most(self, spend: Spend) -> float:
+    def cost_at_most(self, spend: Spend) -> float:
         """The cost of these tokens if none of them is cached."""
         return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
 
@@ -178,8 +191,8 @@ class Request:
 
     @property
     def prompt_limit(self) -> int:
-        """The most tokens that its messages can have: a tokenizer makes at most one per byte, and a template some."""
-        return sum(len(m.content.encode("utf-8", "replace")) + 16 for m in self.messages) + 64
+        """The most tokens that its messages can have."""
+        return token_limit(self.messages)
 
     @classmethod
     def first_turn(cls, task: Task, problem: Problem, seed: int = 0, budget: int | None = None) -> Request:

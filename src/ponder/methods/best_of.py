@@ -8,7 +8,6 @@ that the reward reads. A truncated sample, or one without a score, is returned o
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,13 +72,14 @@ class _Picking(Wrapped):
         codec = self.inner.codec_name(request.task)
         traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
         scores = await asyncio.to_thread(method.reward.score, [steps(trace, method.cut) for trace in traces])
-        best = samples[self._pick(request, samples, scores)]
+        ballots = await self.parsed(request, samples) if method.pick == "vote" else []
+        best = samples[self._pick(samples, scores, ballots)]
         asked = sum((c.bill for c in samples[1:]), samples[0].bill)
         read = sum((s.bill for s in scores), Bill(counted_by=asked.counted_by))
         return replace(best, bill=asked + read)
 
-    def _pick(self, request: Request, samples: Sequence[Completion], scores: Sequence[Scores]) -> int:
-        """The index of the sample to return."""
+    def _pick(self, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[str]) -> int:
+        """The index of the sample to return; `ballots` are their parsed answers, if they vote."""
         totals = {
             index: score.total
             for index, (sample, score) in enumerate(zip(samples, scores, strict=True))
@@ -91,8 +91,7 @@ class _Picking(Wrapped):
         if self._method.pick == "best":
             return best
         votes: defaultdict[str, float] = defaultdict(float)
-        ballots = {index: json.dumps(request.task.parse(request.problem, samples[index].answer)) for index in totals}
-        for index, ballot in ballots.items():
-            votes[ballot] += totals[index] if ballot != "null" else 0.0
+        for index, total in totals.items():
+            votes[ballots[index]] += total if ballots[index] != "null" else 0.0
         most = max(votes.values())
-        return next(index for index, ballot in ballots.items() if votes[ballot] == most)
+        return next(index for index in totals if votes[ballots[index]] == most)

@@ -57,4 +57,4 @@ class _Forced(Wrapped):
         messages = (*request.messages, so_far, Message("user", DEMAND))
         second = await self.after(first.bill, replace(request, messages=messages, budget=answer))
         thinking = "\n".join(t for t in (first.thinking, first.answer, second.thinking) if t)
-        return Completion(thinking, second.answer, second.stop, first.bill + second.bill)
+        return replace(second, thinking=thinking, bill=first.bill + second.bill)

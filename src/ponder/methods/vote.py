@@ -7,7 +7,6 @@ samples don't vote. A tie goes to the answer that was sampled first.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -44,8 +43,7 @@ class _Voting(Wrapped):
         samples = await self.samples(request, self._n)
         votes: Counter[str] = Counter()
         first: dict[str, Completion] = {}
-        for completion in samples:
-            ballot = json.dumps(request.task.parse(request.problem, completion.answer))
+        for completion, ballot in zip(samples, await self.parsed(request, samples), strict=True):
             if completion.stop == "end" and ballot != "null":
                 votes[ballot] += 1
                 first.setdefault(ballot, completion)

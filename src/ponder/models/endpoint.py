@@ -85,6 +85,7 @@ class Endpoint(Model):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
+    reports_calls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_url(self.url)

@@ -15,7 +15,7 @@ from ponder.runner.cells import Cell
 class Coverage:
     """Attempts that the study asks for, and how many have an answer."""
 
-    asked: int | None  # None: a search decides
+    asked: int | None  # without searches, which decide that themselves; None: there is nothing else
     answered: int
     failed: int
 
@@ -35,12 +35,13 @@ class Coverage:
 
 def coverage(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
+    fixed = {(cell.model_label, cell.task_label, cell.size): cell for cell in cells if not cell.search}
     answered = Counter((o.model, o.task, o.size) for o in outcomes if o.status != "failed")
     failed = sum(o.status == "failed" for o in outcomes)
-    if any(cell.search for cell in cells):
+    if not fixed:
         return Coverage(None, answered.total(), failed)
-    asked = sum(_asked(cell, answered[cell.model_label, cell.task_label, cell.size]) for cell in cells)
-    return Coverage(asked, answered.total(), failed)
+    asked = sum(_asked(cell, answered[place]) for place, cell in fixed.items())
+    return Coverage(asked, sum(answered[place] for place in fixed), failed)
 
 
 def _asked(cell: Cell, answered: int) -> int:

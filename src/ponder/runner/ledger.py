@@ -44,9 +44,9 @@ def priced(bill: Bill, prices: Prices | None) -> Money:
     return Money(bill.tokens, prices.cost(bill) if prices else 0.0)
 
 
-def most(spend: Spend | None, prices: Prices | None) -> Money:
+def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
-    return Money(spend.tokens, prices.most(spend) if prices else 0.0) if spend else NOTHING
+    return Money(spend.tokens, prices.cost_at_most(spend) if prices else 0.0) if spend else NOTHING
 
 
 @dataclass(eq=False)
@@ -57,6 +57,7 @@ class Claim:
     forecast: Money | None = NOTHING  # what the attempt will take in all; None: a conversation, and none has ended yet
     spent: Money = NOTHING
     held: Money = NOTHING  # the call in progress, at most
+    begun: bool = False  # whether it is a conversation in progress, which goes before new attempts
     calling: bool = False
     counted: Money = NOTHING  # what the ledger counts as outstanding
 
@@ -99,16 +100,16 @@ class Ledger:
         lost = self.lost.plus(at_risk)
         return self.spent.tokens - self.lost.tokens, self.spent.cost + at_risk.cost, lost.tokens
 
-    def open(self, prices: Prices | None, kind: Hashable = None) -> Claim:
+    def open(self, prices: Prices | None, kind: Hashable = None, *, resumed: bool = False) -> Claim:
         """A claim for one attempt. `kind` says which conversations take about the same; None: a single turn."""
         ended, total = self._ended.get(kind, (0, NOTHING))
         mean = Money(total.tokens // ended, total.cost / ended) if ended else None
-        return Claim(prices, NOTHING if kind is None else mean)
+        return Claim(prices, NOTHING if kind is None else mean, begun=resumed)
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
         """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
-        wanted = most(call, claim.prices)
-        if (not self._waiting or claim.spent.tokens) and self._fits(claim, wanted):
+        wanted = priced_at_most(call, claim.prices)
+        if (not self._waiting or claim.begun) and self._fits(claim, wanted):
             self._grant(claim, wanted)
             return True
         if self.capped or not self.calls:
@@ -116,7 +117,7 @@ class Ledger:
             return False
         granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         # A conversation in progress goes before a new attempt.
-        (self._waiting.appendleft if claim.spent.tokens else self._waiting.append)((claim, wanted, granted))
+        (self._waiting.appendleft if claim.begun else self._waiting.append)((claim, wanted, granted))
         return await granted
 
     def _grant(self, claim: Claim, wanted: Money) -> None:
@@ -132,7 +133,7 @@ class Ledger:
     def _fits(self, claim: Claim, wanted: Money) -> bool:
         if not self.limited:
             return True
-        if not self.calls and (claim.spent.tokens or claim.forecast is None):
+        if not self.calls and (claim.begun or claim.forecast is None):
             # Nothing is in progress: what others may still take must not stop a conversation that has room for a turn.
             return self._under(wanted)
         others = self._outstanding.minus(claim.counted)
@@ -149,6 +150,7 @@ class Ledger:
         """A call has ended, with a bill or without."""
         paid = priced(bill, claim.prices) if bill else NOTHING
         self.spent, claim.spent = self.spent.plus(paid), claim.spent.plus(paid)
+        claim.begun = claim.begun or bill is not None
         self._end_call(claim)
         self._hold(claim, NOTHING)
         self._serve()
@@ -158,15 +160,15 @@ class Ledger:
         claim.calling = False
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
-        """A try gave no answer and may have been billed."""
-        gone = most(call, claim.prices)
+        """Calls gave no answer and may have been billed."""
+        gone = priced_at_most(call, claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
         self.lost_calls += call.calls if call else 1
 
     def check_room(self) -> None:
         """Raise `ModelFailure` if what is in progress no longer fits, because tries were lost."""
-        if self.limited and not self._under(self._outstanding):
-            self.refused = self.refused or self._outstanding
+        if self.limited and not self._under(self.held):
+            self.refused = self.refused or self.held
             raise ModelFailure("no answer, and the study's cap leaves no room for another try")
 
     def close(self, claim: Claim, kind: Hashable = None, *, complete: bool = False) -> None:

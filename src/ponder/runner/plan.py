@@ -1,7 +1,8 @@
 """What a run of a study would ask and spend, estimated before anything is spent.
 
 Three numbers per model and task. At most: every call takes its whole budget, with all calls of the methods and all of
-the history that a conversation sends again. Expected: from the attempts that the store holds, size by size. Low: the
+the history that a conversation sends again; every prompt is as long as the longest of its size that was looked at.
+Expected: from the attempts that the store holds, size by size. Low: the
 lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
 """
 
@@ -11,18 +12,20 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from ponder.core import Bill, Message, Prices, Problem, Request, Spend, UserError
 from ponder.runner.cells import Cell
-from ponder.runner.ledger import Money, check, currency, most, priced
+from ponder.runner.ledger import Money, check, currency, priced, priced_at_most
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
 CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
+PROBLEMS, SECONDS = 10, 0.1  # of each size, to see how long prompts are
 
 
 class Range(NamedTuple):
@@ -116,7 +119,7 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
     rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
     limit = _limit(rows)
     low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
-    bound = limit and most(limit, prices)
+    bound = limit and priced_at_most(limit, prices)
     return Forecast(
         model=cells[0].model_label,
         task=cells[0].task_label,
@@ -144,7 +147,7 @@ def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Mone
     known = [row for row in rows if row.mean]
     if not known:
         prompts = (_prompts(row.cell, next(row.cell.asked())).times(row.attempts) for row in rows if row.attempts)
-        return most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
+        return priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
     tokens, cost, variance = 0, 0.0, 0.0
     for row in rows:
         near = (
@@ -168,11 +171,21 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
     total = Spend()
     for row in rows:
         if row.attempts:
-            each = attempt_limit(row.cell, next(row.cell.asked()))
-            if each is None:
+            limits = [attempt_limit(row.cell, problem) for problem in _some_problems(row.cell)]
+            if None in limits:
                 return None
-            total = total.plus(each.times(row.attempts))
+            longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens)
+            total = total.plus(longest.times(row.attempts))
     return total
+
+
+def _some_problems(cell: Cell) -> Iterator[Problem]:
+    """All problems of a fixed set; of those that are generated the first few, in a fraction of a second."""
+    started = monotonic()
+    for n, problem in enumerate(cell.asked()):
+        if cell.task.fixed() is None and n and (n >= PROBLEMS or monotonic() - started > SECONDS):
+            return
+        yield problem
 
 
 def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
@@ -193,13 +206,12 @@ def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
 
 
 def _prompts(cell: Cell, problem: Problem) -> Spend:
-    """What the prompts of one attempt take at least, as the methods send them, if every reply were empty."""
+    """What the prompts of one attempt take at least: each turn asked once, and every reply empty."""
     total, past = Spend(), list[Message]()
     for text in problem.turns:
         asked = Message("user", text)
         characters = sum(len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked))
-        one = cell.turn_limit(characters // CHARACTERS_PER_TOKEN, 0) or Spend()
-        total = total.plus(one._replace(completion_tokens=0))
+        total = total.plus(Spend(characters // CHARACTERS_PER_TOKEN))
         past += [asked, Message("assistant", "")]
     return total
 

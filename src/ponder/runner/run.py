@@ -10,68 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from time import monotonic
+from typing import Any
 
-from ponder.core import (
-    Attempt,
-    Bill,
-    Completion,
-    Message,
-    Model,
-    ModelFailure,
-    Problem,
-    Request,
-    Retry,
-    Status,
-    Task,
-    UserError,
-)
+from ponder.core import Attempt, Model, UserError
 from ponder.runner import ledger
+from ponder.runner.asking import Job, Run, Stopped, ask
 from ponder.runner.cells import Cell
-from ponder.runner.ledger import Claim, Ledger, Money
+from ponder.runner.ledger import Ledger, Money
 from ponder.runner.stop import Stop
-from ponder.runner.store import Done, Store
+from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
 from ponder.runner.writer import Writer
 
-CHUNK = 256  # jobs generated at once
+CHUNK = 256  # jobs generated at once,
+CHUNK_SECONDS = 0.2  # or fewer, if they take long
 # A run stops after this many failures in a row plus `concurrency`: the endpoint is then down, not busy.
 FAILURES_IN_A_ROW = 25
-LONG = 10_000  # characters, which take a millisecond at worst; longer answers are graded in a thread
-
-
-class Job(NamedTuple):
-    """An attempt to make."""
-
-    cell: Cell
-    position: int  # of the problem in the cell's fixed order of problems
-    problem: Problem
-    sample: int
-    begun: tuple[Completion, ...] = ()  # turns that an earlier run has finished
-
-    @property
-    def kind(self) -> Hashable:
-        """Which conversations take about as many tokens; None for a single turn."""
-        cell = self.cell
-        return (cell.model_label, cell.task_label, cell.size) if len(self.problem.turns) > 1 else None
-
-
-@dataclass
-class Run:
-    """What the parts of a run share."""
-
-    store: Store
-    writer: Writer
-    tally: Tally
-    stop: Stop
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.tally.ledger
 
 
 def pending(cell: Cell, store: Store) -> Iterator[Job]:
@@ -83,9 +42,13 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
             return  # without generating a problem: a large puzzle takes a second
     begun = store.begun(cell)
     for position, problem in enumerate(cell.asked()):
-        for sample in range(cell.samples):
-            if (position, sample) not in done:
-                yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
+        wanted_samples = [sample for sample in range(cell.samples) if (position, sample) not in done]
+        if wanted_samples and (name := store.problem_name(cell, position)) not in (None, problem.id):
+            what = f"problem {position + 1} of size {cell.size} is `{problem.id}`, but the store has `{name}` there"
+            hint = "a task that makes other problems needs another `version`, and the same seed the same problem"
+            raise UserError(what, where=f"task `{cell.task_label}`", hint=hint)
+        for sample in wanted_samples:
+            yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
 
 
 async def run(
@@ -95,17 +58,15 @@ async def run(
     stop, cells = stop or Stop(), study.cells if cells is None else cells
     ledger.check(cells, study.max_tokens, study.max_cost)
     before = store.spent_by_runs(study.name) if study.cap_per == "study" else (0, 0.0)
-    tally.stop = stop
-    tally.ledger, tally.currency = (
-        Ledger(study.max_tokens, study.max_cost, Money(*before)),
-        ledger.currency(cells),
-    )
+    tally.stop, tally.currency = stop, ledger.currency(cells)
+    tally.ledger = Ledger(study.max_tokens, study.max_cost, Money(*before))
     run_id = store.record_study(study)
     async with Writer(store, run_id, tally.ledger.recorded) as writer:
         work = asyncio.create_task(_all_lanes(cells, Run(store, writer, tally, stop)))
         timer = asyncio.create_task(stop.out_of_time())
         try:
-            await asyncio.wait({work, timer}, return_when=asyncio.FIRST_COMPLETED)
+            # The writer ends early if nothing more can be stored; then nothing more should be asked.
+            await asyncio.wait({work, timer, writer.work}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
             work.cancel()
@@ -144,7 +105,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
                 await model.reach()
             for cell in asked:
                 run.store.record_made(cell, model.made(cell.task))
-            feed, failures = _Feed(itertools.chain([first], jobs)), _Failures(model.concurrency)
+            feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)
             await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
             await run.writer.flush()  # a search decides by what is stored
 
@@ -155,7 +116,7 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
     async def guarded(part: Coroutine[Any, Any, None]) -> None:
         try:
             await part
-        except _Stopped:
+        except Stopped:
             pass
         except Exception as error:
             stop.ask(error)
@@ -163,10 +124,6 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
     async with asyncio.TaskGroup() as group:
         for part in work:
             group.create_task(guarded(part))
-
-
-class _Stopped(Exception):
-    """The run was asked to stop while a model was being made."""
 
 
 async def _made(cell: Cell, run: Run) -> Model:
@@ -182,7 +139,7 @@ async def _made(cell: Cell, run: Run) -> Model:
         except StopIteration as end:
             model: Model = end.value
             return model
-        raise _Stopped
+        raise Stopped
 
     try:
         return await asyncio.to_thread(make)
@@ -233,8 +190,8 @@ async def _work(model: Model, feed: _Feed, failures: _Failures, run: Run) -> Non
 class _Feed:
     """Hands out jobs. They are generated in a thread, so that a slow puzzle delays no answer."""
 
-    def __init__(self, jobs: Iterator[Job]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Iterator[Job], stop: Stop) -> None:
+        self._jobs, self._stop = jobs, stop
         self._ready: list[Job] = []
         self._lock = asyncio.Lock()
 
@@ -242,140 +199,13 @@ class _Feed:
         if not self._ready:
             async with self._lock:
                 if not self._ready:
-                    self._ready = await asyncio.to_thread(lambda: list(itertools.islice(self._jobs, CHUNK))[::-1])
+                    self._ready = await asyncio.to_thread(self._generate)
         return self._ready.pop() if self._ready else None
 
-
-async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
-    """Make one attempt: ask every turn, store each as it is answered, and grade the whole.
-
-    None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
-    """
-    claim = run.ledger.open(model.prices, job.kind)
-    attempt: Attempt | None = None
-    try:
-        attempt = await _ask(model, job, run, claim)
-    finally:
-        complete = attempt is not None and attempt.status != "failed" and not job.begun
-        run.ledger.close(claim, job.kind, complete=complete)
-    return attempt
-
-
-async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
-    cell, problem = job.cell, job.problem
-    replies, past = list[Completion](), list[Message]()
-    attempt = Attempt(problem, job.sample, "open", False, "", ())
-    for turn, text in enumerate(problem.turns):
-        asked = Message("user", text)
-        if turn < len(job.begun):
-            replies.append(job.begun[turn])
-        else:
-            messages = (*problem.opening(), *cell.memory.visible(past), asked)
-            seed = cell.attempt_seed(problem, job.sample, turn)
-            try:
-                request = Request(cell.task, problem, messages, seed, job.sample, turn)
-                completion = await _call(model, cell, request, run, claim)
-            except UserError:
-                raise
-            except Exception as error:  # a plugin that crashes has not answered either
-                why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
-                attempt = Attempt(problem, job.sample, "failed", False, why[:500], tuple(replies), problem.facts)
-                await run.writer.put(Done(cell, job.position, attempt, stored=len(replies)))
-                return attempt
-            if completion is None:
-                return None
-            replies.append(_storable(completion))
-            if turn + 1 < len(problem.turns):
-                done = Done(cell, job.position, replace(attempt, completions=tuple(replies)), stored=turn)
-                await run.writer.put(done)
-        past += [asked, cell.memory.reply(cell.task, replies[-1])]
-        if turn + 1 < len(problem.turns):
-            # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill the memory.
-            replies[-1] = replace(replies[-1], thinking="")
-    attempt = replace(attempt, completions=tuple(replies))
-    slow = cell.task.slow_grading or sum(len(reply.answer) for reply in replies) > LONG
-    attempt = await asyncio.to_thread(graded, cell.task, attempt) if slow else graded(cell.task, attempt)
-    await run.writer.put(Done(cell, job.position, attempt, stored=max(len(job.begun), len(replies) - 1)))
-    return attempt
-
-
-async def _call(model: Model, cell: Cell, request: Request, run: Run, claim: Claim) -> Completion | None:
-    """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
-    limit = cell.turn_limit(request.prompt_limit, None)
-    if not await run.ledger.reserve(claim, limit):
-        return None
-    if run.stop.asked:  # while it waited
-        run.ledger.settle(claim, None)
-        return None
-
-    def on_retry(asked: Request, retry: Retry) -> None:
-        run.tally.retried(retry)
-        if retry.billed:
-            run.ledger.lose(claim, model_limit(asked.prompt_limit, asked.budget))
-        if retry.wait:
-            run.ledger.check_room()
-
-    model_limit = cell.model.turn_limit
-    bill: Bill | None = None
-    try:
-        completion = await model.complete(replace(request, on_retry=on_retry))
-        bill = completion.bill
-        return completion
-    except asyncio.CancelledError:
-        run.ledger.lose(claim, limit)  # it was sent, so it may be billed
-        raise
-    except Exception as error:
-        bill = error.bill if isinstance(error, ModelFailure) else None
-        if bill is None and limit and limit.calls > 1:
-            run.ledger.lose(claim, limit)  # nobody knows which of the calls were answered
-        raise
-    finally:
-        run.ledger.settle(claim, bill)
-
-
-def graded(task: Task, attempt: Attempt) -> Attempt:
-    """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
-    grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
-    truncated = any(c.stop == "length" for c in attempt.completions)
-    # A server that says why it gave no answer knows better than the grader, which saw an empty text.
-    why = attempt.completions[-1].note if grade.parsed is None else ""
-    status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
-    correct = grade.correct and status == "graded"
-    details = {**grade.details, **_measured(attempt.completions)}
-    return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
-
-
-def _measured(turns: Sequence[Completion]) -> dict[str, float]:
-    """The model's measurements, averaged over the turns."""
-    names = dict.fromkeys(name for turn in turns for name in turn.measures)
-    return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
-
-
-def grade_again(study: Study, store: Store) -> int:
-    """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
-    changed = 0
-    for cell in study.cells:
-        changes = [
-            done._replace(attempt=new)
-            for done in store.attempts(cell)
-            if _has_answer(done.attempt) and (new := graded(cell.task, done.attempt)) != done.attempt
-        ]
-        store.regrade(changes)
-        changed += len(changes)
-    return changed
-
-
-def _has_answer(attempt: Attempt) -> bool:
-    """Whether there is a text to grade. Of an empty reply the server said why, which a grader can't know."""
-    return attempt.status != "failed" and any(c.answer for c in attempt.completions)
-
-
-def _storable(completion: Completion) -> Completion:
-    """The completion with text that UTF-8 can encode: a lone surrogate is replaced."""
-    try:
-        completion.thinking.encode()
-        completion.answer.encode()
-    except UnicodeEncodeError:
-        thinking, answer = (t.encode("utf-8", "replace").decode() for t in (completion.thinking, completion.answer))
-        return replace(completion, thinking=thinking, answer=answer)
-    return completion
+    def _generate(self) -> list[Job]:
+        jobs, started = list[Job](), monotonic()
+        for job in itertools.islice(self._jobs, CHUNK):
+            jobs.append(job)
+            if self._stop.asked or monotonic() - started > CHUNK_SECONDS:
+                break
+        return jobs[::-1]

@@ -16,6 +16,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -153,13 +154,9 @@ class Store:
     def record_study(self, study: Study) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
         with self._transaction():
-            row = (study.name, json.dumps(study.resolved(), default=str))
-            return self._db.execute("INSERT INTO study (name, resolved) VALUES (?, ?)", row).lastrowid or 0
-
-    def record_spending(self, run: int, tokens: int, cost: float, lost_tokens: int) -> None:
-        """Store what a run has spent so far: tokens of answers, cost of everything, tokens of calls without answer."""
-        with self._transaction():
-            self._db.execute(SPENT, (tokens, cost, lost_tokens, run))
+            # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.
+            row = (study.name, json.dumps(study.resolved(), default=str), datetime.now(UTC).isoformat(" "))
+            return self._db.execute("INSERT INTO study (name, resolved, started) VALUES (?, ?, ?)", row).lastrowid or 0
 
     def spent_by_runs(self, name: str) -> tuple[int, float]:
         """Tokens and cost of all runs of the study with this name, calls without an answer included."""
@@ -180,14 +177,14 @@ class Store:
         attempt = done.attempt
         problem = self._problem_id(done.cell.source, done.position, attempt.problem)
         key = (self._cell_id(done.cell), problem, attempt.sample)
-        details = json.dumps(attempt.details) if attempt.details else None
+        details = json.dumps(attempt.details, default=str) if attempt.details else None
         graded = (attempt.status, int(attempt.correct), attempt.why, details)
         row: tuple[Any, ...] = (*key, *graded, *_bill(Bill() if attempt.status == "open" else attempt.bill))
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            measures = json.dumps(dict(turn.measures)) if turn.measures else None
+            measures = json.dumps(dict(turn.measures), default=str) if turn.measures else None
             row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
             self._db.execute(PUT_TURN, (*row, digest(*row)))
 
@@ -204,6 +201,13 @@ class Store:
             self._problems.clear()
         self._problems[source, position] = int(found[0])
         return int(found[0])
+
+    def problem_name(self, cell: Cell, position: int) -> str | None:
+        """The id of the problem that the store has at a place in a cell's order; None if it has none."""
+        sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
+        with self._one_at_a_time:
+            row = self._db.execute(sql, (cell.source, position)).fetchone()
+        return row[0] if row else None
 
     def _cell_id(self, cell: Cell) -> int:
         if cell.key not in self._cells:

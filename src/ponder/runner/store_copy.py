@@ -115,8 +115,8 @@ class _NewStore:
     def copy(self, old: Scan) -> None:
         with errors(self.path, writing=True):
             self._db.execute("BEGIN")
-            sql = "INSERT INTO study (name, resolved, started, tokens, cost, lost_tokens) VALUES (?, ?, ?, ?, ?, ?)"
-            self._db.executemany(sql, old.studies)
+            for study in old.studies:
+                self._study(*study)
             cells = {number: self._cell(*row[:3]) for number, row in old.cells.items()}
             problems: dict[int, int] = {}
             for number in sorted(old.attempts):
@@ -131,6 +131,18 @@ class _NewStore:
                 else:
                     self._attempt((cells[cell], problems[problem], *row), turns)
             self._db.execute("COMMIT")
+
+    def _study(self, name: str, resolved: str, started: str, *spent: float | None) -> None:
+        """Keep a run once, though two copies of a store have it; of a run that went on, what it spent in the end."""
+        same = (name, resolved, started)
+        sql = "SELECT rowid, tokens FROM study WHERE name IS ? AND resolved IS ? AND started IS ?"
+        row = self._db.execute(sql, same).fetchone()
+        if row is None:
+            sql = "INSERT INTO study (name, resolved, started, tokens, cost, lost_tokens) VALUES (?, ?, ?, ?, ?, ?)"
+            self._db.execute(sql, (*same, *spent))
+        elif (spent[0] or 0) > (row[1] or 0):
+            sql = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
+            self._db.execute(sql, (*spent, row[0]))
 
     def _cell(self, key: bytes, spec: str, made: str | None) -> int:
         row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (key,)).fetchone()

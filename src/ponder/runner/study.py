@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
+MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
     "size",
@@ -97,10 +98,16 @@ class Study:
                 if not figure.endswith(".py") and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
-        for key in ("samples", "problems", "max_tokens", "max_cost"):
-            if (number := getattr(study, key)) is not None and not number > 0:
-                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{where}: {key}")
+        study._check_numbers()
         return study
+
+    def _check_numbers(self) -> None:
+        for key in ("samples", "problems", "max_tokens", "max_cost"):
+            number = getattr(self, key)
+            if number is not None and not number > 0:
+                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
+            if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
+                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
@@ -115,11 +122,13 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, model by model."""
-        tasks = list(self._tasks(self.task, "task"))
+        tasks = []
+        for one in self._tasks(self.task, "task"):
+            if one not in tasks:  # two tables that overlap ask once
+                tasks.append(one)
         cells = []
         labels = set[str]()
-        for model, methods, names in self._models():
-            base, label, variant = names
+        for model, methods, (base, label, variant) in self._models():
             if label in labels:
                 what, hint = f"two models are both called `{label}`", "give each [[model]] a `label`"
                 raise UserError(what, where=f"{self.where}: model", hint=hint)
@@ -127,9 +136,9 @@ class Study:
             for task, size, memory, task_label, search in tasks:
                 with error_at(f"{self.where}: model `{label}`"):
                     model.check(task, size)
-                problems = search.most if search else self._problems(task)
-                counts = (problems, self.samples, self.seed)
-                cell = Cell(task, task_label, size, model, methods, base, label, variant, *counts, memory, search)
+                counts = (search.most, 1) if search else (self._problems(task), self.samples)
+                names = (base, label, variant)
+                cell = Cell(task, task_label, size, model, methods, *names, *counts, self.seed, memory, search)
                 cells.append(cell)
         return tuple(cells)
 

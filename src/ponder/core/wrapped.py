@@ -1,0 +1,78 @@
+"""A model around another: what methods that change the asking return."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from ponder.core.contracts import Model, Task
+from ponder.core.errors import ModelFailure
+from ponder.core.keys import seed_from
+from ponder.core.nouns import Bill, Completion, Request
+
+
+class Wrapped(Model):
+    """Opens, closes and asks the inner model. A subclass defines `complete`."""
+
+    def __init__(self, inner: Model) -> None:
+        super().__init__(label=inner.label, concurrency=inner.concurrency, prices=inner.prices)
+        self.inner = inner
+
+    def title(self) -> str:
+        return self.inner.title()
+
+    def max_tokens(self) -> int | None:
+        return self.inner.max_tokens()
+
+    def server(self) -> str:
+        return self.inner.server()
+
+    async def reach(self) -> None:
+        await self.inner.reach()
+
+    def made(self, task: Task) -> Mapping[str, float]:
+        return self.inner.made(task)
+
+    def codec_name(self, task: Task) -> str:
+        return self.inner.codec_name(task)
+
+    async def samples(self, request: Request, n: int) -> list[Completion]:
+        """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
+        requests = [dataclasses.replace(request, seed=seed_from(request.seed, i)) for i in range(n)]
+        replies = await asyncio.gather(*(self.inner.complete(r) for r in requests), return_exceptions=True)
+        paid = sum((reply.bill or Bill() for reply in replies if isinstance(reply, Completion | ModelFailure)), Bill())
+        for error in replies:
+            if isinstance(error, ModelFailure):
+                raise ModelFailure(str(error), paid) from error
+            if isinstance(error, BaseException):
+                raise error
+        return [reply for reply in replies if isinstance(reply, Completion)]
+
+    async def parsed(self, request: Request, samples: Sequence[Completion]) -> list[str]:
+        """The answer of each sample as the task parses it, as JSON; `null` where it finds none."""
+        task, answers = request.task, [sample.answer for sample in samples]
+
+        def parse() -> list[str]:
+            return [json.dumps(task.parse(request.problem, answer)) for answer in answers]
+
+        return await asyncio.to_thread(parse) if task.grades_slowly(answers) else parse()
+
+    async def after(self, paid: Bill, request: Request) -> Completion:
+        """Ask the inner model. If it fails, the failure carries what the turn has cost before."""
+        try:
+            return await self.inner.complete(request)
+        except ModelFailure as error:
+            raise ModelFailure(str(error), paid + (error.bill or Bill())) from error
+
+    async def __aenter__(self) -> Self:
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.inner.__aexit__(kind, error, trace)

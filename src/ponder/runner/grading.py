@@ -1,0 +1,47 @@
+"""Grades attempts: what the task says of the answers, and how the attempt ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ponder.core import Attempt, Completion, Status, Task
+from ponder.runner.store import Store
+from ponder.runner.study import Study
+
+
+def graded(task: Task, attempt: Attempt) -> Attempt:
+    """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
+    grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
+    truncated = any(c.stop == "length" for c in attempt.completions)
+    # A server that says why it gave no answer knows better than the grader, which saw an empty text.
+    why = attempt.completions[-1].note if grade.parsed is None else ""
+    status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
+    correct = grade.correct and status == "graded"
+    details = {**grade.details, **_measured(attempt.completions)}
+    return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
+
+
+def _measured(turns: Sequence[Completion]) -> dict[str, float]:
+    """The model's measurements, averaged over the turns."""
+    names = dict.fromkeys(name for turn in turns for name in turn.measures)
+    return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
+
+
+def grade_again(study: Study, store: Store) -> int:
+    """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
+    changed = 0
+    for cell in study.cells:
+        changes = [
+            done._replace(attempt=new)
+            for done in store.attempts(cell)
+            if _has_answer(done.attempt) and (new := graded(cell.task, done.attempt)) != done.attempt
+        ]
+        store.regrade(changes)
+        changed += len(changes)
+    return changed
+
+
+def _has_answer(attempt: Attempt) -> bool:
+    """Whether there is a text to grade. Of an empty reply the server said why, which a grader can't know."""
+    return attempt.status != "failed" and any(c.answer for c in attempt.completions)
