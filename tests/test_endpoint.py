@@ -104,6 +104,12 @@ def test_prices_are_checked_before_a_run(name) -> None:
     assert len(cells(0.0)) == 1
 
 
+@pytest.mark.parametrize("url", ["http://", "http:///v1", "https://:80/v1", "http://host:99999/v1"])
+def test_a_url_without_a_server_is_said_before_a_run(url) -> None:
+    with pytest.raises(UserError, match=r"names no server|not a valid URL"):
+        Endpoint(id="m", url=url).ready()
+
+
 def test_any_number_of_tries_can_be_waited_for(serve, slept) -> None:
     seen, _ = retries(Endpoint(id="m", url=serve(busy_first=1100).url, retries=1099))
     assert len(seen) == 1100

@@ -83,8 +83,13 @@ def test_why_there_is_no_answer(message, finish, note) -> None:
     "message",
     [{"content": None, "refusal": "I can't."}, {"content": [{"type": "refusal", "refusal": "I can't."}]}],
 )
-def test_a_refusal_is_what_the_model_has_said(message) -> None:
-    assert said(message) == Said("", "I can't.", "end", "refusal")
+def test_a_refusal_is_kept_where_no_grader_reads_it(serve, tmp_path, message) -> None:
+    (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}], "usage": {"completion_tokens": 9}}))
+    (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url), 1)
+    assert (answer.thinking, answer.answer, answer.note) == ("I can't.", "", "refusal")
+    assert (answer.bill.thinking_tokens, answer.bill.answer_tokens) == (0, 9)
+    assert bill(None, said(message), 0.0) == Bill(0, 0, 2, 0.0, "estimate")
+    assert said({**message, "reasoning": "t"}).thinking == "t"
 
 
 @pytest.mark.parametrize(

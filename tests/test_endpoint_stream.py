@@ -125,7 +125,7 @@ def test_garbage_in_mid_stream_is_no_reply() -> None:
         ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Said("tu", "a", "end", "")),
         ([{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}], Said("tu", "", "end", "")),
         ([{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}], Said("t", "a", "end", "")),
-        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "I can't", "end", "refusal")),
+        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal", "I can't")),
         ([{"role": "assistant"}], Said("", "", "end", "empty reply")),
     ],
 )

@@ -63,6 +63,7 @@ class Said(NamedTuple):
     answer: str
     stop: Literal["end", "length"]
     note: str  # why there is no answer; "" if there is one
+    refusal: str = ""  # its text, which is no answer to grade
 
 
 _decoder = msgspec.json.Decoder(Reply)
@@ -142,9 +143,8 @@ def read(reply: Reply) -> Said:
     stop: Literal["end", "length"] = "length" if finish in _CUT else "end"
     if finish == "content_filter":
         return Said(thinking, answer, stop, "content filter")
-    if refusal := refusal or _text(message.refusal):
-        # Other servers write a refusal into the content, so here too it is what the model has said.
-        return Said(thinking, answer or encodable(refusal), stop, "refusal")
+    if refusal := encodable(refusal or _text(message.refusal)):
+        return Said(thinking, answer, stop, "refusal", refusal)
     return Said(thinking, answer, stop, "" if thinking or answer or stop == "length" else "empty reply")
 
 
@@ -192,14 +192,15 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
     total = _tokens(usage.get("completion_tokens")) or _tokens(usage.get("output_tokens"))
     thought = _either(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
     by: CountedBy = "server"
+    visible = said.answer or said.refusal
     if total and (thought or not said.thinking):
         # Some servers include the thinking in completion_tokens, some don't.
         answered = total - thought if total >= thought else total
     elif count:
         by, thought = "tokenizer", count(said.thinking)
-        answered = max(0, total - thought) if total else count(said.answer)
+        answered = max(0, total - thought) if total else count(visible)
     else:
-        characters = len(said.thinking) + len(said.answer)
+        characters = len(said.thinking) + len(visible)
         total = total or characters // 4
         by, thought = "estimate", round(total * len(said.thinking) / max(1, characters))
         answered = total - thought

@@ -131,6 +131,8 @@ class Endpoint(Model):
             url = URL(secrets.fill_url(self.url))
         except ValueError:  # its text contains the URL
             raise UserError(f"{self.url} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
+        if not url.host:
+            raise UserError(f"{self.url} names no server", hint='url = "http://127.0.0.1:8000/v1"')
         if url.user or url.password:
             if "Authorization" in headers:
                 raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
@@ -243,7 +245,9 @@ class Endpoint(Model):
                 raise
             cost = bill(reply.usage, said, time.monotonic() - started, self._count, prompt)
             self._pace.end(charge, cost)
-            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in (said.thinking, said.answer))
+            # A refusal stands where the transcript shows it and no grader reads it.
+            texts = (said.thinking or said.refusal, said.answer)
+            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
             measures = {"first_token_seconds": first_token - started} if first_token else {}
             return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
 
