@@ -314,6 +314,10 @@ class Method(Plugin, ABC):
         """
         return inner
 
+    def asks(self) -> Sequence[Model]:
+        """Other models that a turn of the resulting model asks, such as a judge: the study's caps count them too."""
+        return ()
+
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 

@@ -67,6 +67,10 @@ class Cell:
             limit = method.turn_limit(limit)
         return limit
 
+    def asks(self) -> list[Model]:
+        """The other models that the methods ask, such as a judge."""
+        return [model for method in self.methods for model in method.asks()]
+
     def spec(self) -> dict[str, Any]:
         """What the key is made of, as JSON."""
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
