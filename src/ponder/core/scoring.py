@@ -45,6 +45,16 @@ class CacheBudget:
         if self.sinks < 0:
             raise UserError(f"sinks is a number of tokens, not {self.sinks}")
 
+    def check_prompt(self, tokens: int) -> None:
+        """Raise `UserError` if a prompt of so many tokens leaves none that could be evicted."""
+        protected = tokens if self.question else min(tokens, self.sinks)
+        if protected + self.window >= self.budget:
+            what = (
+                f"{protected} tokens of the prompt are protected and the window holds {self.window}: "
+                f"with a budget of {self.budget} no token could be evicted"
+            )
+            raise UserError(what, hint=f"budget = {2 * (protected + self.window)}, or question = false")
+
     def kept(self, length: int, protected: int) -> int | None:
         """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
 

@@ -174,7 +174,7 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
     total = Spend()
     for row in rows:
         if row.attempts:
-            limits = [attempt_limit(row.cell, problem) for problem in _some_problems(row.cell)]
+            limits = [attempt_limit(row.cell, problem) for problem in some_problems(row.cell)]
             if None in limits:
                 return None
             longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens + limit.reward_tokens)
@@ -182,7 +182,7 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
     return total
 
 
-def _some_problems(cell: Cell) -> Iterator[Problem]:
+def some_problems(cell: Cell) -> Iterator[Problem]:
     """All problems of a fixed set; of those that are generated the first few, in a fraction of a second."""
     started = monotonic()
     for n, problem in enumerate(cell.asked()):
