@@ -159,7 +159,10 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
 )
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
 def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
-    """Write the attempts of STUDY to a file; as Inspect logs, to one file for each model."""
+    """Write the attempts of STUDY to a file.
+
+    An Inspect log has room for one model: of several models, each has a file of its own.
+    """
     from ponder.report.export import write
     from ponder.runner.store import Store
     from ponder.runner.study import Study
