@@ -341,6 +341,20 @@ def test_calls_that_were_not_sent_cost_nothing(serve, write, running) -> None:
     assert served.state()["requests"] == 1
 
 
+def test_nothing_is_sent_after_a_stop(serve, write, running) -> None:
+    served = serve(hold_after=0)
+    write("s.toml", study_for(served, 100_000, concurrency=8, model="requests_per_minute = 600"))
+    with running("run", "s.toml", "--grace", "600") as process:
+        served.wait(held=1)
+        process.send_signal(signal.SIGINT)
+        assert any("stopping" in line for line in process.stderr)
+        sent = served.state()["requests"]
+        served.release()
+        process.communicate()
+    assert served.state()["requests"] <= sent + 1  # one may be on its way
+    assert sent < 8
+
+
 def test_a_cancelled_wait_is_given_to_the_next() -> None:
     async def body() -> None:
         ledger = Ledger(max_tokens=100)
@@ -409,4 +423,4 @@ def test_prices() -> None:
     assert prices.cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == pytest.approx(0.4 * 2 + 0.6 * 0.5)
     assert prices.cost(Bill(1000, 0, 0, cached_tokens=5000)) == pytest.approx(0.0005)  # never less than all cached
     assert Prices(2.0, 8.0).cost(Bill(1_000_000, 0, 0, cached_tokens=600_000)) == 2.0
-    assert prices.most(Spend(1_000_000, 1_000_000)) == 10.0
+    assert prices.cost_at_most(Spend(1_000_000, 1_000_000)) == 10.0

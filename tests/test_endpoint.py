@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,8 @@ from ponder.methods.budget_force import BudgetForce
 from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
 from ponder.models.oracle import Oracle
+from ponder.runner.cells import Cell
+from ponder.runner.study import Study
 
 
 def test_what_is_sent(serve) -> None:
@@ -62,9 +65,77 @@ def test_nothing_is_sent_that_was_not_set(serve) -> None:
     assert set(body) == {"model", "messages", "authorization"}
 
 
-def test_nothing_that_belongs_to_a_stream_goes_into_the_body() -> None:
-    with pytest.raises(UserError, match="`stream` is a setting of the model"):
-        Endpoint(id="m", body={"stream": True})
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("max_tokens", "budget ="), ("max_completion_tokens", "budget ="), ("n", "samples ="), ("stream", "stream ="),
+        ("model", "id ="), ("messages", "task"),
+    ],
+)  # fmt: skip
+def test_a_body_can_not_override_what_has_a_setting(field, hint) -> None:
+    with pytest.raises(UserError, match=f"`{field}` can't be a field of the body") as error:
+        Endpoint(id="m", body={field: 1})
+    assert hint in error.value.hint
+
+
+def test_decoding_may_be_in_the_body_if_it_is_not_given_twice(serve) -> None:
+    served = serve()
+    body = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "reasoning_effort": "low", "provider": {"n": 2}}
+    model = Endpoint(id="m", url=served.url, body=body)
+    assert model.identity() == {"name": "endpoint", "id": "m", "url": served.url, "body": body}
+    ask(model, 1)
+    (sent,) = served.state()["bodies"]
+    assert {name: sent[name] for name in body} == body
+    for name in ("temperature", "top_p"):
+        with pytest.raises(UserError, match=f"{name} is given twice"):
+            Endpoint(id="m", body=body, **{name: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "refused"),
+    [
+        ("retries", (0, 5000), (-1,)),
+        ("temperature", (0.0, 2.0), (-0.1, math.nan, math.inf)),
+        ("top_p", (0.0, 1.0), (-0.1, math.nan, math.inf)),
+        ("concurrency", (1,), (0, -1)),
+        ("budget", (None, 1), (0, -1)),
+        *(
+            (name, (0.1, 1e6), (0.0, -1.0, math.nan, math.inf))
+            for name in ("timeout", "idle_timeout", "max_wait", "requests_per_minute", "tokens_per_minute")
+        ),
+    ],
+)
+def test_numbers_are_checked_before_a_run(name, allowed, refused) -> None:
+    for value in allowed:
+        Endpoint(id="m", **{name: value})
+    for value in refused:
+        with pytest.raises(UserError, match=f"{name} must be"):
+            Endpoint(id="m", **{name: value})
+
+
+@pytest.mark.parametrize("name", ["input", "output", "cached_input"])
+def test_prices_are_checked_before_a_run(name) -> None:
+    def cells(price: float) -> tuple[Cell, ...]:
+        prices = {"input": 0.0, "output": 2.0, name: price}
+        return Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle", "prices": prices}]).cells
+
+    for price in (-1.0, math.nan, math.inf):
+        with pytest.raises(UserError, match=f"the price `{name}` must be 0 or more") as error:
+            cells(price)
+        assert "prices" in error.value.where
+    assert len(cells(0.0)) == 1
+
+
+@pytest.mark.parametrize("url", ["http://", "http:///v1", "https://:80/v1", "http://host:99999/v1"])
+def test_a_url_without_a_server_is_said_before_a_run(url) -> None:
+    with pytest.raises(UserError, match=r"names no server|not a valid URL"):
+        Endpoint(id="m", url=url).ready()
+
+
+def test_any_number_of_tries_can_be_waited_for(serve, slept) -> None:
+    seen, _ = retries(Endpoint(id="m", url=serve(busy_first=1100).url, retries=1099))
+    assert len(seen) == 1100
+    assert 30 <= max(slept) <= 90
 
 
 def test_a_method_can_only_lower_the_budget(serve) -> None:

@@ -144,8 +144,7 @@ def test_what_a_try_counts_for(serve, faults, counted) -> None:
             with suppress(ModelFailure):
                 await model.complete(request())
             (charge,) = model._pace._charges
-            assert 5000 < charge.prompt + 5000 < 5200
-            return charge.tokens if charge.tokens != charge.prompt + 5000 else "reserved"
+            return "reserved" if 5000 < charge.tokens < 5200 else charge.tokens
 
     assert asyncio.run(once()) == counted
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from endpoint_calls import request
+from endpoint_calls import ask, request, retries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ponder.core import Bill, Completion, ModelFailure, UserError
+from ponder.models import _reply
 from ponder.models._reply import Malformed, Said, bill, decode, load_tokenizer, read
 from ponder.models.endpoint import Endpoint
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
     return read(decode(json.dumps({"choices": [{"message": message, "finish_reason": finish}], **more}).encode()))
+
+
+def said_in(reply: Any) -> Said:
+    return read(decode(json.dumps(reply).encode()))
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,10 @@ def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
         ({"content": [{"type": "reasoning", "text": "t"}, {"type": "text", "text": "a"}]}, "t", "a"),
         ({"content": [{"text": "a"}, {"type": "image_url", "image_url": {}}, 7, None, {"text": "b"}]}, "", "ab"),
         ({"content": {"text": "a"}}, "", "a"),
+        ({"content": "<think>t</think>a", "reasoning": "\n"}, "t", "a"),
+        ({"content": [{"type": "thinking", "thinking": " "}, "<think>t</think>a"]}, "t", "a"),
+        ({"content": "a", "reasoning": "t", "reasoning_content": " "}, "t", "a"),
+        ({"content": "a \ud83d", "reasoning": "t \ude00"}, "t \ufffd", "a \ufffd"),
     ],
 )
 def test_thinking_and_answer_are_found(message, thinking, answer) -> None:
@@ -67,6 +77,107 @@ def test_thinking_and_answer_are_found(message, thinking, answer) -> None:
 )
 def test_why_there_is_no_answer(message, finish, note) -> None:
     assert said(message, finish).note == note
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": None, "refusal": "I can't."}, {"content": [{"type": "refusal", "refusal": "I can't."}]}],
+)
+def test_a_refusal_is_kept_where_no_grader_reads_it(serve, tmp_path, message) -> None:
+    (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}], "usage": {"completion_tokens": 9}}))
+    (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url), 1)
+    assert (answer.thinking, answer.answer, answer.note) == ("I can't.", "", "refusal")
+    assert (answer.bill.thinking_tokens, answer.bill.answer_tokens) == (0, 9)
+    assert bill(None, said(message), 0.0) == Bill(0, 0, 2, 0.0, "estimate")
+    assert said({**message, "reasoning": "t"}).thinking == "t"
+
+
+@pytest.mark.parametrize(
+    "finish", ["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "max_completion_tokens"]
+)
+def test_the_budget_has_many_names(finish) -> None:
+    assert said({"content": "half an ans"}, finish).stop == "length"
+
+
+def test_a_byte_order_mark_and_other_choices_hide_nothing() -> None:
+    reply = {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}
+    assert read(decode(b"\xef\xbb\xbf" + json.dumps(reply).encode())).answer == "a"
+    for other in (None, "b", 7, {"message": "b"}):
+        more = {"choices": [*reply["choices"], other]}
+        assert read(decode(json.dumps(more).encode())) == Said("", "a", "end", "")
+    assert read(decode(json.dumps({"choices": [None, *reply["choices"]]}).encode())).answer == "a"
+
+
+AZURE = {"message": "The response was filtered", "code": "content_filter", "innererror": {"code": "Other"}}
+FILTERED = [
+    (400, AZURE),
+    (400, {"code": "BadRequest", "innererror": {"code": "ResponsibleAIPolicyViolation"}}),
+    (400, {"code": None, "type": "content_policy_violation"}),
+    (403, {"code": 403, "metadata": {"reasons": ["violence"], "flagged_input": "kill -9"}}),
+]
+
+
+@pytest.mark.parametrize(("status", "error"), FILTERED)
+def test_a_prompt_that_a_content_filter_rejects_is_an_answer(serve, status, error) -> None:
+    served = serve(always=status, text=json.dumps({"error": error}))
+    seen, answer = retries(Endpoint(id="m", url=served.url))
+    assert isinstance(answer, Completion)
+    assert (seen, answer.note, answer.answer, answer.thinking) == ([], "content filter", "", "")
+    assert answer.bill.prompt_tokens > 20
+    assert (answer.bill.thinking_tokens, answer.bill.answer_tokens, answer.bill.counted_by) == (0, 0, "estimate")
+    assert said_in({"error": error}).note == "content filter"
+
+
+@pytest.mark.parametrize("error", ["content_filter", {"code": "invalid"}, {"innererror": []}, None, {"code": ["x"]}])
+def test_other_errors_are_no_answer(serve, error) -> None:
+    seen, failure = retries(Endpoint(id="m", url=serve(always=400, text=json.dumps({"error": error})).url))
+    assert str(failure).startswith("HTTP 400")
+    assert len(seen) == 1
+
+
+def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, slept, monkeypatch) -> None:
+    monkeypatch.setattr(_reply, "MOST_BYTES", 1000)
+    seen, failure = retries(Endpoint(id="m", url=serve(thinking="x" * 2000).url))
+    assert failure.startswith("the endpoint's reply is larger than")
+    assert [(r.kind, r.billed, r.wait) for r in seen] == [("error", True, 0)]
+
+
+def test_the_prompt_is_estimated_if_the_server_does_not_count_it(serve, tmp_path) -> None:
+    (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": {"content": "x" * 40}}]}))
+    (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url, budget=99), 1)
+    sent = {"model": "m", "messages": [asdict(m) for m in request().messages], "max_tokens": 99, "seed": 1}
+    expected = len(json.dumps(sent, separators=(",", ":"))) // 3
+    assert replace(answer.bill, seconds=0.0) == Bill(expected, 0, 10, 0.0, "estimate")
+    counted = {"completion_tokens": 12}
+    assert bill(counted, Said("", "a", "end", ""), 0.0, sent=50) == Bill(50, 0, 12, 0.0, "estimate")
+    assert bill(None, Said("t", "a", "end", ""), 0.0, len, 50) == Bill(50, 1, 1, 0.0, "estimate")
+    assert bill({"prompt_tokens": 7, **counted}, Said("", "a", "end", ""), 0.0, sent=50) == Bill(7, 0, 12)
+
+
+def test_counts_under_other_names() -> None:
+    usage = {"input_tokens": 40, "output_tokens": 120, "output_tokens_details": {"reasoning_tokens": 100}}
+    reply = Said("t", "a", "end", "")
+    assert bill(usage, reply, 0.0) == Bill(40, 100, 20)
+    cached = {**usage, "input_tokens_details": {"cached_tokens": 30}}
+    assert bill(cached, reply, 0.0) == Bill(40, 100, 20, cached_tokens=30)
+    beside = {**usage, "cache_read_input_tokens": 300, "cache_creation_input_tokens": 5}
+    assert bill(beside, reply, 0.0) == Bill(345, 100, 20, cached_tokens=300)
+
+
+def test_an_error_with_a_lone_surrogate_can_be_shown(serve, tmp_path) -> None:
+    (tmp_path / "raw").write_text(json.dumps({"choices": [], "error": "no \ud83d"}))
+    _, failure = retries(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url, retries=0))
+    assert "no \ufffd" in failure
+
+
+def test_a_lone_surrogate_does_not_hinder_the_tokenizer(serve, tmp_path) -> None:
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    message = {"content": "<answer>1</answer>", "reasoning_content": "a \ud83d b"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 50}
+    (tmp_path / "raw").write_text(json.dumps({"choices": [{"message": message}], "usage": usage}))
+    url = serve(raw_file=str(tmp_path / "raw")).url
+    (answer,) = ask(Endpoint(id="m", url=url, tokenizer=str(tmp_path / "tokenizer.json")), 1)
+    assert (answer.thinking, answer.bill.counted_by, answer.bill.tokens) == ("a \ufffd b", "tokenizer", 55)
 
 
 def test_only_what_is_no_reply_is_malformed() -> None:

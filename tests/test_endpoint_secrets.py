@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
+from urllib.parse import quote, quote_plus
 
 import pytest
 from endpoint_calls import ask, reached, request, retries
+from test_endpoint_stream import assembled
 
 from ponder.core import ModelFailure, UserError
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
+from ponder.models._reply import Malformed
 from ponder.models.endpoint import Endpoint
 
 KEY, PASSWORD = "sk-verysecret-0123456789", "p@ss/w:rd?&=ü"
@@ -32,6 +35,12 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
         "https://user:hunter2$MY_KEY@host/v1",
         "https://host/v1?key=hunter2",
         "https://host/v1?a=1&api_key=hunter2",
+        "https://host/v1?subscription-key=hunter2",
+        "https://host/v1?access_key=hunter2",
+        "https://host/v1?code=hunter2",
+        "https://host/v1?sv=2&sig=hunter2",
+        "https://host/v1?token=hunter2",
+        "https://host/v1?hf_token=hunter2",
         "ftp://user:hunter2@host",
     ],
 )
@@ -44,30 +53,57 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["https://user:$MY_KEY@host/v1", "https://${MY_KEY}@host/v1", "https://host/v1?key=$MY_KEY&v=1", "http://h/v1"],
+    [
+        "https://user:$MY_KEY@host/v1",
+        "https://${MY_KEY}@host/v1",
+        "https://host/v1?key=$MY_KEY&v=1",
+        "https://host/v1?api-version=2024-10-21&eos_token=x",
+        "http://h/v1",
+    ],
 )
 def test_a_url_may_name_variables(url) -> None:
     check_url(url)
 
 
-@pytest.mark.parametrize("name", ["Authorization", "api-key", "X-API-Key", "cookie", "X-Auth", "my-token", "Secret"])
+@pytest.mark.parametrize(
+    "name", ["Authorization", "api-key", "X-API-Key", "cookie", "X-Auth", "my-token", "Secret", "X-Credential"]
+)
 def test_a_secret_header_is_refused_and_not_repeated(name) -> None:
     with pytest.raises(UserError, match=name) as error:
         Endpoint(id="m", headers={name: "Bearer hunter2"})
     assert "hunter2" not in str(error.value)
-    for value in ("$MY_KEY", "${MY_KEY}", "Bearer $MY_KEY"):
+    for value in ("$MY_KEY", "${MY_KEY}", "Bearer $MY_KEY", "Basic $MY_KEY", "Token ${MY_KEY}"):
         check_headers({name: value, "X-Title": "a study"})
+    for value in ("hunter2=$MY_KEY", "hunter2 $MY_KEY", "hunter2$MY_KEY", "Bearer $MY_KEY hunter2", "$MY_KEY=hunter2"):
+        with pytest.raises(UserError) as error:
+            check_headers({name: value})
+        assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "body", [{"api_key": "hunter2"}, {"extra": [{"password": "hunter2"}]}, {"auth_token": "hunter2"}]
-)
-def test_a_secret_in_the_body_is_refused_and_not_repeated(body) -> None:
-    with pytest.raises(UserError) as error:
-        Endpoint(id="m", body=body)
-    assert "hunter2" not in str(error.value)
-    check_body(json.loads(json.dumps(body).replace("hunter2", "$MY_KEY")))
-    check_body({"max_tokens": 5, "eos_token": "</s>", "logit_bias": {"50256": -100}, "prompt_cache_key": "a study"})
+    "name",
+    [
+        "api_key", "apiKey", "password", "auth_token", "token", "api_token", "hf_token", "hfToken", "HF-TOKEN", "secret",
+        "private_key", "client_secret", "access_token", "backend_token", "subscription-key", "credentials",
+    ],
+)  # fmt: skip
+def test_a_secret_in_the_body_is_refused_and_not_repeated(name) -> None:
+    for value in ("hunter2", ["hunter2"], {"value": "hunter2"}, {"deep": ["$MY_KEY", {"value": "hunter2"}]}):
+        body = {"extra": [{name: value}]}
+        with pytest.raises(UserError, match=name) as error:
+            Endpoint(id="m", body=body)
+        assert "hunter2" not in str(error.value)
+        check_body(json.loads(json.dumps(body).replace("hunter2", "$MY_KEY")))
+    check_body({name: 7})
+    check_body({name: [True, None]})
+
+
+def test_ordinary_fields_are_allowed() -> None:
+    check_body({"min_tokens": 5, "eos_token": "</s>", "logit_bias": {"50256": -100}, "prompt_cache_key": "a study"})
+    check_body({"token_ids": [1], "stop_token_ids": [2], "skip_special_tokens": False, "tokenizer": "gpt2", "key": "k"})
+    check_body({"stop_token": "###", "include_stop_str_in_output": True, "tokens": "all", "return_tokens_as": "text"})
+    check_body({"credentials": {"type": "aws", "region": "eu-1", "access_key": "$MY_KEY"}})
+    check_body({"response_format": {"json_schema": {"schema": {"properties": {"token": {"type": "string"}}}}}})
 
 
 def test_secrets_are_sent_and_stay_out_of_the_key(serve) -> None:
@@ -130,6 +166,91 @@ def test_a_request_has_one_login() -> None:
 def test_a_key_at_the_end_of_what_is_shown_is_not_shown_in_part(serve) -> None:
     _, failure = retries(Endpoint(id="m", url=serve(always=400, text="x" * 290 + KEY).url, key="$MY_KEY"))
     assert KEY[:4] not in failure
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"always": 400, "text": "{}"},
+        {"raw": '{{"error": {{"message": "bad key {}"}}}}'},
+        {"raw": '{{"choices": [{{"message": {{}}, "finish_reason": "error"}}], "error": "bad key {}"}}'},
+        {"models": 401, "always": 401, "text": "{}"},
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_part_of_a_long_key_is_shown(serve, monkeypatch, tmp_path, faults, stream) -> None:
+    key = "sk-" + "0123456789" * 800
+    monkeypatch.setenv("MY_KEY", key)
+    faults = {name: text.format(key) if isinstance(text, str) else text for name, text in faults.items()}
+    if raw := faults.pop("raw", ""):
+        (tmp_path / "raw").write_text(raw)
+        faults["raw_file"] = str(tmp_path / "raw")
+    model = Endpoint(id="m", url=serve(**faults).url, key="$MY_KEY", retries=0, stream=stream)
+    try:
+        _, shown = retries(model)
+    except UserError as error:
+        shown = str(error)
+    assert "$MY_KEY" in shown
+    assert "0123" not in shown
+
+
+def test_an_error_in_a_stream_shows_no_part_of_a_long_key() -> None:
+    secrets = Secrets()
+    key = secrets.hide("k" * 5000, "KEY")
+    with pytest.raises(Malformed) as error:
+        assembled(b'data: {"error": "' + key.encode() + b'"}\n\n')
+    assert "kk" not in secrets.redact(str(error.value))
+
+
+ODD_KEY = "sk+a/b=c&d\"e'f\\g<hü z"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        json.dumps(ODD_KEY)[1:-1],
+        json.dumps(ODD_KEY, ensure_ascii=False)[1:-1],
+        json.dumps(ODD_KEY)[1:-1].replace("/", "\\/"),
+        json.dumps(json.dumps(ODD_KEY)[1:-1])[1:-1],
+        json.dumps(ODD_KEY)[1:-1].replace("+", "\\u002B").replace("=", "\\u003d").replace("<", "\\u003C"),
+        "".join(f"\\u{ord(c):04x}" for c in ODD_KEY),
+        repr({"key": ODD_KEY})[9:-2],
+        quote(ODD_KEY, safe=""),
+        quote(ODD_KEY),
+        quote_plus(ODD_KEY),
+        quote(ODD_KEY, safe="").lower(),
+    ],
+)
+def test_a_key_in_another_notation_is_redacted(form) -> None:
+    secrets = Secrets()
+    secrets.hide(ODD_KEY, "KEY")
+    assert secrets.redact(f"The key <{form}> is wrong, 50% \\of it.", 12) == "The key <$KEY> is wrong, 50% \\of it."
+
+
+def test_redacting_takes_linear_time() -> None:
+    for key in ("\\" * 60, "/" * 60, "a\\/" * 30, "\\u0061" * 20):
+        secrets = Secrets()
+        secrets.hide(key, "KEY")
+        for text in ("\\", "/", "a\\/", "\\u0061", "%2f", "\\\\u005c"):
+            assert secrets.redact(text * 100_000 + "!").endswith("!")
+
+
+@pytest.mark.parametrize("value", ["hunter2\nX-Other: 1", "hunter2\r\n", "hunter2\x1b[0m", "hunter2\x7f"])
+def test_a_header_that_cant_be_sent_is_said_before_a_run_and_not_repeated(monkeypatch, value) -> None:
+    monkeypatch.setenv("MY_KEY", f"a{value}b")
+    for settings in ({"key": "$MY_KEY"}, {"headers": {"X-Key": "Bearer $MY_KEY"}}, {"headers": {"X-Title": value}}):
+        with pytest.raises(UserError, match=r"header `[\w-]+` contains a line break or") as error:
+            Endpoint(id="m", **settings).ready()
+        assert "hunter2" not in str(error.value)
+    with pytest.raises(UserError, match="name of a header"):
+        Endpoint(id="m", headers={"X Title": "a study"}).ready()
+
+
+def test_a_variable_that_is_not_utf8_is_said_before_a_run(monkeypatch) -> None:
+    monkeypatch.setenv("MY_KEY", "a\udcff")
+    for settings in ({"key": "$MY_KEY"}, {"body": {"api_key": "$MY_KEY"}}):
+        with pytest.raises(UserError, match="MY_KEY is not UTF-8"):
+            Endpoint(id="m", **settings).ready()
 
 
 def test_an_address_that_cant_be_reached_shows_no_secrets(slept) -> None:

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.core import Completion
-from ponder.models._reply import Malformed, Reply, Said, read
+from ponder.models import _stream
+from ponder.models._reply import Malformed, Reply, Said, TooLong, read
 from ponder.models._stream import assemble
 from ponder.models.endpoint import Endpoint
 
@@ -124,13 +125,52 @@ def test_garbage_in_mid_stream_is_no_reply() -> None:
         ([{"reasoning": "t"}, {"reasoning": "u"}, {"content": "a"}], Said("tu", "a", "end", "")),
         ([{"reasoning_details": [{"text": "t"}]}, {"reasoning_details": [{"text": "u"}]}], Said("tu", "", "end", "")),
         ([{"content": [{"type": "thinking", "thinking": "t"}]}, {"content": "a"}], Said("t", "a", "end", "")),
-        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal")),
+        ([{"refusal": "I can"}, {"refusal": "'t"}], Said("", "", "end", "refusal", "I can't")),
         ([{"role": "assistant"}], Said("", "", "end", "empty reply")),
     ],
 )
 def test_dialects(pieces, expected) -> None:
     reply, _ = assembled(*(piece(**delta) for delta in pieces), piece(finish="stop"))
     assert read(reply) == expected
+
+
+def test_a_stream_that_is_done_is_a_reply_even_if_no_reason_is_given() -> None:
+    content = piece(content="So <answer>1</answer>") + event({"choices": [], "usage": USAGE})
+    for end in (b"data: [DONE]\n\n", b"data: [DONE]", b"data:[DONE]\r\n\r\n"):
+        reply, _ = assembled(content + end)
+        assert read(reply) == Said("", "So <answer>1</answer>", "end", "")
+        assert reply.usage == USAGE
+    for nothing in (b"data: [DONE]\n\n", event({"choices": []}) + b"data: [DONE]\n\n"):
+        with pytest.raises(Malformed, match="ended before the reply did"):
+            assembled(nothing)
+
+
+def test_a_byte_order_mark_and_a_choice_that_is_null_hide_nothing() -> None:
+    odd = event({"choices": [{"delta": {"content": "b"}}, None]})
+    reply, _ = assembled(b"\xef\xbb\xbf" + piece(content="a"), odd, piece(finish="stop"))
+    assert read(reply).answer == "ab"
+
+
+def test_a_character_that_is_parted_is_put_together() -> None:
+    halves = (
+        json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in ("a \ud83d", "\ude00 b \ud83d")
+    )
+    reply, _ = assembled(*(b"data: " + half + b"\n\n" for half in halves), piece(finish="stop"))
+    assert read(reply).answer == "a 😀 b \ufffd"
+
+
+def test_a_content_filter_may_end_a_stream() -> None:
+    stopped = event({"error": {"code": "content_filter", "message": "filtered"}})
+    assert read(assembled(piece(content="a few wo"), stopped)[0]) == Said("", "a few wo", "end", "content filter")
+
+
+def test_a_stream_without_end_is_cut(monkeypatch) -> None:
+    monkeypatch.setattr(_stream, "MOST_STREAMED", 2**20)
+    for endless in (piece(content="and "), b": keep-alive\n\n", b"x" * 100):
+        with pytest.raises(TooLong, match="larger than 1 MB"):
+            assembled(*[endless] * (2**20 // len(endless) + 1))
+    reply, _ = assembled(WHOLE, *[b": keep-alive\n\n"] * 100_000)
+    assert read(reply).answer == "So <answer>é42</answer>"
 
 
 def test_the_first_token_is_the_first_text() -> None:

@@ -47,8 +47,10 @@ class Counting(Model):
     async def complete(self, request: Request) -> Completion:
         CALLS.append(request)
         budget = min(self.budget, request.budget or self.budget)
-        prompt = sum(len(m.content.encode()) for m in request.messages)  # the worst tokenizer: a token per byte
-        answer = "<answer>" + "é" * (budget // 2)
+        # The worst tokenizer: a token per byte of what it is asked; of its own texts, three bytes per token.
+        sizes = [(m.role, len(m.content.encode())) for m in request.messages]
+        prompt = sum(min(size, self.budget) if role == "assistant" else size for role, size in sizes)
+        answer = "<answer>" + "x" * 3 * budget
         return Completion("", answer, "length", Bill(prompt, 0, budget, counted_by="estimate"))
 """
 

@@ -306,7 +306,7 @@ import time
 from pathlib import Path
 from ponder.tasks.chain_sum import ChainSum
 class Waiting(ChainSum):
-    slow_grading = True
+    slow_grading = {slow}
     def grade(self, problem, answer):
         while not Path("go").exists():
             time.sleep(0.01)
@@ -316,8 +316,8 @@ class Waiting(ChainSum):
 """
 
 
-def waiting_study(served, write, name: str) -> None:
-    write(f"{name}.py", WAITING)
+def waiting_study(served, write, name: str, *, slow: bool = True) -> None:
+    write(f"{name}.py", WAITING.format(slow=slow))
     study = study_for(served, problems=40).replace('"chain_sum"', f'"./{name}.py"').replace("[2, 4]", "4")
     write("s.toml", study.replace("digits = 5", ""))
 
@@ -335,9 +335,11 @@ def test_answers_are_stored_while_graders_are_busy(serve, write, ponder, running
     assert served.state()["answered"] == 40  # nothing that was answered is asked again
 
 
-def test_a_grader_that_raises_loses_no_answer(serve, write, ponder) -> None:
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_grader_that_raises_loses_no_answer(serve, write, ponder, monkeypatch, slow) -> None:
     served = serve()
-    waiting_study(served, write, "raising_sums")
+    monkeypatch.delitem(sys.modules, "raising_sums", raising=False)
+    waiting_study(served, write, "raising_sums", slow=slow)
     write("go", "raise")
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
@@ -349,13 +351,33 @@ def test_a_grader_that_raises_loses_no_answer(serve, write, ponder) -> None:
     assert served.state()["answered"] == 40
 
 
-def test_a_reason_with_half_a_surrogate_is_stored(serve, write, ponder, folder) -> None:
-    (folder / "raw.json").write_text('{"choices": [], "error": "bad \\ud800 news"}')
-    served = serve(raw_file=str(folder / "raw.json"))
-    write("s.toml", study_for(served, problems=3).replace("retries = 12", "retries = 0"))
-    assert ponder("run", "s.toml").exit_code == 1
-    assert all("bad" in o.why for o in outcomes("s.toml"))
-    assert len(outcomes("s.toml")) == 6
+def test_a_reason_with_half_a_surrogate_is_stored(folder) -> None:
+    source = "from dataclasses import dataclass\nfrom ponder.core import Model, ModelFailure\n@dataclass\n"
+    source += "class Odd(Model):\n    async def complete(self, request):\n"
+    (folder / "odd_model.py").write_text(source + "        raise ModelFailure('bad ' + chr(0xd800) + ' news')\n")
+    study = Study(
+        task=[{"name": "chain_sum", "size": 2}], model=[{"name": "./odd_model.py"}], problems=3, folder=folder
+    )
+    with Store(Path("odd.db"), lock=True) as store:
+        asyncio.run(run(study, store, Tally()))
+        assert [o.why for o in store.outcomes(study.cells)] == ["bad ? news"] * 3
+
+
+def test_a_local_conversation_stops_between_two_turns(folder) -> None:
+    source = (
+        "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\nSTOPS = []\n@dataclass\n"
+    )
+    source += "class Slow(Model):\n    async def complete(self, request):\n        STOPS[0].ask()\n"
+    (folder / "stopping_model.py").write_text(source + "        return Completion('', '1', 'end', Bill(1, 1, 1))\n")
+    task = {"name": "execution", "size": 4, "dictionary": 6}
+    study = Study(task=[task], model=[{"name": "./stopping_model.py"}], problems=3, folder=folder)
+    assert study.cells
+    stop, tally = Stop(), Tally()
+    sys.modules["stopping_model"].STOPS.append(stop)
+    with Store(Path("l.db"), lock=True) as store:
+        asyncio.run(run(study, store, tally, stop))
+        assert [len(turns) for turns in store.begun(study.cells[0]).values()] == [1]
+    assert tally.done == 0
 
 
 def test_a_task_that_changed_without_a_new_version_is_refused(folder, monkeypatch) -> None:

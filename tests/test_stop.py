@@ -18,7 +18,7 @@ import pytest
 from ponder.core import Attempt, UserError
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
-from ponder.runner.writer import MOST, Writer
+from ponder.runner.writer import MAX_WAITING, Writer
 
 STUDY = """
 problems = 100000
@@ -247,13 +247,13 @@ def test_a_model_faster_than_the_disk_has_to_wait(folder, cell) -> None:
 
         store.add = watched  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
-            for done in attempts(cell, 3 * MOST):
+            for done in attempts(cell, 3 * MAX_WAITING):
                 await writer.put(done)
 
     with Store(folder / "w.db", lock=True) as store:
         asyncio.run(write(store))
         assert store.spent([cell])[0] == 20
-    assert largest == MOST
+    assert largest == MAX_WAITING
 
 
 def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
@@ -263,7 +263,7 @@ def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
 
         store.add = full  # type: ignore[method-assign]
         async with Writer(store, 1, nothing_spent) as writer:
-            for done in attempts(cell, 2 * MOST):
+            for done in attempts(cell, 2 * MAX_WAITING):
                 await writer.put(done)
 
     with Store(folder / "w.db", lock=True) as store, pytest.raises(UserError, match="the disk is full"):

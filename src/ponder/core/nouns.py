@@ -142,7 +142,7 @@ class Spend(NamedTuple):
 
     def as_reward(self, prices: Prices | None) -> Spend:
         """What a reward may take, as it stands in the limit of the model whose replies it scores."""
-        return Spend(0, 0, self.calls, self.tokens, prices.most(self) if prices else 0.0)
+        return Spend(0, 0, self.calls, self.tokens, prices.cost_at_most(self) if prices else 0.0)
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,18 @@ class Prices:
     cached_input: float | None = None  # prompt tokens from the server's cache; default: as `input`
     currency: str = "USD"
 
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached_input"):
+            if (price := getattr(self, name)) is not None and not 0 <= price < math.inf:
+                raise UserError(f"the price `{name}` must be 0 or more, not {price}")
+
     def cost(self, bill: Bill) -> float:
         cached = min(bill.cached_tokens, bill.prompt_tokens) if self.cached_input is not None else 0
         completion = bill.thinking_tokens + bill.answer_tokens
         prompt = (bill.prompt_tokens - cached) * self.input + cached * (self.cached_input or 0.0)
         return (prompt + completion * self.output) / 1e6
 
-    def most(self, spend: Spend) -> float:
+    def cost_at_most(self, spend: Spend) -> float:
         """The cost of these tokens if none of them is cached."""
         return (spend.prompt_tokens * self.input + spend.completion_tokens * self.output) / 1e6
 

@@ -27,7 +27,6 @@ class Charge:
     """What a request counts for: the most it may take until its bill arrives, then what it took."""
 
     started: float
-    prompt: int
     tokens: int
     counts: bool = True  # until its minute has passed
 
@@ -58,28 +57,25 @@ class Pace:
             send()
             if self._requests:
                 self._next = max(self._next, _now()) + MINUTE / self._requests
-            return self._count(prompt, most) if self._limit else None
+            return self._count(most) if self._limit else None
 
     def end(self, charge: Charge | None, bill: Bill | None) -> None:
         """Count what the request has taken, in place of the most that it might have; None: the server refused it."""
         if charge is None:
             return
-        if bill:  # a server that doesn't count the prompt has still read it
-            completion = bill.thinking_tokens + bill.answer_tokens
-            self._longest = max(self._longest, completion)
-            tokens = (bill.prompt_tokens or charge.prompt) + completion
-        else:
-            tokens = 0
+        if bill:
+            self._longest = max(self._longest, bill.thinking_tokens + bill.answer_tokens)
+        tokens = bill.tokens if bill else 0
         self._expire()
         if charge.counts:
             self._total += tokens - charge.tokens
             charge.tokens = tokens
         elif tokens > charge.tokens:  # its minute has passed, but not for what exceeds the estimate
-            self._count(0, tokens - charge.tokens)
+            self._count(tokens - charge.tokens)
         self._settled.set()
 
-    def _count(self, prompt: int, tokens: int) -> Charge:
-        charge = Charge(_now(), prompt, tokens)
+    def _count(self, tokens: int) -> Charge:
+        charge = Charge(_now(), tokens)
         self._charges.append(charge)
         self._total += tokens
         return charge

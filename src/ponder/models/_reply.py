@@ -8,22 +8,31 @@ count that can't be one is treated as not given.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from ponder.core import Bill, UserError
 from ponder.core.answers import split_thinking
+from ponder.core.nouns import CountedBy
 
 T = TypeVar("T")
 MOST_TOKENS = 10**9  # no single call has more: such a count is an error
+MOST_BYTES = 64 * 2**20  # of a response; a million tokens take some 5 MB
+MOST_STREAMED = 8 * MOST_BYTES  # an event takes 200 to 500 bytes for each token
+_CUT = {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}  # finish reasons
+_FILTERS = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}  # error codes
 _THINKING_PARTS = ("thinking", "reasoning", "reasoning_text", "reasoning.text")
 _TEXT_FIELDS = ("text", "thinking", "content", "reasoning", "summary")
 
 
 class Malformed(ValueError):
     """The server has answered, but not with a reply."""
+
+
+class TooLong(Malformed):
+    """The response goes on and on."""
 
 
 class ReplyMessage(msgspec.Struct):
@@ -54,16 +63,34 @@ class Said(NamedTuple):
     answer: str
     stop: Literal["end", "length"]
     note: str  # why there is no answer; "" if there is one
+    refusal: str = ""  # its text, which is no answer to grade
 
 
 _decoder = msgspec.json.Decoder(Reply)
+
+
+async def whole(chunks: AsyncIterator[bytes]) -> bytes:
+    """The body of a response; raises `TooLong` if it is too long."""
+    return b"".join([chunk async for chunk in limited(chunks, MOST_BYTES)])
+
+
+async def limited(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
+    """The same chunks; raises `TooLong` if they have more than so many bytes."""
+    left = most
+    async for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            raise TooLong(f"the endpoint's reply is larger than {most / 2**20:g} MB")
+        yield chunk
 
 
 def decode(content: bytes) -> Reply:
     """The reply in the body of a response."""
     reply = decode_json(content, _decoder)
     if not reply.choices:
-        raise Malformed(f"the endpoint's reply has no choices: {short(reply.error)}")
+        if filtered(reply.error):
+            return Reply([Choice(None, "content_filter")], reply.usage)
+        raise Malformed(f"the endpoint's reply has no choices: {reply.error or ''}")
     return reply
 
 
@@ -74,11 +101,30 @@ def decode_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         pass
     # Python's own parser also takes invalid UTF-8, half a surrogate pair, NaN, and numbers of any length.
     try:
-        data = json.loads(content.decode("utf-8", "replace"), parse_int=float)
+        data = json.loads(content.decode("utf-8-sig", "replace"), parse_int=float)
+        if isinstance(data, dict) and isinstance(data.get("choices"), list):
+            data["choices"] = [choice for choice in data["choices"] if choice][:1]  # the others may be anything
         reply: T = msgspec.convert(data, decoder.type)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"the endpoint's reply is malformed JSON: {short(error)}") from None
+        raise Malformed(f"the endpoint's reply is malformed JSON: {error}") from None
     return reply
+
+
+def rejected(content: bytes) -> bool:
+    """Whether the body of a response says that a content filter has stopped the prompt."""
+    try:
+        return filtered(decode_json(content, _decoder).error)
+    except Malformed:
+        return False
+
+
+def filtered(error: Any) -> bool:
+    """Whether an error says that a content filter has stopped the prompt or the reply."""
+    if not isinstance(error, dict):
+        return False
+    codes = (error.get("code"), error.get("type"), _inside(error, "innererror", "code"))
+    flagged = _inside(error, "metadata", "flagged_input")  # OpenRouter's moderation
+    return flagged is not None or any(isinstance(code, str) and code.lower() in _FILTERS for code in codes)
 
 
 def read(reply: Reply) -> Said:
@@ -87,17 +133,28 @@ def read(reply: Reply) -> Said:
     message = choice.message or ReplyMessage()
     answer, thinking, refusal = _parts(message.content)
     for given in (message.reasoning_details, message.reasoning, message.reasoning_content):
-        thinking = _text(given) or thinking
-    if not thinking:
+        thinking = text if (text := _text(given)).strip() else thinking
+    thinking, answer = encodable(thinking), encodable(answer)
+    if not thinking.strip():
         thinking, answer = split_thinking(answer)
-    if choice.finish_reason == "error" or (reply.error and not (thinking or answer)):
-        raise Malformed(f"the endpoint reports an error in its reply: {short(reply.error)}")
-    stop: Literal["end", "length"] = "length" if choice.finish_reason in ("length", "max_tokens") else "end"
-    if choice.finish_reason == "content_filter":
+    finish = choice.finish_reason.lower() if isinstance(choice.finish_reason, str) else ""
+    if finish == "error" or (reply.error and not (thinking or answer)):
+        raise Malformed(f"the endpoint reports an error in its reply: {reply.error or ''}")
+    stop: Literal["end", "length"] = "length" if finish in _CUT else "end"
+    if finish == "content_filter":
         return Said(thinking, answer, stop, "content filter")
-    if refusal or _text(message.refusal):
-        return Said(thinking, answer, stop, "refusal")
+    if refusal := encodable(refusal or _text(message.refusal)):
+        return Said(thinking, answer, stop, "refusal", refusal)
     return Said(thinking, answer, stop, "" if thinking or answer or stop == "length" else "empty reply")
+
+
+def encodable(text: str) -> str:
+    """The text without lone surrogates. Two halves of a pair, which a stream may part, become one character again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _parts(content: Any) -> tuple[str, str, str]:
@@ -125,37 +182,46 @@ def _text(value: Any, depth: int = 4) -> str:
     return ""
 
 
-def short(value: Any) -> str:
-    """The beginning of an error's text; longer than what is shown, so that a secret at its end isn't shown in part."""
-    return str(value or "")[:2000]
+def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None, sent: int = 0) -> Bill:
+    """What a reply cost: counted by the server, else by a tokenizer, else estimated from the characters.
 
-
-def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None) -> Bill:
-    """What a reply cost: counted by the server, else by a tokenizer, else estimated from the characters."""
+    `sent` is an estimate of the prompt's tokens, used if the server doesn't count them.
+    """
     usage = usage if isinstance(usage, dict) else {}
-    prompt, total = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
-    thought = _tokens(_inside(usage, "completion_tokens_details", "reasoning_tokens"))
-    cached = min(prompt, _cached(usage))
+    prompt, cached = _prompt(usage)
+    total = _tokens(usage.get("completion_tokens")) or _tokens(usage.get("output_tokens"))
+    thought = _either(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+    by: CountedBy = "server"
+    visible = said.answer or said.refusal
     if total and (thought or not said.thinking):
         # Some servers include the thinking in completion_tokens, some don't.
-        return Bill(prompt, thought, total - thought if total >= thought else total, seconds, "server", cached)
-    if count:
-        thought = count(said.thinking)
-        answered = max(0, total - thought) if total else count(said.answer)
-        return Bill(prompt, thought, answered, seconds, "tokenizer", cached)
-    characters = len(said.thinking) + len(said.answer)
-    total = total or characters // 4
-    thought = round(total * len(said.thinking) / max(1, characters))
-    return Bill(prompt, thought, total - thought, seconds, "estimate", cached)
+        answered = total - thought if total >= thought else total
+    elif count:
+        by, thought = "tokenizer", count(said.thinking)
+        answered = max(0, total - thought) if total else count(visible)
+    else:
+        characters = len(said.thinking) + len(visible)
+        total = total or characters // 4
+        by, thought = "estimate", round(total * len(said.thinking) / max(1, characters))
+        answered = total - thought
+    return Bill(prompt or sent, thought, answered, seconds, by if prompt or not sent else "estimate", cached)
 
 
-def _cached(usage: dict[str, Any]) -> int:
-    """Prompt tokens from the server's cache, as OpenAI and vLLM, DeepSeek, or proxies for Anthropic name them."""
-    return (
-        _tokens(_inside(usage, "prompt_tokens_details", "cached_tokens"))
-        or _tokens(usage.get("prompt_cache_hit_tokens"))
-        or _tokens(usage.get("cache_read_input_tokens"))
-    )
+def _prompt(usage: dict[str, Any]) -> tuple[int, int]:
+    """Prompt tokens, and those of them from the server's cache, as OpenAI and vLLM, DeepSeek or Anthropic name them."""
+    cached = _either(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
+    cached = cached or _tokens(usage.get("prompt_cache_hit_tokens"))
+    if prompt := _tokens(usage.get("prompt_tokens")):
+        return prompt, min(prompt, cached or _tokens(usage.get("cache_read_input_tokens")))
+    # Anthropic counts what it reads from its cache, and what it writes to it, beside the input tokens.
+    beside = [_tokens(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation")]
+    prompt = _tokens(usage.get("input_tokens")) + sum(beside)
+    return prompt, min(prompt, cached or beside[0])
+
+
+def _either(usage: dict[str, Any], names: tuple[str, ...], field: str) -> int:
+    """A count inside one of these fields."""
+    return next((tokens for name in names if (tokens := _tokens(_inside(usage, name, field)))), 0)
 
 
 def _inside(usage: dict[str, Any], name: str, field: str) -> Any:

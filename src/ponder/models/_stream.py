@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ponder.models._reply import Choice, Malformed, Reply, ReplyMessage, decode_json, short
+from ponder.models._reply import MOST_STREAMED, Choice, Malformed, Reply, ReplyMessage, decode_json, filtered, limited
 
 TEXTS = ReplyMessage.__struct_fields__
 
@@ -33,17 +33,15 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The data of each event, up to `[DONE]` or the end."""
+    """The data of each event; the last is `[DONE]`, unless the stream is cut."""
     data = list[bytes]()
     async for line in _lines(chunks):
         field, _, value = line.partition(b":")
-        if field == b"data":
+        if field in (b"data", b"\xef\xbb\xbfdata"):  # a byte order mark may open the stream
             data.append(value.removeprefix(b" "))
         elif not line and data:  # an empty line ends an event
-            event, data = b"\n".join(data), []
-            if event.strip() == b"[DONE]":
-                return
-            yield event
+            yield b"\n".join(data)
+            data = []
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -61,20 +59,27 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
     """The whole reply, and when its first token came.
 
-    Raises `Malformed` if the stream reports an error or ends before the reply does.
+    Raises `Malformed` if the stream reports an error, is too long, or ends before the reply does.
     """
     texts: dict[str, list[Any]] = {name: [] for name in TEXTS}
     finish: Any = None
     usage: Any = None
     first: float | None = None
+    begun = False
     try:
-        async for data in events(chunks):
+        async for data in events(limited(chunks, MOST_STREAMED)):
+            if data.strip() == b"[DONE]":
+                finish = finish or ("stop" if begun else None)  # some servers give no reason
+                break
             event = decode_json(data, _decoder)
+            if filtered(event.error):
+                finish = "content_filter"
+                break
             if event.error:
-                raise Malformed(f"the endpoint's stream reports an error: {short(event.error)}")
+                raise Malformed(f"the endpoint's stream reports an error: {event.error}")
             usage = event.usage or usage
             for piece in (event.choices or [])[:1]:
-                finish = piece.finish_reason or finish
+                begun, finish = True, piece.finish_reason or finish
                 if _collect(piece.delta, texts) and first is None:
                     first = time.monotonic()
         if finish is None:

@@ -9,6 +9,7 @@ Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -24,13 +25,36 @@ import msgspec
 from yarl import URL
 
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
-from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_url
+from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
-from ponder.models._reply import Malformed, Reply, bill, decode, load_tokenizer, read
+from ponder.models._reply import (
+    Malformed,
+    Reply,
+    TooLong,
+    bill,
+    decode,
+    encodable,
+    load_tokenizer,
+    read,
+    rejected,
+    whole,
+)
 from ponder.models._stream import assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
+ABOVE_ZERO = (
+    "concurrency", "timeout", "idle_timeout", "max_wait", "budget", "requests_per_minute", "tokens_per_minute",
+)  # fmt: skip
+# Fields of a request that a body must not override, because the caps, the bills and the answers depend on them.
+OWN_SETTINGS = {
+    "model": "id = …",
+    "messages": "the task writes them: ponder list tasks",
+    "max_tokens": "budget = …",
+    "max_completion_tokens": 'budget = …, with budget_field = "max_completion_tokens"',
+    "n": "samples = … in the study asks several times",
+    "stream": "stream = true",
+}
 SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
 
 
@@ -71,12 +95,18 @@ class Endpoint(Model):
         check_body(self.body)
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
-        if "stream" in self.body:
-            raise UserError("`stream` is a setting of the model, not a field of its body", hint="stream = true")
-        positive = ("concurrency", "timeout", "idle_timeout", "max_wait", "budget")
-        for name in (*positive, "requests_per_minute", "tokens_per_minute"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise UserError(f"{name} must be more than 0, not {value}")
+        for name, instead in OWN_SETTINGS.items():
+            if name in self.body:
+                raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
+        for name in ("temperature", "top_p"):
+            if name in self.body and getattr(self, name) is not None:
+                raise UserError(f"{name} is given twice", hint="leave it out of `body`")
+        for name in ABOVE_ZERO:
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} must be a number above 0, not {value}")
+        for name in ("retries", "temperature", "top_p"):
+            if (value := getattr(self, name)) is not None and not 0 <= value < math.inf:
+                raise UserError(f"{name} must be 0 or more, not {value}")
 
     def identity(self) -> dict[str, Any]:
         identity = super().identity()
@@ -111,6 +141,8 @@ class Endpoint(Model):
             url = URL(secrets.fill_url(self.url))
         except ValueError:  # its text contains the URL
             raise UserError(f"{self.url} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
+        if not url.host:
+            raise UserError(f"{self.url} names no server", hint='url = "http://127.0.0.1:8000/v1"')
         if url.user or url.password:
             if "Authorization" in headers:
                 raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
@@ -119,6 +151,7 @@ class Endpoint(Model):
             url = url.with_user(None)
         if REFERENCE.search(self.url.partition("?")[2]):
             secrets.hide(url.raw_query_string, "QUERY")  # percent-encoded as in the errors of aiohttp
+        check_sendable(headers)
         return url, headers, secrets.fill_json(self.body)
 
     async def __aenter__(self) -> Self:
@@ -152,7 +185,12 @@ class Endpoint(Model):
                 # A server that is busy may take longer than this, but not to accept a connection.
                 limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
                 async with self._session.get(self._models, timeout=limit, allow_redirects=False) as response:
-                    content = await response.content.read(2000)
+                    # Not 403: a key that may not list models may still use them.
+                    if response.status == 401 or 300 <= response.status < 400:
+                        self._refused(response, await whole(response.content.iter_any()))
+                    return
+            except TooLong:
+                return
             except (aiohttp.ClientError, OSError) as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     return
@@ -160,11 +198,6 @@ class Endpoint(Model):
                     hint = "is the server running, and is `url` right? probe = false starts the run without this check"
                     raise UserError(self._unreachable(error), hint=hint) from None
                 await sleep(0.5)
-                continue
-            # Not 403: a key that may not list models may still use them.
-            if response.status == 401 or 300 <= response.status < 400:
-                self._refused(response, content)
-            return
 
     async def complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
@@ -203,24 +236,28 @@ class Endpoint(Model):
         if tries == self.retries:
             return 0.0, f"{failure} ({tries + 1} tries)"
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
-        return failure.wait or min(BACK_OFF, 0.5 * 2**tries) * (0.5 + random.random()), str(failure)
+        return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (0.5 + random.random()), str(failure)
 
     async def _try(self, payload: bytes, budget: int | None, on_send: Callable[[], None]) -> Completion:
         async with self._free:
-            charge = await self._pace.start(len(payload) // 3, budget, on_send)
+            prompt = len(payload) // 3  # estimated
+            charge = await self._pace.start(prompt, budget, on_send)
             started = time.monotonic()
             try:
                 reply, first_token = await self._post(payload)
                 said = read(reply)
             except Malformed as error:
-                raise NoAnswer(self._shown(str(error)), billed=True) from None
+                passing = not isinstance(error, TooLong)  # another one would be too long as well
+                raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
             except NoAnswer as failure:
                 if not failure.billed:
                     self._pace.end(charge, None)
                 raise
-            cost = bill(reply.usage, said, time.monotonic() - started, self._count)
+            cost = bill(reply.usage, said, time.monotonic() - started, self._count, prompt)
             self._pace.end(charge, cost)
-            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in (said.thinking, said.answer))
+            # A refusal stands where the transcript shows it and no grader reads it.
+            texts = (said.thinking or said.refusal, said.answer)
+            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
             measures = {"first_token_seconds": first_token - started} if first_token else {}
             return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
 
@@ -233,10 +270,10 @@ class Endpoint(Model):
             async with self._session.post(self._chat, data=payload, allow_redirects=False) as response:
                 if self.stream and response.status == 200 and "json" not in response.content_type:
                     return await assemble(response.content.iter_any())
-                content = await response.read()
+                content = await whole(response.content.iter_any())
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error, self._unreachable(error)) from None
-        if response.status != 200:
+        if response.status != 200 and not (response.status in (400, 403) and rejected(content)):
             self._refused(response, content)
         return decode(content), None
 
@@ -249,11 +286,11 @@ class Endpoint(Model):
 
     def _shown(self, text: str) -> str:
         """A text from outside as users may see it: short, and without secrets."""
-        return self._secrets.redact(text)[:300]
+        return self._secrets.redact(encodable(text))[:300]
 
     def _refused(self, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
         status = response.status
-        error = f"HTTP {status}: {self._shown(content[:2000].decode('utf-8', 'replace'))}"
+        error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
         if status in (401, 403):
             hint = 'key = "$NAME" names the variable that holds it'
             raise UserError(f"{self.url} refuses the key: {error}", hint=hint)

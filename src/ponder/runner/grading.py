@@ -9,13 +9,16 @@ from ponder.core import Attempt, Completion, Status, Task
 from ponder.runner.store import Store, reward_part
 from ponder.runner.study import Study
 
+NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
+
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
     """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
     grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
     truncated = any(c.stop == "length" for c in attempt.completions)
-    # A server that says why it gave no answer knows better than the grader, which saw an empty text.
-    why = attempt.completions[-1].note if grade.parsed is None else ""
+    # A server that says why it gave no answer knows better than the grader. Of a stored attempt, its reason tells.
+    noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
+    why = noted if grade.parsed is None else ""
     status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
     correct = grade.correct and status == "graded"
     details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
@@ -35,13 +38,8 @@ def grade_again(study: Study, store: Store) -> int:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)
-            if _has_answer(done.attempt) and (new := graded(cell.task, done.attempt)) != done.attempt
+            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
         ]
         store.regrade(changes)
         changed += len(changes)
     return changed
-
-
-def _has_answer(attempt: Attempt) -> bool:
-    """Whether there is a text to grade. Of an empty reply the server said why, which a grader can't know."""
-    return attempt.status != "failed" and any(c.answer for c in attempt.completions)

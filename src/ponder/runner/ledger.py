@@ -45,11 +45,13 @@ def priced(bill: Bill, prices: Prices | None) -> Money:
     return Money(bill.total_tokens, (prices.cost(bill) if prices else 0.0) + bill.reward_cost)
 
 
-def most(spend: Spend | None, prices: Prices | None) -> Money:
+def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
     if spend is None:
         return NOTHING
-    return Money(spend.tokens + spend.reward_tokens, (prices.most(spend) if prices else 0.0) + spend.reward_cost)
+    return Money(
+        spend.tokens + spend.reward_tokens, (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost
+    )
 
 
 @dataclass(eq=False)
@@ -111,7 +113,7 @@ class Ledger:
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
         """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
-        wanted = most(call, claim.prices)
+        wanted = priced_at_most(call, claim.prices)
         if (not self._waiting or claim.begun) and self._fits(claim, wanted):
             self._grant(claim, wanted)
             return True
@@ -164,7 +166,7 @@ class Ledger:
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
         """Calls gave no answer and may have been billed."""
-        gone = most(call, claim.prices)
+        gone = priced_at_most(call, claim.prices)
         self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
         self.lost_calls += call.calls if call else 1
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ponder.core import Bill, Message, Prices, Problem, Request, Spend, UserError
 from ponder.runner.cells import Cell
-from ponder.runner.ledger import Money, check, currency, most, priced
+from ponder.runner.ledger import Money, check, currency, priced, priced_at_most
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
@@ -119,7 +119,7 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
     rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
     limit = _limit(rows)
     low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
-    bound = limit and most(limit, prices)
+    bound = limit and priced_at_most(limit, prices)
     priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
     return Forecast(
         model=cells[0].model_label,
@@ -150,7 +150,7 @@ def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Mone
     known = [row for row in rows if row.mean]
     if not known:
         prompts = (_prompts(row.cell, next(row.cell.asked())).times(row.attempts) for row in rows if row.attempts)
-        return most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
+        return priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
     tokens, cost, variance = 0, 0.0, 0.0
     for row in rows:
         near = (

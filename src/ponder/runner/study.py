@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
-MOST = 10_000_000  # problems, or samples of each
+MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
     "size",
@@ -106,8 +106,8 @@ class Study:
             number = getattr(self, key)
             if number is not None and not number > 0:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
-            if key in ("samples", "problems") and (number or 0) > MOST:
-                raise UserError(f"{key} must be at most {MOST:,}, not {number:,}", where=f"{self.where}: {key}")
+            if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
+                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
@@ -122,8 +122,11 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, model by model."""
-        tasks = list(self._tasks(self.task, "task"))
-        cells: dict[tuple[str, bytes], Cell] = {}
+        tasks = []
+        for one in self._tasks(self.task, "task"):
+            if one not in tasks:  # two tables that overlap ask once
+                tasks.append(one)
+        cells = []
         labels = set[str]()
         for model, methods, (base, label, variant) in self._models():
             if label in labels:
@@ -136,8 +139,8 @@ class Study:
                 counts = (search.most, 1) if search else (self._problems(task), self.samples)
                 names = (base, label, variant)
                 cell = Cell(task, task_label, size, model, methods, *names, *counts, self.seed, memory, search)
-                cells.setdefault((label, cell.key), cell)  # two tables that overlap ask once
-        return tuple(cells.values())
+                cells.append(cell)
+        return tuple(cells)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:

@@ -18,7 +18,9 @@ from ponder.core import UserError
 from ponder.runner.store import Done, Store
 
 SYNC_SECONDS = 0.25
-MOST = 64  # attempts that may wait to be written; a model that answers faster than the disk can write has to wait
+MAX_WAITING = (
+    64  # attempts that may wait to be written; a model that answers faster than the disk can write has to wait
+)
 
 
 class Writer:
@@ -45,8 +47,8 @@ class Writer:
     async def put(self, done: Done) -> None:
         self._batch.append(done)
         self._arrived.set()
-        if len(self._batch) >= MOST:
-            await self._until(lambda: len(self._batch) < MOST)
+        if len(self._batch) >= MAX_WAITING:
+            await self._until(lambda: len(self._batch) < MAX_WAITING)
         if self.work.done():
             await self.work  # raises the error that ended it, such as a full disk
 
