@@ -79,8 +79,13 @@ def reply(answer: str, *, thinking: str = "", length: Length = Length(), **more:
 
 
 def solved(messages: list[dict[str, str]]) -> str:
-    """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it."""
+    """The answer to a chain sum, or to a turn of an execution: the last sum told, and what the keys add to it.
+
+    A judge's scores are all the same.
+    """
     prompt = messages[-1]["content"]
+    if judged := re.search(r'with (\d+) numbers in "steps"', prompt):
+        return json.dumps({"steps": [0.5] * int(judged[1]), "whole": 0.5})
     if table := re.search(r"The dictionary is:\n(\{.*\})", messages[0]["content"]):
         told = re.findall(r"<answer>(-?\d+)", " ".join(m["content"] for m in messages if m["role"] == "assistant"))
         before = int(told[-1]) if told else 0

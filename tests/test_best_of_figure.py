@@ -63,6 +63,21 @@ def test_best_of_draws_what_was_counted() -> None:
     )
 
 
+def test_what_the_reward_reads_is_shown_apart() -> None:
+    outcomes = picked()
+    by_reward = {"reward_prompt_tokens": 300, "reward_completion_tokens": 20, "reward_cost": 0.1}
+    told = [o._replace(details=by_reward) if o.methods and o.methods[-1].name == "best_of" else o for o in outcomes]
+    plain, apart = BestOf().estimate(outcomes), BestOf().estimate(told)
+    assert {r["reward_tokens"] for r in plain["pickers"]} == {None}
+    assert {(r["picker"] == "majority vote", r["reward_tokens"]) for r in apart["pickers"]} == {
+        (True, None),
+        (False, 320),
+    }
+    assert [r["tokens"] for r in plain["pickers"]] == [r["tokens"] for r in apart["pickers"]]
+    (said, *_) = BestOf().findings(apart)
+    assert said.endswith("for 8.0 times the tokens of one sample and 320 that the reward reads and writes.")
+
+
 def test_more_samples_would_tell_more() -> None:
     tables = BestOf().estimate(picked(samples=4))
     assert [p["n"] for p in tables["passes"]] == [1, 2, 4]

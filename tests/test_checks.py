@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ponder.core import UserError
+from ponder.core import Request, UserError
 from ponder.runner import checks
 from ponder.runner.study import Study, built_in
 
@@ -134,6 +135,33 @@ def test_studies_that_ask_nothing_or_too_much(write, change, message) -> None:
     text = SUM + ORACLE + figure("accuracy")
     assert change[0] in text
     assert message in refusal(write, text.replace(*change))
+
+
+TENTS = '[[task]]\nname = "tents"\nsize = 16\n'
+
+
+def test_a_cache_without_room_for_the_prompt_is_refused_before_a_run(write, ponder) -> None:
+    """The second size, of a later model: its turn would come after minutes."""
+    pytest.importorskip("torch")
+    task = TENTS.replace("16", "[16, 36]")
+    fits = COMPRESS.replace("64", "80")
+    write("s.toml", task + ORACLE + POCKET + fits)
+    study = Study.load("s.toml")
+    study.check()
+    tokens = [cell.model.prompt_tokens(Request.first_turn(cell.task, next(cell.asked()))) for cell in study.cells[2:]]
+    assert tokens[0] < tokens[1] < 72
+    tight = tokens[1] + 8  # as many as are never evicted
+    write("s.toml", task + ORACLE + POCKET + COMPRESS.replace("64", str(tight)))
+    for verb in ("plan", "run"):
+        result = ponder(verb, "s.toml")
+        assert result.exit_code == 2
+        assert "size 36: " in result.stderr
+        assert f"{tokens[1]} tokens of the prompt are protected and the window holds 8" in result.stderr
+    assert not Path("ponder.db").exists()
+    Study.load(write("s.toml", task + POCKET + COMPRESS.replace("64", str(tight + 1)))).check()
+    for change in (('"random"', '"full"'), ("budget", "question = false, budget")):  # no limit, and nothing protected
+        method = COMPRESS.replace("64", str(tight)).replace(*change)
+        Study.load(write("s.toml", task + POCKET + method)).check()
 
 
 def test_what_a_model_or_a_method_lacks_is_said_once_for_each(write, monkeypatch) -> None:

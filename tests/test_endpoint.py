@@ -36,6 +36,28 @@ def test_what_is_sent(serve) -> None:
     }  # fmt: skip
 
 
+def test_a_model_that_has_moved_is_the_same_if_the_study_says_so(serve, write, ponder) -> None:
+    at, default = "http://a:1/v1", Endpoint(id="m")
+    assert Endpoint(id="m", url="http://b:2/v1", served_as=at).identity() == Endpoint(id="m", url=at).identity()
+    assert (
+        Endpoint(id="m", url=at, served_as=default.url).identity()
+        == default.identity()
+        == {"name": "endpoint", "id": "m"}
+    )
+    assert Endpoint(id="m", served_as=at).identity() == Endpoint(id="m", url=at).identity()
+    with pytest.raises(UserError, match="must not contain a password"):
+        Endpoint(id="m", served_as="http://user:secret@host/v1")
+    old, new = serve(), serve()
+    study = 'problems = 5\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "served"\n'
+    write("s.toml", study + f'url = "{old.url}"\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    write("s.toml", study + f'url = "{new.url}"\nserved_as = "{old.url}"\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    assert "requests" not in new.state()
+    assert ponder("run", "s.toml", "--set", "problems=6").exit_code == 0
+    assert (old.state()["requests"], new.state()["requests"]) == (5, 1)
+
+
 def test_nothing_is_sent_that_was_not_set(serve) -> None:
     served = serve()
     ask(Endpoint(id="m", url=served.url, send_seed=False), 1)

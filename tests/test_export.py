@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sqlite3
 from contextlib import closing
@@ -162,7 +163,7 @@ def test_an_inspect_log_is_of_one_moment(exported, folder) -> None:
 
 def test_the_chain_of_methods_is_in_the_columns(folder) -> None:
     study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
-    assert write_export(study, Stored(), "csv", folder / "x.csv") == (folder / "x.csv", 1)
+    assert write_export(study, Stored(), "csv", folder / "x.csv") == ([folder / "x.csv"], 1)
     [row] = rows_of(folder / "x.csv")
     assert json.loads(row["methods"]) == [
         {"name": "shortest", "settings": {"seed": 1}},
@@ -259,12 +260,38 @@ def test_a_conversation(write, ponder) -> None:
     assert json.loads(result.stdout)["rows"] == 1
 
 
-def test_an_inspect_log_holds_one_model(write, ponder) -> None:
-    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\nerror = [0.0, 0.5]\n')
-    ponder("run", "s.toml", "--set", "problems=1")
-    done = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=1")
-    assert done.exit_code == 2
-    assert "an Inspect log holds one model, and s has 2" in done.stderr
+def test_each_model_has_an_inspect_log(write, ponder) -> None:
+    models = "".join(f'[[model]]\nname = "oracle"\nlabel = "{label}"\n' for label in ("a/../b", "a:..:B", "c"))
+    write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = [2, 3]\n{models}')
+    ponder("run", "s.toml", "--set", "problems=3")
+    done = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=3", "--json")
+    result = json.loads(done.stdout)
+    assert result["rows"] == 18
+    assert result["files"] == ["s-a-..-b.json", "s-a-..-B-2.json", "s-c.json"]
+    for label, name in zip(("a/../b", "a:..:B", "c"), result["files"], strict=True):
+        log = json.loads(Path(name).read_text())
+        assert log["eval"]["model"] == label
+        assert {sample["output"]["model"] for sample in log["samples"]} == {label}
+        assert log["results"]["total_samples"] == len(log["samples"]) == 6
+        usages = [sample["model_usage"][label] for sample in log["samples"]]
+        assert log["stats"]["model_usage"] == {label: {k: sum(u[k] for u in usages) for k in usages[0]}}
+        assert usages[0]["total_tokens"] > 0
+    named = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=3", "-o", "x.log").stdout
+    assert named.splitlines() == ["x-a-..-b.log", "x-a-..-B-2.log", "x-c.log"]
+
+
+def test_a_score_of_inspect_holds_the_parsed_answer(write, ponder) -> None:
+    write("s.toml", STUDY.replace("jsonl", "chain_sum", 1).replace('file = "problems.jsonl"', "size = 2"))
+    write("answers.jsonl", "")
+    [problem] = itertools.islice(Study.load("s.toml").cells[0].asked(), 1)
+    long = f"Let me see. I add them up, and so <answer>{problem.gold}</answer>"
+    lines = [{"problem": problem.id, "answer": long}, {"problem": problem.id, "answer": "?", "sample": 1}]
+    write("answers.jsonl", "\n".join(map(json.dumps, lines)))
+    few = ("--set", "problems=1", "--set", "samples=2")
+    assert ponder("run", "s.toml", *few).exit_code == 0
+    assert ponder("export", "s.toml", "--format", "inspect", *few).exit_code == 0
+    scores = [sample["scores"]["ponder"] for sample in json.loads(Path("s.json").read_text())["samples"]]
+    assert [(score["value"], score["answer"]) for score in scores] == [("C", json.dumps(problem.gold)), ("I", None)]
 
 
 def test_a_file_that_can_not_be_written_is_the_users_to_name(exported, ponder) -> None:

@@ -107,7 +107,7 @@ def test_at_most_counts_what_a_reward_reads(tmp_path) -> None:
     plain, judged = (f.tokens.at_most or 0 for f in plan(study, tmp_path / "s.db").forecasts)
     spent(study, tmp_path / "s.db")
     with Store(tmp_path / "s.db") as store:
-        paid, judged_paid = (store.spent([cell])[1].tokens for cell in study.cells)
+        paid, judged_paid = (store.spent([cell])[1].total_tokens for cell in study.cells)
     assert plain >= paid
     assert judged >= judged_paid > 3 * plain  # so that without the reward's reading it would be wrong
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -105,6 +106,19 @@ def test_it_stops_in_the_middle_of_an_answer_and_leaves_nothing(stop: signal.Sig
         os.killpg(process.pid, 0)
     with closing(socket.socket()) as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(("127.0.0.1", urlsplit(url).port))
+
+
+def test_it_prints_the_model_of_a_study(ponder: Callable, write: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: Callable) -> None:
+        ready(f"http://127.0.0.1:{port}/v1")
+
+    monkeypatch.setattr(_llama_server, "serve", serve)
+    result = ponder("serve", write("my model é.gguf", "GGUF"), "--slots", "3")
+    (table,) = tomllib.loads(result.stdout)["model"]
+    assert table.pop("name") == "endpoint"
+    assert Endpoint(**table) == Endpoint(id="my model é", concurrency=3)  # the default url is where it serves
+    assert table["url"] == "http://127.0.0.1:8000/v1"
+    assert "on port 8000" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
 from ponder.core import CacheBudget, Grade, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
 from ponder.methods.compress import Compress
-from ponder.models._torch_engine import SampledGeneration, load
+from ponder.models._torch_engine import SampledGeneration, load, load_anew, prompt_tokens
 from ponder.models.oracle import Oracle as OracleModel
 from ponder.models.pocket import SHIPPED, Pocket
 from ponder.models.transformers import Transformers
@@ -93,6 +93,27 @@ def test_the_cache_is_measured() -> None:
     assert whole.measures["cache_peak"] == token * (tokens - 1)  # the last token is never read
     assert less.measures["cache_peak"] == token * 64
     assert less.measures["cache_bytes"] < whole.measures["cache_bytes"]
+
+
+@pytest.mark.parametrize("codec", ["pocket", ""])
+def test_prompts_are_counted_without_loading_weights(codec, tmp_path) -> None:
+    (request,) = requests(16, 1)
+    loaded = load(Source(SHIPPED, codec=codec))
+    assert prompt_tokens(Source(SHIPPED, codec=codec), request) == len(loaded.prompt(request))
+    assert prompt_tokens(Source(tmp_path), request) is None
+
+
+def test_no_bars_but_ours(capfd, monkeypatch) -> None:
+    """Of a GGUF file, transformers draws tqdm's own bar."""
+    from tqdm.auto import tqdm
+    from transformers import modeling_gguf_pytorch_utils as gguf
+    from transformers.utils import logging
+
+    monkeypatch.setattr(gguf, "tqdm", tqdm)
+    logging.enable_progress_bar()
+    load_anew(Source(SHIPPED, codec="pocket"))
+    assert list(gguf.tqdm([1, 2], desc="Converting")) == [1, 2]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:

@@ -114,19 +114,10 @@ class SelectCache(Cache):
         if self.budget:
             real = torch.arange(new, device=device) - self.padding.sum(1, keepdim=True)
             self.protected |= (real >= 0) & (self.budget.question | (real < self.budget.sinks))
-            self._refuse_if_full(int(self.protected.sum(1).max()))
+            self.budget.check_prompt(int((real >= 0).sum(1).max()))
         unit = self.budget.granularity if self.budget else "model"
         layers, heads = (1 if unit == "model" else len(self.pruned_layers)), (self.heads if unit == "head" else 1)
         self.positions = torch.zeros(layers, rows, heads, 0, dtype=torch.int32, device=device)
-
-    def _refuse_if_full(self, protected: int) -> None:
-        assert self.budget
-        if protected + self.budget.window >= self.budget.budget:
-            what = (
-                f"{protected} tokens of the prompt are protected and the window holds {self.budget.window}: "
-                f"with a budget of {self.budget.budget} no token could be evicted"
-            )
-            raise UserError(what, hint=f"budget = {2 * (protected + self.budget.window)}, or question = false")
 
     def _append(self, ids: Tensor, features: Tensor | None) -> None:
         """Record new tokens; their keys and values are in the buffers already."""

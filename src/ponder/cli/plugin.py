@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -64,7 +66,7 @@ def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[st
 
 @click.command()
 @click.argument("model")
-@click.option("--port", type=int, default=8080, show_default=True, help="Port to listen on; 0 takes a free one.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option("--slots", type=click.IntRange(1), default=4, show_default=True, help="Requests answered at once.")
 @click.option("--context", type=click.IntRange(1), default=2048, show_default=True, help="Context length, in tokens.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads.")
@@ -72,7 +74,8 @@ def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[st
 def serve(model: str, port: int, slots: int, context: int, threads: int, as_json: bool) -> None:
     """Serve MODEL as an endpoint on this machine.
 
-    MODEL is a .gguf file, or smollm2. The endpoint is OpenAI-compatible (llama.cpp); Ctrl-C ends it.
+    MODEL is a .gguf file, or smollm2. The endpoint is OpenAI-compatible (llama.cpp). When it is ready, the [[model]] to
+    put into a study is printed. Ctrl-C ends it.
     """
     from ponder.models._llama_server import serve as serve_file
     from ponder.models._llama_server import weights
@@ -80,8 +83,12 @@ def serve(model: str, port: int, slots: int, context: int, threads: int, as_json
     path = weights(model)
 
     def ready(url: str) -> None:
-        say({"url": url, "id": path.stem}, as_json, lambda: url)
-        tell(f'serving {path.stem}; in a study\'s [[model]]: name = "endpoint", id = "{path.stem}"')
+        keys = {"name": "endpoint", "id": path.stem, "url": url, "concurrency": slots}
+        table = "\n".join(
+            ["[[model]]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())]
+        )
+        say({"url": url, "id": path.stem}, as_json, lambda: table)
+        tell(f"serving {path.stem} on port {urlsplit(url).port}; Ctrl-C ends it")
 
     serve_file(path, port, slots, context, threads, ready)
 

@@ -159,15 +159,19 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
 )
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
 def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
-    """Write the attempts of STUDY to a file."""
+    """Write the attempts of STUDY to a file.
+
+    An Inspect log has room for one model: of several models, each has a file of its own.
+    """
     from ponder.report.export import write
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 
     loaded = Study.load(study, settings)
     with Store(store) as opened:
-        file, rows = write(loaded, opened, form, out)
-    say({"file": str(file), "rows": rows}, as_json, lambda: str(file))
+        files, rows = write(loaded, opened, form, out)
+    data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
+    say(data, as_json, lambda: "\n".join(map(str, files)))
 
 
 @click.command()

@@ -50,16 +50,15 @@ from ponder.core.nouns import (
     TurnLimit,
     token_limit,
 )
-from ponder.core.scoring import CacheBudget, LengthReward, Policy, Reward
+from ponder.core.scoring import AsyncScore, CacheBudget, LengthReward, Policy, Reward
 from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate", "Fidelity", "Figure",
-    "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
-    "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry",
-    "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenTrace",
-    "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key",
-    "renamed", "seed_from",
-    "token_limit",
+    "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate",
+    "Fidelity", "Figure", "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model",
+    "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
+    "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
+    "Task", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
+    "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit",
 ]  # fmt: skip

@@ -234,6 +234,10 @@ class Model(Plugin, ABC):
         """
         return ""
 
+    def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
+        """How long a prompt is, in tokens; None if that is unknown before it is asked."""
+        return None
+
     def max_tokens(self) -> int | None:
         """The most completion tokens of one reply; None if there is no limit."""
         return None
@@ -314,6 +318,10 @@ class Method(Plugin, ABC):
         """
         return inner
 
+    def asks(self) -> Sequence[Model]:
+        """Other models that a turn of the resulting model asks, such as a judge: the study's caps count them too."""
+        return ()
+
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
@@ -321,6 +329,9 @@ class Method(Plugin, ABC):
         """Raise `UserError` for a model that it can't be applied to, before a run starts."""
         if self.changes_weights:
             model.source(task)
+
+    def check_prompt(self, model: Model, request: Request) -> None:
+        """Raise `UserError` for a prompt that it has no room for, before a run starts."""
 
     def measures(self) -> Collection[str]:
         """What the resulting model's completions measure besides what the model's own do."""

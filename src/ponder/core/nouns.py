@@ -78,6 +78,10 @@ class Bill:
     seconds: float = 0.0
     counted_by: CountedBy = "server"
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
+    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of its own.
+    reward_prompt_tokens: int = 0
+    reward_completion_tokens: int = 0
+    reward_cost: float = 0.0
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
@@ -89,11 +93,28 @@ class Bill:
             self.seconds + other.seconds,
             weakest,
             self.cached_tokens + other.cached_tokens,
+            self.reward_prompt_tokens + other.reward_prompt_tokens,
+            self.reward_completion_tokens + other.reward_completion_tokens,
+            self.reward_cost + other.reward_cost,
         )
 
     @property
     def tokens(self) -> int:
+        """The model's own, without the reward's."""
         return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        return self.tokens + self.reward_prompt_tokens + self.reward_completion_tokens
+
+    def as_reward(self, prices: Prices | None) -> Bill:
+        """A reward's own bill, as it stands in that of the model whose reply it has scored."""
+        completion = self.thinking_tokens + self.answer_tokens
+        return Bill(
+            reward_prompt_tokens=self.prompt_tokens,
+            reward_completion_tokens=completion,
+            reward_cost=prices.cost(self) if prices else 0.0,
+        )
 
 
 class Spend(NamedTuple):
@@ -102,19 +123,26 @@ class Spend(NamedTuple):
     prompt_tokens: int = 0
     completion_tokens: int = 0  # thinking and answer
     calls: int = 0
+    reward_tokens: int = 0  # of a reward, apart: it has prices of its own
+    reward_cost: float = 0.0
 
     def plus(self, other: Spend) -> Spend:
-        return Spend(*(a + b for a, b in zip(self, other, strict=True)))
+        return Spend._make(a + b for a, b in zip(self, other, strict=True))
 
     def minus(self, other: Spend) -> Spend:
-        return Spend(*(a - b for a, b in zip(self, other, strict=True)))
+        return Spend._make(a - b for a, b in zip(self, other, strict=True))
 
     def times(self, n: int) -> Spend:
-        return Spend(*(a * n for a in self))
+        return Spend._make(a * n for a in self)
 
     @property
     def tokens(self) -> int:
+        """The model's own, without the reward's."""
         return self.prompt_tokens + self.completion_tokens
+
+    def as_reward(self, prices: Prices | None) -> Spend:
+        """What a reward may take, as it stands in the limit of the model whose replies it scores."""
+        return Spend(0, 0, self.calls, self.tokens, prices.cost_at_most(self) if prices else 0.0)
 
 
 @dataclass(frozen=True)
@@ -183,6 +211,7 @@ class Request:
     sample: int = 0
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
+    limit: Spend | None = None  # the most that it may take, if it asks another model than the study's: a judge
     # A model that asks a server calls `on_send` right before each try is sent, and `on_retry` after every try that gave
     # no answer, the last one included, before it waits to repeat it. So that a run knows what may have been billed, and
     # can say no: both may raise.

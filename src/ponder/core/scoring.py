@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from ponder.core.contracts import Plugin
+from ponder.core.contracts import Model, Plugin
 from ponder.core.errors import UserError
-from ponder.core.nouns import Part, Progress, Scores, Spend, Steps, TokenTrace
+from ponder.core.nouns import Part, Progress, Request, Scores, Spend, Steps, TokenTrace
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Scores the traces of one turn. The turn's request is told of each call.
+AsyncScore: TypeAlias = Callable[[Sequence[Steps], Request], Awaitable[list[Scores]]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,16 @@ class CacheBudget:
             raise UserError(f"ratio is a fraction above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3")
         if self.sinks < 0:
             raise UserError(f"sinks is a number of tokens, not {self.sinks}")
+
+    def check_prompt(self, tokens: int) -> None:
+        """Raise `UserError` if a prompt of so many tokens leaves none that could be evicted."""
+        protected = tokens if self.question else min(tokens, self.sinks)
+        if protected + self.window >= self.budget:
+            what = (
+                f"{protected} tokens of the prompt are protected and the window holds {self.window}: "
+                f"with a budget of {self.budget} no token could be evicted"
+            )
+            raise UserError(what, hint=f"budget = {2 * (protected + self.window)}, or question = false")
 
     def kept(self, length: int, protected: int) -> int | None:
         """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
@@ -115,10 +130,31 @@ class Reward(Plugin, ABC):
         """Step and trajectory scores of each trace, or why there are none. `score` computes the total."""
 
     def score(self, traces: Sequence[Steps]) -> list[Scores]:
-        """Scores, in the order of the traces. It blocks: call it in a thread if an event loop is running."""
-        scorable = [trace for trace in traces if trace.part(self.of)]
-        rated = iter(self.rate(scorable) if scorable else ())
-        return [self._total(t, next(rated)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
+        """Scores, in the order of the traces. It blocks; `opened` doesn't."""
+        scorable = self.scorable(traces)
+        return self.totals(traces, self.rate(scorable) if scorable else ())
+
+    def scorable(self, traces: Sequence[Steps]) -> list[Steps]:
+        """The traces that have something to score."""
+        return [trace for trace in traces if trace.part(self.of)]
+
+    def totals(self, traces: Sequence[Steps], rated: Sequence[Scores]) -> list[Scores]:
+        """The scores of all traces with their totals, from what `rate` returned for the scorable ones."""
+        each = iter(rated)
+        return [self._total(t, next(each)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[AsyncScore]:
+        """`score` for a running event loop: by default in a thread.
+
+        A reward that asks a model overrides it: the model stays open meanwhile, and is asked in the same loop. If the
+        model gives no answer, scoring raises `ModelFailure` with the reward's own bill.
+        """
+
+        async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:  # noqa: ARG001 the interface's
+            return await asyncio.to_thread(self.score, traces)
+
+        yield score
 
     def scored(self, traces: Iterable[Steps], batch: int = 1024) -> Iterator[Scores]:
         """The same for a stream of traces, in constant memory."""
@@ -137,6 +173,10 @@ class Reward(Plugin, ABC):
     def limit(self, tokens: int) -> Spend:
         """The most that scoring a trace of so many tokens may take, as its scores' bills count it."""
         return Spend(tokens)
+
+    def asks(self) -> Model | None:
+        """The model that it asks, whose prices its bills have; None if it asks none."""
+        return None
 
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""

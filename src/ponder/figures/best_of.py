@@ -46,11 +46,15 @@ class BestOf(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}
-        for title, data, rests_on, named in _asked(outcomes, self.by):
+        for title, data, rests_on, named, read in _asked(outcomes, self.by):
             single = next((v for v in data.variants if v.name == ONE), None)
             record = {"panel": title, "problems": data.problems, "rests_on": rests_on}
             tables["panels"].append({**record, "samples": int(_tried(single).max()) if single else 0})
-            rows = [_picker(title, v, data, named, single) for v in data.variants if v is not single]
+            rows = [
+                _picker(title, v, data, named, single) | {"reward_tokens": read.get(v.name)}
+                for v in data.variants
+                if v is not single
+            ]
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
         if self.overlay:
@@ -104,8 +108,11 @@ class BestOf(Figure):
 
 def _asked(
     outcomes: Sequence[Outcome], by: Literal["task", "size"]
-) -> Iterator[tuple[str, Variants, str, dict[str, tuple[str, int]]]]:
-    """The panels of each model that samples are picked from (of every model, if none is), and what its variants are."""
+) -> Iterator[tuple[str, Variants, str, dict[str, tuple[str, int]], dict[str, float]]]:
+    """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
+
+    The last is what the reward has read and written for each variant.
+    """
     picked = [o for o in outcomes if _picks(o)]
     rewards = {reward_name(o.methods[-1].settings["reward"]) for o in picked if _picks(o) == "best_of"}
     sampled = beneath(outcomes, lambda o: o.methods[-1:] if _picks(o) else ())
@@ -124,7 +131,18 @@ def _asked(
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
         for title, data, rests_on in panels(asked, by):
-            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named
+            read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
+            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named, read
+
+
+def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The tokens per answer that the reward of each variant has read and written, where that is recorded."""
+    known: dict[str, list[float]] = {}
+    for o in outcomes:
+        if "reward_prompt_tokens" in o.details:
+            tokens = o.details["reward_prompt_tokens"] + o.details["reward_completion_tokens"]
+            known.setdefault(o.variant, []).append(tokens)
+    return {variant: sum(tokens) / len(tokens) for variant, tokens in known.items()}
 
 
 def _picks(outcome: Outcome) -> str:
@@ -180,7 +198,8 @@ def _against(rows: Records) -> Iterator[str]:
     if known:
         last = known[-1]
         cost = f", for {last['times_tokens']:.1f} times the tokens of one sample" if last["times_tokens"] else ""
-        told = f"{points(last, 'gain')}, paired by problem{cost}"
+        read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
+        told = f"{points(last, 'gain')}, paired by problem{cost}{read if cost else ''}"
         yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}"
 
 
@@ -191,7 +210,10 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
     x, y = log_axes(frame, "n", ACROSS, [r["n"] for r in (*lines, *passes)])
     legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, offset=10)
     colour = alt.Color("picker:N", scale=scale, legend=legend)
-    tooltip = ["picker:N", *(f"{f}:Q" for f in ("n", "accuracy", "accuracy_low", "accuracy_high", "gain", "closed"))]
+    tooltip = [
+        "picker:N",
+        *(f"{f}:Q" for f in ("n", "accuracy", "accuracy_low", "accuracy_high", "gain", "closed", "reward_tokens")),
+    ]
     picked, above, low = alt.Chart(values(lines)), alt.Chart(values(passes)), alt.Y("accuracy_low:Q")
     layers = [
         above.mark_area(opacity=0.08).encode(x=x, y=low, y2="accuracy_high:Q", color=colour),

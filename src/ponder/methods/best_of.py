@@ -1,23 +1,28 @@
 """Samples n answers and returns the one that a process reward scores highest (best-of-n).
 
 After Lightman et al. 2023 and ReasonFlux-PRM (arXiv 2506.18896, use c). `pick = "vote"` instead sums the rewards of
-samples with the same answer, as in Math-Shepherd (Wang et al. 2023). All n samples are billed, and so are the tokens
-that the reward reads. A truncated sample, or one without a score, is returned only if there is no other.
+samples with the same answer, as in Math-Shepherd (Wang et al. 2023). All n samples are billed. What the reward reads
+and writes is billed apart, at its own prices (`reward_prompt_tokens`, `reward_completion_tokens`, `reward_cost`), and
+counts towards the study's caps. A truncated sample, or one without a score, is returned only if there is no other. If a
+judge gives no answer, the attempt is `failed`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
     Bill,
     Completion,
     Method,
     Model,
+    ModelFailure,
+    Prices,
     Request,
     Reward,
     Scores,
@@ -50,9 +55,16 @@ class BestOf(Method):
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
             if (one := inner(prompt_tokens, budget)) is None:
                 return None
-            return one.plus(self.reward.limit(one.tokens)).times(self.n)
+            return one.plus(self.reward.limit(one.tokens).as_reward(self.reward_prices)).times(self.n)
 
         return limit
+
+    def asks(self) -> tuple[Model, ...]:
+        return (judge,) if (judge := self.reward.asks()) else ()
+
+    @property
+    def reward_prices(self) -> Prices | None:
+        return judge.prices if (judge := self.reward.asks()) else None
 
     def ready(self) -> None:
         self.reward.ready()
@@ -71,12 +83,27 @@ class _Picking(Wrapped):
         samples = await self.samples(request, method.n)
         codec = self.inner.codec_name(request.task)
         traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
-        scores = await asyncio.to_thread(method.reward.score, [steps(trace, method.cut) for trace in traces])
+        asked = sum((c.bill for c in samples[1:]), samples[0].bill)
+        try:
+            scores = await self._score([steps(trace, method.cut) for trace in traces], request)
+        except ModelFailure as error:
+            raise ModelFailure(str(error), asked + (error.bill or Bill()).as_reward(method.reward_prices)) from error
         ballots = await self.parsed(request, samples) if method.pick == "vote" else []
         best = samples[self._pick(samples, scores, ballots)]
-        asked = sum((c.bill for c in samples[1:]), samples[0].bill)
-        read = sum((s.bill for s in scores), Bill(counted_by=asked.counted_by))
-        return replace(best, bill=asked + read)
+        read = sum((s.bill for s in scores), Bill())
+        return replace(best, bill=asked + read.as_reward(method.reward_prices))
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.inner)
+            self._score = await stack.enter_async_context(self._method.reward.opened())
+            self._opened = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
 
     def _pick(self, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[str]) -> int:
         """The index of the sample to return; `ballots` are their parsed answers, if they vote."""

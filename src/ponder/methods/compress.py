@@ -21,6 +21,7 @@ from ponder.core import (
     Model,
     Policy,
     Progress,
+    Request,
     Task,
     TrainingProblems,
     UserError,
@@ -70,6 +71,10 @@ class Compress(Method):
         if type(model).with_policy is Model.with_policy:  # which refuses; to load a policy takes seconds
             nothing: Any = None
             model.with_policy(nothing, None, self.fidelity)
+
+    def check_prompt(self, model: Model, request: Request) -> None:
+        if self.policy != "full" and (tokens := model.prompt_tokens(request)) is not None:
+            self._cache_budget().check_prompt(tokens)
 
     def measures(self) -> tuple[str, ...]:
         return ("kl", "agrees") if self.fidelity != "no" else ()

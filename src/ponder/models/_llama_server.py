@@ -50,6 +50,6 @@ def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: 
         server = xllamacpp.Server(settings)
     except RuntimeError:
         what = f"llama.cpp can't serve {path} on port {port}; its error is printed above"
-        raise UserError(what, hint="if the port is taken: --port 8081") from None
+        raise UserError(what, hint="if the port is taken: --port 8001") from None
     ready(f"{server.listening_address}/v1")
     threading.Event().wait()

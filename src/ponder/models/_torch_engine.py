@@ -17,6 +17,7 @@ import numpy as np
 from ponder.core import CacheBudget, Codec, Completion, Policy, Request, Source, UserError, plugins
 from ponder.core.answers import split_thinking
 from ponder.models import read_card
+from ponder.models._bars import no_bars
 from ponder.models._batch import Floats, Generation
 
 if TYPE_CHECKING:
@@ -81,11 +82,7 @@ class Loaded:
         return self.asked([{"role": m.role, "content": m.content} for m in request.messages])
 
     def asked(self, messages: list[dict[str, str]]) -> list[int]:
-        """Messages as token ids: by the chat template, or plainly joined if the model has none."""
-        if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
-        return list(self.tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+        return asked(self.tokenizer, messages)
 
     def encode(self, completion: Completion) -> list[int]:
         """Another model's reply as token ids."""
@@ -131,6 +128,44 @@ class Loaded:
         return {"kl": drifted.kl, "agrees": drifted.agrees}
 
 
+def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[int]:
+    """Messages as token ids: by the chat template, or plainly joined if the model has none."""
+    if tokenizer.chat_template:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(str(text), add_special_tokens=False)["input_ids"])
+    return list(tokenizer("\n\n".join(m["content"] for m in messages) + "\n")["input_ids"])
+
+
+def prompt_tokens(source: Source, request: Request) -> int | None:
+    """How long a prompt is, without loading weights; None if there is no tokenizer on this machine."""
+    codec = plugins.codec(source.codec, request.task.plugin_name()) if source.codec else None
+    if codec:
+        return len(codec.prompt_ids(request))
+    if (tokenizer := _tokenizer(source)) is None:
+        return None
+    return len(asked(tokenizer, [{"role": m.role, "content": m.content} for m in request.messages]))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
+    from transformers import AutoTokenizer
+
+    no_bars()
+    where, more = _place(source)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, local_files_only=True, **more)
+    except (OSError, ValueError, ImportError):  # loading the weights will say what is wrong
+        return None
+    return tokenizer
+
+
+def _place(source: Source) -> tuple[str, dict[str, str]]:
+    """What transformers loads from."""
+    if source.folder.suffix == ".gguf":
+        return str(source.folder.parent), {"gguf_file": source.folder.name}
+    return str(source.folder), {"revision": source.revision} if source.revision else {}
+
+
 @lru_cache(maxsize=4)
 def load(source: Source) -> Loaded:
     """Weights and tokenizer, cached for the next caller."""
@@ -141,14 +176,11 @@ def load_anew(source: Source) -> Loaded:
     """Weights and tokenizer, for a caller that will change them."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    folder, revision, dtype, device, threads, codec = source
+    folder, _, dtype, device, threads, codec = source
     torch.set_num_threads(threads)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where, more = str(folder), {"revision": revision} if revision else {}
-    if folder.suffix == ".gguf":
-        where, more = str(folder.parent), {"gguf_file": folder.name}
+    no_bars()
+    where, more = _place(source)
     read_card(folder)  # raises an error if the weights are damaged
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **more)

@@ -66,6 +66,7 @@ class Endpoint(Model):
     temperature: float | None = None  # default: the server's
     top_p: float | None = None  # default: the server's
     effort: str | None = None  # sent as `reasoning_effort`; default: the server's
+    served_as: str = not_in_key("")  # in an attempt's key instead of `url`, for a model that has moved
     send_seed: bool = True  # send a different seed with every attempt
     body: dict[str, Any] = field(default_factory=dict)  # additional fields of the request's body
     budget_field: Literal["max_tokens", "max_completion_tokens"] = not_in_key("max_tokens")  # its name there
@@ -89,6 +90,7 @@ class Endpoint(Model):
 
     def __post_init__(self) -> None:
         check_url(self.url)
+        check_url(self.served_as)
         check_headers(self.headers)
         check_body(self.body)
         if not self.url.startswith(("http://", "https://")):
@@ -105,6 +107,14 @@ class Endpoint(Model):
         for name in ("retries", "temperature", "top_p"):
             if (value := getattr(self, name)) is not None and not 0 <= value < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {value}")
+
+    def identity(self) -> dict[str, Any]:
+        identity = super().identity()
+        if self.served_as:
+            identity["url"] = self.served_as
+            if self.served_as == type(self).url:  # as in every key, a default is left out
+                del identity["url"]
+        return identity
 
     def title(self) -> str:
         return self.id

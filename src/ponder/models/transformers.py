@@ -38,7 +38,7 @@ from ponder.core import (
 from ponder.models import making_cost, read_card
 from ponder.models._batch import BatchWorker, generate_all
 from ponder.models._packaged import packaged
-from ponder.models._torch_engine import Loaded, SampledGeneration, TorchEngine, load
+from ponder.models._torch_engine import Loaded, SampledGeneration, TorchEngine, load, prompt_tokens
 
 FIT_PROBLEMS = 200  # problems of each task and size that an eviction policy is fitted on
 FIT_BATCH = 16  # replies generated at once meanwhile
@@ -149,6 +149,9 @@ class Transformers(Model):
             folder = packaged(self.id) or Path(self.id)
             codec = self._codec_name or self._card_name
         return Source(folder, self.revision, self.dtype, self.device, self.threads, codec)
+
+    def prompt_tokens(self, request: Request) -> int | None:
+        return prompt_tokens(self.source(request.task), request)
 
     def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:
         """Fit a policy on greedy, correct replies to training problems, once for each folder of weights."""

@@ -1,14 +1,15 @@
 """Writes a study's attempts for other programs: CSV, Parquet, JSONL, or a log for Inspect's viewer.
 
 CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts. JSONL has one line per turn with
-its texts, and can be answered from by the model `replay`.
+its texts, and can be answered from by the model `replay`. An Inspect log has room for one model, so each model has one.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -20,22 +21,23 @@ from ponder import __version__
 from ponder.core import Attempt, Completion, Outcome, UserError, digest
 from ponder.report.page import no_answers
 from ponder.report.spreadsheet import inert
+from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
-def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[Path, int]:
-    """Write the attempts and return the file and the number of attempts."""
+def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[list[Path], int]:
+    """Write the attempts and return the files and the number of attempts."""
     if not any(True for _ in store.outcomes(study.cells)):
         raise no_answers(study, store)
     path = path or Path(f"{study.name}.{'json' if form == 'inspect' else form}")
-    writers: dict[str, Callable[[Study, Store, Path], int]] = {
-        "csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "inspect": _inspect,
-    }  # fmt: skip
+    writers: dict[str, Callable[[Study, Store, Path], int]] = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
     try:
-        return path, writers[form](study, store, path)
+        if form == "inspect":
+            return _inspect(study, store, path)
+        return [path], writers[form](study, store, path)
     except OSError as error:
         raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
 
@@ -94,7 +96,7 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     """One line per turn, in the form that the model `replay` reads."""
     attempts = 0
     with path.open("wb") as file:
-        for done in _attempts(study, store):
+        for done in _attempts(study.cells, store):
             attempts += 1
             for turn, reply in enumerate(done.attempt.completions):
                 attempt, cell = done.attempt, done.cell
@@ -107,24 +109,45 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     return attempts
 
 
-def _attempts(study: Study, store: Store) -> Iterator[Done]:
-    return (done for cell in study.cells for done in store.attempts(cell))
+def _attempts(cells: Iterable[Cell], store: Store) -> Iterator[Done]:
+    return (done for cell in cells for done in store.attempts(cell))
 
 
-def _inspect(study: Study, store: Store, path: Path) -> int:
-    """Version 2 of Inspect's JSON log, which has room for one model. Failed attempts are no answers: they stay out."""
-    models = {cell.model_label for cell in study.cells}
-    if len(models) > 1:
-        raise UserError(
-            f"an Inspect log holds one model, and {study.name} has {len(models)}",
-            hint="export one: keep one [[model]] in a copy of the study",
-        )
-    with store.snapshot(), path.open("w", encoding="utf-8") as file:
-        answers = [o.correct for o in store.outcomes(study.cells) if o.status != "failed"]
-        head = json.dumps(_inspect_head(study, models.pop(), len(answers), sum(answers)), default=str)
-        file.write(f'{head[:-1]}, "samples": [')
+def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
+    """One log for each model that has answers, and the number of all of them."""
+    models: dict[str, list[Cell]] = {}
+    for cell in study.cells:
+        models.setdefault(cell.model_label, []).append(cell)
+    files = [path] if len(models) == 1 else _file_names(path, list(models))
+    with store.snapshot():
+        written = {
+            file: _inspect_log(study, cells, store, file)
+            for file, cells in zip(files, models.values(), strict=True)
+            if len(models) == 1 or any(o.status != "failed" for o in store.outcomes(cells))
+        }
+    return list(written), sum(written.values())
+
+
+def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
+    """A name for the file of each label, without characters that some file system refuses."""
+    names: dict[str, Path] = {}
+    for label in labels:
+        safe = re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "model"
+        name, n = f"{path.stem}-{safe}", 1
+        while name.casefold() in names:
+            n += 1
+            name = f"{path.stem}-{safe}-{n}"
+        names[name.casefold()] = path.with_name(f"{name}{path.suffix}")
+    return list(names.values())
+
+
+def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> int:
+    """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
+    with path.open("w", encoding="utf-8") as file:
+        answers = [o for o in store.outcomes(cells) if o.status != "failed"]
+        file.write(f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": [')
         separator = ""
-        for done in _attempts(study, store):
+        for done in _attempts(cells, store):
             if done.attempt.status != "failed":
                 file.write(separator + json.dumps(_inspect_sample(done), default=str))
                 separator = ",\n"
@@ -132,33 +155,33 @@ def _inspect(study: Study, store: Store, path: Path) -> int:
     return len(answers)
 
 
-def _inspect_head(study: Study, model: str, samples: int, right: int) -> dict[str, Any]:
+def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
+    model, samples, right = cells[0].model_label, len(answers), sum(o.correct for o in answers)
+    used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
+    usage = _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
     scores = [{"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}]
     return {
         "version": 2,
         "status": "success",
         "eval": {
-            "eval_id": digest(study.name, now).hex(), "run_id": digest(study.name).hex(), "created": now,
-            "task": study.cells[0].task_label, "task_id": study.name, "task_version": study.cells[0].task.version,
+            "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
+            "task": cells[0].task_label, "task_id": study.name, "task_version": cells[0].task.version,
             "task_args": {}, "model": model, "model_args": {},
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
             "packages": {"ponder": __version__}, "metadata": {"study": study.resolved()},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
-        "stats": {"started_at": now, "completed_at": now, "model_usage": {}},
+        "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
     }  # fmt: skip
 
 
 def _inspect_sample(done: Done) -> dict[str, Any]:
     attempt, problem = done.attempt, done.attempt.problem
     last, bill = attempt.completions[-1], attempt.bill
-    usage = {
-        "input_tokens": bill.prompt_tokens, "output_tokens": bill.thinking_tokens + bill.answer_tokens,
-        "reasoning_tokens": bill.thinking_tokens, "total_tokens": bill.tokens,
-    }  # fmt: skip
-    score = {"value": "C" if attempt.correct else "I", "answer": last.answer, "explanation": attempt.why or None}
+    usage = _usage(bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
+    score = {"value": "C" if attempt.correct else "I", "answer": _parsed(done), "explanation": attempt.why or None}
     choice = {
         "message": {"role": "assistant", "content": _inspect_content(last)},
         "stop_reason": "max_tokens" if last.stop == "length" else "stop",
@@ -170,6 +193,20 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
         "metadata": {"size": problem.size, "status": attempt.status}, "store": {}, "events": [],
         "model_usage": {done.cell.model_label: usage}, "attachments": {},
     }  # fmt: skip
+
+
+def _usage(prompt: int, thinking: int, answer: int) -> dict[str, int]:
+    return {
+        "input_tokens": prompt, "output_tokens": thinking + answer,
+        "reasoning_tokens": thinking, "total_tokens": prompt + thinking + answer,
+    }  # fmt: skip
+
+
+def _parsed(done: Done) -> str | None:
+    """The answer as the task reads it; None if it finds none."""
+    attempt = done.attempt
+    parsed = done.cell.task.grade_turns(attempt.problem, [reply.answer for reply in attempt.completions]).parsed
+    return parsed if parsed is None or isinstance(parsed, str) else json.dumps(parsed)
 
 
 def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ponder.models._bars import no_bars
 from ponder.rewards._windows import batches
 from ponder.traces.alignment import Encoder, Floats
 
@@ -43,4 +44,5 @@ def mean_states(id: str, device: str = "cpu", batch: int = 8192) -> Encoder:  # 
 def _load(id: str, device: str) -> tuple[Any, Any]:  # noqa: A002
     from transformers import AutoModel, AutoTokenizer
 
+    no_bars()
     return AutoModel.from_pretrained(id).to(device).eval(), AutoTokenizer.from_pretrained(id)

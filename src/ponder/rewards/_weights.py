@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key
+from ponder.models._bars import no_bars
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:
@@ -156,11 +157,10 @@ class Weighted(Reward):
     def loaded(self) -> tuple[Any, Callable[[Tensor], Tensor], SafeTokenizer]:
         import torch
         from transformers import AutoTokenizer
-        from transformers.utils import logging
 
         self.check_id()
         torch.set_num_threads(self.threads)
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        no_bars()
         try:
             tokenizer = SafeTokenizer(AutoTokenizer.from_pretrained(self.id, **self._from), self.marker)
             states, head = self.network(tokenizer)

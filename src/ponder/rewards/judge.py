@@ -15,13 +15,15 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.core import (
+    AsyncScore,
     Bill,
     Grade,
     Message,
@@ -76,9 +78,15 @@ class Judge(Reward):
 
     @cached_property
     def _judge(self) -> Model:
+        return self._build()
+
+    def _build(self) -> Model:
         settings.check_name("models", self.model, "model")
         model: Model = settings.build("models", self.model, "model", Path())
         return model
+
+    def asks(self) -> Model:
+        return self._judge
 
     def title(self) -> str:
         return f"{self._judge.title()} as judge"
@@ -96,11 +104,29 @@ class Judge(Reward):
         return asyncio.run(self._rate(traces))
 
     async def _rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        free = asyncio.Semaphore(self._judge.concurrency)
-        async with self._judge:
-            return list(await asyncio.gather(*(self._one(trace, free) for trace in traces)))
+        async with self._build() as model:
+            free = asyncio.Semaphore(model.concurrency)
+            rated = await asyncio.gather(*(self._one(trace, model, free) for trace in traces), return_exceptions=True)
+        return [_why(error) if isinstance(error, BaseException) else error for error in rated]
 
-    async def _one(self, trace: Steps, free: asyncio.Semaphore) -> Scores:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[AsyncScore]:
+        # A model of its own for each opening: one that is open belongs to one event loop, and is closed once.
+        async with self._build() as model:
+            await model.reach()
+            free = asyncio.Semaphore(model.concurrency)
+
+            async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:
+                asked = (self._one(trace, model, free, request) for trace in self.scorable(traces))
+                replies = await asyncio.gather(*asked, return_exceptions=True)
+                rated = [_why(reply) if isinstance(reply, BaseException) else reply for reply in replies]
+                if failure := next((reply for reply in replies if isinstance(reply, ModelFailure)), None):
+                    raise ModelFailure(f"the judge: {failure}", sum((scores.bill for scores in rated), Bill()))
+                return self.totals(traces, rated)
+
+            yield score
+
+    async def _one(self, trace: Steps, model: Model, free: asyncio.Semaphore, turn: Request | None = None) -> Scores:
         steps, bill = trace.part(self.of), Bill()
         scores, whole = list[float](), 0.0
         room = self.window - len(trace.question) // 4
@@ -108,15 +134,28 @@ class Judge(Reward):
             return Scores(why=f"its question leaves no room in a window of {self.window} tokens")
         lengths = [1 + len(step) // 4 for step in steps]
         for first, new, last in spans(lengths, room, self.context * self.window):
+            request = _request(trace, steps, first, new, last)
+            if turn:
+                limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
+                request = replace(request, limit=limit, on_send=turn.on_send, on_retry=turn.on_retry)
             try:
                 async with free:
-                    reply = await self._judge.complete(_request(trace, steps, first, new, last))
+                    reply = await model.complete(request)
                 bill += reply.bill
                 new_scores, whole = parse(reply.answer, last - new)
-            except (ModelFailure, ValueError) as error:
+            except ValueError as error:
                 return Scores(why=f"the judge: {error}", bill=bill)
+            except ModelFailure as error:
+                raise ModelFailure(str(error), bill + (error.bill or Bill())) from error
             scores += new_scores
         return Scores(tuple(scores), whole, bill=bill)
+
+
+def _why(error: BaseException) -> Scores:
+    """Why a trace has no scores: the judge gave no answer. Other errors are raised."""
+    if not isinstance(error, ModelFailure):
+        raise error
+    return Scores(why=f"the judge: {error}", bill=error.bill or Bill())
 
 
 def _request(trace: Steps, steps: Sequence[str], first: int, new: int, last: int) -> Request:

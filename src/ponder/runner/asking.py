@@ -171,8 +171,8 @@ class _Sent:
         self._open = Spend()
 
     def on_send(self, request: Request) -> None:
-        if self._run.stop.asked and not self._open.calls:
-            raise Stopped
+        if self._run.stop.asked and not self._open.calls and request.limit is None:
+            raise Stopped  # but replies that are there are still scored
         self._open = self._open.plus(self._limit(request))
 
     def on_retry(self, request: Request, retry: Retry) -> None:
@@ -185,12 +185,13 @@ class _Sent:
             self._run.ledger.check_room()
 
     def _limit(self, request: Request) -> Spend:
-        return self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
+        return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
 
     def lose(self, limit: Spend | None) -> None:
         """The turn ended without a bill. What was sent may have been billed; on this machine nothing is."""
-        gone = self._open if self._model.reports_calls else limit or Spend(calls=1)
-        if gone.calls and self._model.server():
+        reported = self._model.reports_calls or not self._model.server()  # then only a judge's calls are open
+        gone = self._open if reported else limit or Spend(calls=1)
+        if gone.calls:
             self._run.ledger.lose(self._claim, gone)
 
 

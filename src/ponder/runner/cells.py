@@ -75,6 +75,10 @@ class Cell:
         turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
         return turn and turn.completion_tokens
 
+    def asks(self) -> list[Model]:
+        """The other models that the methods ask, such as a judge."""
+        return [model for method in self.methods for model in method.asks()]
+
     def spec(self) -> dict[str, Any]:
         """What the key is made of, as JSON."""
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
-from ponder.core import Method, Model, UserError, error_at, plugins
+from ponder.core import Method, Model, Request, UserError, error_at, plugins
 from ponder.core.settings import Table, build, check_keys, check_name, convert, variants
 from ponder.runner.cells import Cell
+from ponder.runner.plan import some_problems
 
 if TYPE_CHECKING:
     from ponder.runner.study import Study
@@ -51,6 +52,17 @@ def _check_models(study: Study) -> None:
                 seen.add(id(plugin))
                 with error_at(f"{study.where}: model `{cell.model_label}`"):
                     plugin.ready()
+        if cell.search is None:  # a search may never get to this size
+            with error_at(f"{study.where}: model `{cell.model_label}`, task `{cell.task_label}`, size {cell.size}"):
+                _check_prompts(cell)
+
+
+def _check_prompts(cell: Cell) -> None:
+    """Whether the methods have room for the first prompt of each problem; of problems that are generated, for some."""
+    for method in cell.methods:
+        if type(method).check_prompt is not Method.check_prompt:
+            for problem in some_problems(cell):
+                method.check_prompt(cell.model, Request.first_turn(cell.task, problem))
 
 
 def _by_task(cells: Sequence[Cell]) -> list[list[Cell]]:

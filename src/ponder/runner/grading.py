@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder.core import Attempt, Completion, Status, Task
-from ponder.runner.store import Store
+from ponder.runner.store import Store, reward_part
 from ponder.runner.study import Study
 
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
@@ -21,7 +21,7 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
     why = noted if grade.parsed is None else ""
     status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
     correct = grade.correct and status == "graded"
-    details = {**grade.details, **_measured(attempt.completions)}
+    details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
     return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
 
 

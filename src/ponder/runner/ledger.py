@@ -41,12 +41,17 @@ NOTHING = Money()
 
 
 def priced(bill: Bill, prices: Prices | None) -> Money:
-    return Money(bill.tokens, prices.cost(bill) if prices else 0.0)
+    """What a bill comes to, the reward's part of it included."""
+    return Money(bill.total_tokens, (prices.cost(bill) if prices else 0.0) + bill.reward_cost)
 
 
 def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
-    return Money(spend.tokens, prices.cost_at_most(spend) if prices else 0.0) if spend else NOTHING
+    if spend is None:
+        return NOTHING
+    return Money(
+        spend.tokens + spend.reward_tokens, (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost
+    )
 
 
 @dataclass(eq=False)
@@ -204,14 +209,22 @@ def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None)
         if cell.turn_limit(0, None) is None:
             what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
             raise UserError(what, hint="give its [[model]] a `budget`, in completion tokens")
-        if max_cost is not None and cell.model.prices is None and cell.model.server():
-            what = f"max_cost can't be kept: `{cell.model_label}` has no prices"
-            raise UserError(what, hint="prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]")
+        for judge in cell.asks():
+            if judge.turn_limit(0) is None:
+                what = (
+                    f"{key} can't be kept: a reply of `{judge.title()}`, which `{cell.model_label}` asks, has no limit"
+                )
+                raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
+        for model, name in ((cell.model, cell.model_label), *((judge, judge.title()) for judge in cell.asks())):
+            if max_cost is not None and model.prices is None and model.server():
+                what = f"max_cost can't be kept: `{name}` has no prices"
+                hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
+                raise UserError(what, hint=hint)
 
 
 def currency(cells: Iterable[Cell]) -> str:
     """The currency of the models' prices; "" if none has any."""
-    names = {cell.model.prices.currency for cell in cells if cell.model.prices}
+    names = {model.prices.currency for cell in cells for model in (cell.model, *cell.asks()) if model.prices}
     if len(names) > 1:
         what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
         raise UserError(what, hint="give all `prices` in one currency")

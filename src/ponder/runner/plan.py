@@ -120,6 +120,7 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
     limit = _limit(rows)
     low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
     bound = limit and priced_at_most(limit, prices)
+    priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
     return Forecast(
         model=cells[0].model_label,
         task=cells[0].task_label,
@@ -128,7 +129,7 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
         stored=stored,
         calls=limit and limit.calls,
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
-        cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if prices else None,
+        cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
         basis=basis,
     )
 
@@ -138,8 +139,10 @@ def _left(cell: Cell, attempts: int, answered: int, bill: Bill, store: Store | N
         return _Left(cell, attempts, 0, None, 0.0)
     total = priced(bill, cell.model.prices)
     mean = Money(round(total.tokens / answered), total.cost / answered)
-    squares = store.sum_of_squares(cell) / answered
-    return _Left(cell, attempts, answered, mean, max(0.0, squares - (total.tokens / answered) ** 2))
+    variance = store.sum_of_squares(cell) / answered - (bill.tokens / answered) ** 2
+    # What a reward reads varies as what the model writes.
+    spread = max(0.0, variance) * (total.tokens / max(1, bill.tokens)) ** 2
+    return _Left(cell, attempts, answered, mean, spread)
 
 
 def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Money | None, str]:
@@ -171,15 +174,15 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
     total = Spend()
     for row in rows:
         if row.attempts:
-            limits = [attempt_limit(row.cell, problem) for problem in _some_problems(row.cell)]
+            limits = [attempt_limit(row.cell, problem) for problem in some_problems(row.cell)]
             if None in limits:
                 return None
-            longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens)
+            longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens + limit.reward_tokens)
             total = total.plus(longest.times(row.attempts))
     return total
 
 
-def _some_problems(cell: Cell) -> Iterator[Problem]:
+def some_problems(cell: Cell) -> Iterator[Problem]:
     """All problems of a fixed set; of those that are generated the first few, in a fraction of a second."""
     started = monotonic()
     for n, problem in enumerate(cell.asked()):

@@ -45,6 +45,7 @@ SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
 IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
     WHERE source = ? AND position < ? AND cell = ? AND sample < ? AND status != 'open'"""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -184,7 +185,8 @@ class Store:
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            measures = json.dumps(dict(turn.measures), default=str) if turn.measures else None
+            measured = {**turn.measures, **reward_part(turn.bill)}
+            measures = json.dumps(measured, default=str) if measured else None
             row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
             self._db.execute(PUT_TURN, (*row, digest(*row)))
 
@@ -274,7 +276,17 @@ class Store:
                 n, *sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
                 prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
                 answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                bill += self._rewards(cell) if cell.methods else Bill()
         return answers, bill
+
+    def _rewards(self, cell: Cell) -> Bill:
+        """What rewards read and wrote for the answered attempts that a cell asks for."""
+        sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
+        sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')
+                  AND details LIKE '%"reward_cost"%'"""
+        prompt, completion, cost = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+        return Bill(reward_prompt_tokens=int(prompt), reward_completion_tokens=int(completion), reward_cost=cost)
 
     def sum_of_squares(self, cell: Cell) -> float:
         """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
@@ -333,7 +345,9 @@ class Store:
             if position != i:
                 raise ValueError(f"attempt {attempt} has lost turn {i}")
             text = zlib.decompress(thinking).decode() if thinking else ""
-            yield Completion(text, answer, stop, Bill(*bill), json.loads(measures) if measures else {})
+            measured = json.loads(measures) if measures else {}
+            rewards = [measured.pop(name, 0) for name in REWARD]
+            yield Completion(text, answer, stop, Bill(*bill, *rewards), measured)
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts. Texts and bills are not changed."""
@@ -347,6 +361,12 @@ class Store:
                 for (row_id,) in self._db.execute(sql, grade + where).fetchall():
                     row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
                     self._db.execute("UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id))
+
+
+def reward_part(bill: Bill) -> dict[str, float]:
+    """What a reward read and wrote, as it is stored: among the measures of a turn and the details of an attempt."""
+    part = {name: getattr(bill, name) for name in REWARD}
+    return part if any(part.values()) else {}
 
 
 def _bill(bill: Bill) -> tuple[Any, ...]:
