@@ -124,7 +124,8 @@ def _asked(
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
         for title, data, rests_on in panels(asked, by):
-            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named
+            if data.variants:
+                yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named
 
 
 def _picks(outcome: Outcome) -> str:

@@ -18,7 +18,16 @@ import numpy as np
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, flat, percent, span, themed, values
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import cut_short, panel_title, panels, points, reference_of, short_names
+from ponder.figures._variants import (
+    cut_findings,
+    cut_short,
+    panel_title,
+    panels,
+    points,
+    reference_of,
+    short_names,
+    with_answers,
+)
 from ponder.stats.frontier import Variant, area_difference, budget_area, under_budget
 
 PLACES = 100  # points per line, at most
@@ -42,7 +51,7 @@ class Budget(Figure):
         reference = reference_of(outcomes, self.reference)
         short = short_names(outcomes, reference)
         for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
-            most = self.most or max(1, *(int(v.tokens.max()) for v in data.variants))
+            most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
             record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
             record |= {"cut_short": cut_short(data, short), **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
@@ -59,9 +68,8 @@ class Budget(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"])
-        for panel in tables["panels"]:
-            sentences += [f"{panel['panel']}: {panel['cut_short']}."] if panel["cut_short"] else []
+        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             areas = ", ".join(f"{v['label']} {span(v, 'auc', '.0%')}" for v in sorted(own, key=lambda v: -v["auc"]))
             sentences.append(
@@ -83,7 +91,7 @@ class Budget(Figure):
         names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
         reference = tables["panels"][0]["reference"] if tables["panels"] else ""
         names.sort(key=lambda name: name != reference)
-        shown = [self._panel(tables, panel, names) for panel in tables["panels"]]
+        shown = [self._panel(tables, panel, names) for panel in with_answers(tables["panels"])]
         note = [
             "An answer counts if it is right and within the budget. Bands: 95 % intervals over problems and seeds.",
             "AUC: accuracy averaged over all budgets.",

@@ -94,11 +94,21 @@ class Effort(Figure):
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
-        axes = _Axes.around([*tables["attempts"], *overlay], len(tables["summary"]) > 1)
-        panels = [_panel(tables, row, axes, overlay) for row in tables["summary"]]
+        units = {row["series"]: row["unit"] for row in tables["summary"]}
+        several = len(units) > 1
+        axes = {
+            unit: _Axes.around(
+                [*(p for p in tables["attempts"] if units[p["series"]] == unit), *overlay],
+                max([1, *(p["tokens"] for p in [*tables["attempts"], *overlay])]),
+                *(SEVERAL_PANELS if several else ONE_PANEL),
+            )
+            for unit in units.values()
+        }
+        panels = [_panel(tables, row, axes[row["unit"]], overlay) for row in tables["summary"]]
         if len(panels) == 1:
             return themed(panels[0])
-        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x="shared", y="shared"))
+        x: Any = "shared" if len(axes) == 1 else "independent"  # 30 cells and 30 steps have nothing in common
+        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared"))
 
 
 def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Records) -> Any:
@@ -171,7 +181,7 @@ def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold every attempt of every panel, and the overlay."""
+    """Axes that hold every attempt of the panels of one unit, and the overlay; tokens are those of all panels."""
 
     widest: float
     highest: float
@@ -181,13 +191,12 @@ class _Axes:
     tokens: str = "tokens"
 
     @classmethod
-    def around(cls, points: Records, several: bool) -> _Axes:
-        widest, highest = (max([1, *(p[k] for p in points)]) for k in ("size", "tokens"))
-        return cls(1.04 * widest, 1.1 * highest, *(SEVERAL_PANELS if several else ONE_PANEL))
+    def around(cls, points: Records, most: float, width: int, height: int) -> _Axes:
+        return cls(1.04 * max([1, *(p["size"] for p in points)]), 1.1 * most, width, height)
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
-        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=10))
+        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=10, tickMinStep=1))
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)

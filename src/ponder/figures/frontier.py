@@ -19,7 +19,16 @@ from ponder.figures import COLOURS, INK, MUTED, flat, published, span, themed, v
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import cut_short, panel_title, panels, points, reference_of, short_names
+from ponder.figures._variants import (
+    cut_findings,
+    cut_short,
+    panel_title,
+    panels,
+    points,
+    reference_of,
+    short_names,
+    with_answers,
+)
 from ponder.stats.difference import difference
 from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, summarize
 
@@ -84,9 +93,8 @@ class Frontier(Figure):
         return rows
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"])
-        for panel in tables["panels"]:
-            sentences += [f"{panel['panel']}: {panel['cut_short']}."] if panel["cut_short"] else []
+        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             if len(own) > 1:
                 sentences.append(f"{panel['panel']}: {_frontier(own)}.")
@@ -120,8 +128,8 @@ class Frontier(Figure):
         scale = alt.Scale(domain=names, range=["#3c4248", *COLOURS[:7]])
         rows = []
         layout = {"columns": 2, "spacing": {"row": 110, "column": 70}, "bounds": "flush"}
-        if tables["panels"]:
-            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in tables["panels"]), **layout))
+        if panels := with_answers(tables["panels"]):
+            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in panels), **layout))
         if tables["published"]:
             benchmarks = list(dict.fromkeys(r["benchmark"] for r in tables["published"]))
             shown = [_published_panel([r for r in tables["published"] if r["benchmark"] == b]) for b in benchmarks]

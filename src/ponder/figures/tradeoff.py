@@ -50,8 +50,9 @@ class Tradeoff(Figure):
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
-        if self.overlay:
-            sentences += [f"{note}." for note in overlay_notes("output", tables["summary"][0]["token_kind"])]
+        overlay = published(self.overlay) if self.overlay else []
+        for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
+            sentences += [f"{note}." for note in overlay_notes("output", row["token_kind"])]
         for row in tables["summary"]:
             points = _points(tables, row)
             if len(points) > 1:
@@ -76,6 +77,11 @@ def _points(tables: Tables, row: dict[str, Any]) -> Records:
     return [p for p in own if p["accuracy"] is not None]
 
 
+def _comparable(overlay: Records, row: dict[str, Any]) -> Records:
+    """The published points of as many steps as a panel."""
+    return [r for r in overlay if r["steps"] == row["steps"] and r["tokens"] is not None]
+
+
 def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool) -> Any:
     size = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
     # A logarithmic axis has no 0: a model that reports no tokens of this kind is drawn at 1.
@@ -83,11 +89,9 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
         {**p, "tokens": max(p["tokens"], 1), "source": "measured", "label": str(p["per_turn"])}
         for p in _points(tables, row)
     ]
-    points += [
-        {**r, "source": "published", "label": f"{r['per_turn']:g}"}
-        for r in overlay
-        if r["steps"] == row["steps"] and r["tokens"] is not None
-    ]
+    silent = [p["label"] for p in points if p["tokens"] == 1]
+    others = _comparable(overlay, row)
+    points += [{**r, "source": "published", "label": f"{r['per_turn']:g}"} for r in others]
     frame = _frame(points, size)
     scale = alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False)
     x = alt.X(
@@ -117,7 +121,8 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
         if own:
             layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
     notes = [f"after {row['steps']} steps; labels: steps per turn", f"{row['rests_on']}; bars: 95 % intervals"]
-    notes += overlay_notes("output", row["token_kind"]) if overlay else []
+    notes += overlay_notes("output", row["token_kind"]) if others else []
+    notes += [f"at 1: no {TITLES[row['token_kind']]} reported"] if silent else []
     return alt.layer(*layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0]))
 
 
