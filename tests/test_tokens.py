@@ -83,7 +83,7 @@ def test_effort_of_models_that_report_thinking_is_in_thinking_tokens() -> None:
     ],
 )
 def test_an_overlay_in_other_tokens_says_so(figure: Any, rows: list[Outcome], note: str) -> None:
-    assert any(f"published: {note}" in said for said in figure.findings(figure.estimate(rows)))
+    assert any(f"Published: {note}" in said for said in figure.findings(figure.estimate(rows)))
     assert f"published: {note}".replace(" ", "") in json.dumps(spec(figure, rows)).replace('", "', "").replace(" ", "")
 
 

@@ -89,7 +89,9 @@ class Effort(Figure):
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["summary"])
         if self.overlay:
-            sentences += [f"{note}." for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])]
+            sentences += [
+                f"{note.capitalize()}." for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
+            ]
         return sentences + [f"{row['series']}: {'; '.join(_results(tables, row))}." for row in tables["summary"]]
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -196,7 +198,8 @@ class _Axes:
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
-        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=10, tickMinStep=1))
+        ticks = min(10, int(self.widest))  # none between two levels
+        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks))
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)

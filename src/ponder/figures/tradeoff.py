@@ -52,7 +52,7 @@ class Tradeoff(Figure):
         sentences = token_findings(tables["summary"])
         overlay = published(self.overlay) if self.overlay else []
         for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
-            sentences += [f"{note}." for note in overlay_notes("output", row["token_kind"])]
+            sentences += [f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])]
         for row in tables["summary"]:
             points = _points(tables, row)
             if len(points) > 1:
