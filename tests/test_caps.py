@@ -154,7 +154,8 @@ def test_a_cap_on_money(serve, write, ponder) -> None:
     result = ponder("run", "s.toml", "--json")
     tally = summary(result)
     assert 0.45 < tally["cost"] <= 0.5
-    assert f"{tally['cost']:.2f} of 0.50 EUR" in result.stderr
+    assert f"{tally['cost']:.4f} of 0.5000 EUR" in result.stderr
+    assert "to go on, raise max_tokens or max_cost and run again" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_cap_below_one_call_asks_nothing(serve, write, ponder) -> None:
     write("s.toml", study_for(served, 500))
     result = ponder("run", "s.toml")
     assert result.exit_code == 0
-    assert "0 of 500 tokens, and one more call may take 2," in result.stderr
+    assert "0 of 500 tokens, and the next turn may take 2," in result.stderr
     assert "requests" not in served.state()
 
 

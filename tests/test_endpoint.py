@@ -337,7 +337,7 @@ def test_a_server_without_a_model_list_passes(serve, status) -> None:
 
 
 def test_a_refused_key_is_said_before_anything_is_asked(serve) -> None:
-    with pytest.raises(UserError, match="refuses the key: HTTP 401"):
+    with pytest.raises(UserError, match="wants a key: HTTP 401"):
         reached(url=serve(models=401).url)
 
 

@@ -165,7 +165,7 @@ def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> No
     assert [o.status for o in outcomes("s.toml")] == ["graded"] * 6
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "refuses the key"), (404, "knows no such page or model")])
+@pytest.mark.parametrize(("status", "says"), [(401, "wants a key"), (404, "knows no such page or model")])
 def test_wrong_settings_stop_the_run_at_once(serve, write, ponder, status, says) -> None:
     served = serve(always=status)
     write("s.toml", study_for(served))

@@ -85,6 +85,19 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> No
     assert sizes_asked("s.toml").keys() <= set(Study.load("s.toml").cells[0].search.sizes)  # type: ignore[union-attr]
 
 
+def test_a_search_that_has_not_ended_is_incomplete(write, ponder) -> None:
+    write("s.toml", STUDY.format(critical_size=40).replace("steepness", "concurrency = 1\nbudget = 8000\nsteepness"))
+    ponder("run", "s.toml", "--set", "max_tokens=20000")
+    part = json.loads(ponder("report", "s.toml", "--json").stdout)
+    assert not part["complete"]
+    assert "a search has not ended" in ponder("report", "s.toml").stderr
+    assert json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["calls"] > 500
+    resumed = json.loads(ponder("run", "s.toml", "--json").stdout)
+    assert resumed["stored_before"] == part["answered"] > 0
+    assert json.loads(ponder("report", "s.toml", "--json").stdout)["complete"]
+    assert json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["calls"] == 0
+
+
 def test_a_search_takes_one_sample_per_problem(write, ponder) -> None:
     write("s.toml", "samples = 4\n" + STUDY.format(critical_size=40))
     tally = json.loads(ponder("run", "s.toml", "--json").stdout)

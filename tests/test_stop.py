@@ -129,9 +129,20 @@ def test_an_error_in_one_model_keeps_the_answers_of_another(serve, write, ponder
     threading.Thread(target=refuse_then_answer).start()
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "refuses the key" in result.stderr
+    assert "wants a key" in result.stderr
+    assert "made and stored" in result.stderr
     kept = [o for o in outcomes("s.toml") if o.model == "served"]
     assert len(kept) == held.state()["answered"] >= 8
+
+
+def test_a_dead_server_is_found_before_another_is_asked(serve, write, ponder) -> None:
+    served = serve()
+    first, second = STUDY.format(url=served.url), STUDY.format(url="http://127.0.0.1:9/v1")
+    write("s.toml", first + second[second.index("[[model]]") :].replace('"served"', '"other"'))
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert "http://127.0.0.1:9/v1" in result.stderr
+    assert "requests" not in served.state()
 
 
 def test_models_with_servers_of_their_own_run_at_the_same_time(serve, write, ponder) -> None:

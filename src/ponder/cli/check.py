@@ -82,6 +82,8 @@ def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
         failures.extend(CHECKS[kind](build(kind, table, name, Path())))
     except (UserError, ModelFailure) as error:
         not_run = _not_run(error, plugin, table)
+    except ModuleNotFoundError as error:
+        not_run = f"it needs a package that isn't installed: {error.name}"
     except Exception as error:  # whatever a plugin raises is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
         failures.append(f"raised {error!r} in {place.name} ({Path(place.filename).name}, line {place.lineno})")

@@ -48,7 +48,7 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
             *(line.model, line.task, line.basis, line.attempts, line.stored, line.to_run),
             None if line.calls is None else short(line.calls),
             *_numbers(line.tokens, short),
-            *(_numbers(line.cost, lambda n: f"{n:.2f}") if money else ()),
+            *(_numbers(line.cost, money_text) if money else ()),
         )
         for line in lines
     ]
@@ -56,6 +56,11 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
     if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
         notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
+
+
+def money_text(amount: float) -> str:
+    """Money to the cent, and less than one unit to four digits."""
+    return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.4f}"
 
 
 def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
@@ -71,16 +76,16 @@ def _caps(plan: Plan, study: Study) -> list[str]:
         notes.append(f"max_tokens: {short(study.max_tokens)}{earlier}; {ends}")
     if study.max_cost is not None:
         ends = _ends(study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0))
-        earlier = f", of which earlier runs spent {plan.spent.cost:.2f}" if plan.spent.cost else ""
-        notes.append(f"max_cost: {study.max_cost:.2f} {plan.currency}{earlier}; {ends}")
+        earlier = f", of which earlier runs spent {money_text(plan.spent.cost)}" if plan.spent.cost else ""
+        notes.append(f"max_cost: {money_text(study.max_cost)} {plan.currency}{earlier}; {ends}")
     return notes
 
 
 def _ends(left: float, amounts: Range) -> str:
     if amounts.at_most is not None and amounts.at_most <= left:
         return "the study fits"
-    expected = amounts.expected is not None and amounts.expected > left
-    return "a run will stop there" if expected else "a run may stop there"
+    likely = amounts.low if amounts.expected is None else amounts.expected
+    return "a run will stop there" if likely > left else "a run may stop there"
 
 
 def troubles(tally: Tally) -> str:
@@ -99,14 +104,22 @@ def troubles(tally: Tally) -> str:
 
 
 def cap_reached(tally: Tally) -> str:
+    """How far a run came under its caps, what it lacks for more, and what to do."""
     ledger = tally.ledger
     total = ledger.before.plus(ledger.spent)
-    needs = ledger.refused or total
-    limits = []
+    wanted = ledger.refused or total
+    limits, keys = [], []
     if ledger.max_tokens is not None:
-        limits.append(f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and one more call may take {needs.tokens:,}")
+        limits.append(f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and the next turn may take {wanted.tokens:,}")
+        keys.append("max_tokens")
     if ledger.max_cost is not None:
-        limits.append(
-            f"{total.cost:.2f} of {ledger.max_cost:.2f} {tally.currency}, and one more call may cost {needs.cost:.2f}"
-        )
-    return f"stopped at the study's cap: {'; '.join(limits)}"
+        spent, most, more = (money_text(n) for n in (total.cost, ledger.max_cost, wanted.cost))
+        limits.append(f"{spent} of {most} {tally.currency}, and the next turn may cost {more}")
+        keys.append("max_cost")
+    return f"stopped at the cap: {'; '.join(limits)}\nto go on, raise {' or '.join(keys)} and run again"
+
+
+def summary(tally: Tally) -> str:
+    """What a run that has ended, in whatever way, should tell besides its result."""
+    lines = [troubles(tally), cap_reached(tally) if tally.ledger.capped else ""]
+    return "\n".join(line for line in lines if line)

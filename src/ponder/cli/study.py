@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
+from ponder.core import UserError
+from ponder.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +34,15 @@ def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool, prob
     Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at its whole budget;
     `expected` comes from stored attempts.
     """
-    from ponder.cli.spending import plan_json, plan_text
+    from ponder.cli.spending import plan_json, plan_text, summary
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
     from ponder.runner.study import Study
 
     loaded = Study.load(study, settings)
     loaded.check()
-    if probe:
-        _run(loaded, store, cells=probing(loaded, probe))
+    if probe and (told := summary(_run(loaded, store, cells=probing(loaded, probe)))):
+        click.echo(told, err=True)
     result = planned(loaded, store)
     again = command("plan", study, settings, store)
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
@@ -50,7 +52,6 @@ def _run(study: Study, store: Path, grace: float | None = None, cells: Sequence[
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
-    from ponder.cli.spending import troubles
     from ponder.runner import progress
     from ponder.runner.plan import counts
     from ponder.runner.run import run
@@ -64,16 +65,29 @@ def _run(study: Study, store: Path, grace: float | None = None, cells: Sequence[
             await run(study, opened, tally, stop, cells)
         return stop
 
-    asked, stored = counts(cells or study.cells, store)
-    tally = Tally(planned=asked - stored, stored_before=stored)
-    with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
-        stop = asyncio.run(stoppable())
+    planned, stored = counts(cells or study.cells, store)
+    tally = Tally(planned=planned, stored_before=stored)
+    try:
+        with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
+            stop = asyncio.run(stoppable())
+    except UserError:
+        _tell(tally)
+        raise
     if stop.signal:
-        if trouble := troubles(tally):
-            click.echo(trouble, err=True)
+        _tell(tally)
         click.echo("interrupted; run the same command again to resume", err=True)
         raise click.exceptions.Exit(128 + stop.signal)
     return tally
+
+
+def _tell(tally: Tally) -> None:
+    """Say what a run that ended early has done."""
+    from ponder.cli.spending import summary
+
+    if tally.done:
+        click.echo(f"{count(tally.done, 'attempt')} made and stored", err=True)
+    if told := summary(tally):
+        click.echo(told, err=True)
 
 
 @click.command()
@@ -89,8 +103,7 @@ def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool, grace
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
-    from ponder.cli.spending import cap_reached, troubles
-    from ponder.core.text import count
+    from ponder.cli.spending import summary
     from ponder.runner.study import Study
 
     loaded = Study.load(study, settings)
@@ -98,10 +111,8 @@ def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool, grace
     tally = _run(loaded, store, grace)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
     say(tally.summary(), as_json, lambda: made)
-    if trouble := troubles(tally):
-        click.echo(trouble, err=True)
-    if tally.ledger.capped:
-        click.echo(cap_reached(tally), err=True)
+    if told := summary(tally):
+        click.echo(told, err=True)
     if tally.failed:
         what = f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
         click.echo(what, err=True)
@@ -116,7 +127,6 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
 
     No model is called.
     """
-    from ponder.core.text import count
     from ponder.runner.grading import grade_again
     from ponder.runner.store import Store
     from ponder.runner.study import Study

@@ -95,12 +95,17 @@ class Endpoint(Model):
         check_body(self.body)
         if not self.url.startswith(("http://", "https://")):
             raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
+        if self.url.rstrip("/").endswith("/chat/completions"):
+            raise UserError(f"`{self.url}` is the address of a page", hint="url = without /chat/completions")
         for name, instead in OWN_SETTINGS.items():
             if name in self.body:
                 raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
         for name in ("temperature", "top_p"):
             if name in self.body and getattr(self, name) is not None:
                 raise UserError(f"{name} is given twice", hint="leave it out of `body`")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         for name in ABOVE_ZERO:
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise UserError(f"{name} must be a number above 0, not {value}")
@@ -282,7 +287,8 @@ class Endpoint(Model):
             return f"no data for {self.idle_timeout:g} seconds"
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             return f"no reply within {self.timeout:g} seconds"
-        return f"no connection to {self.url}: {self._shown(str(error) or type(error).__name__)}"
+        what = "no connection to" if isinstance(error, aiohttp.ClientConnectorError) else "lost the connection to"
+        return f"{what} {self.url}: {self._shown(str(error) or type(error).__name__)}"
 
     def _shown(self, text: str) -> str:
         """A text from outside as users may see it: short, and without secrets."""
@@ -293,7 +299,7 @@ class Endpoint(Model):
         error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
         if status in (401, 403):
             hint = 'key = "$NAME" names the variable that holds it'
-            raise UserError(f"{self.url} refuses the key: {error}", hint=hint)
+            raise UserError(f"{self.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
         if status == 404:
             hint = f"does {self.url} end in /v1, and does the server know the model `{self.id}`?"
             raise UserError(f"{self.url} knows no such page or model: {error}", hint=hint)

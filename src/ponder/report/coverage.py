@@ -18,19 +18,20 @@ class Coverage:
     asked: int | None  # without searches, which decide that themselves; None: there is nothing else
     answered: int
     failed: int
+    searching: bool = False  # whether a search has not ended
 
     @property
     def complete(self) -> bool:
-        return not self.failed and (self.asked is None or self.answered >= self.asked)
+        return not self.failed and not self.searching and (self.asked is None or self.answered >= self.asked)
 
     def text(self) -> str:
         """What is missing, as a sentence; "" if nothing is."""
         if self.complete:
             return ""
-        failed = f"; {self.failed:,} failed" if self.failed else ""
-        if self.asked is None:
-            return f"incomplete: {count(self.failed, 'attempt')} failed"
-        return f"incomplete: {self.answered:,} of {count(self.asked, 'attempt')} answered{failed}"
+        asked = "" if self.asked is None else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
+        failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
+        search = "a search has not ended" if self.searching else ""
+        return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
 
 
 def coverage(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Coverage:
@@ -38,10 +39,32 @@ def coverage(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Coverage:
     fixed = {(cell.model_label, cell.task_label, cell.size): cell for cell in cells if not cell.search}
     answered = Counter((o.model, o.task, o.size) for o in outcomes if o.status != "failed")
     failed = sum(o.status == "failed" for o in outcomes)
+    searching = any(_searching(group, outcomes) for group in _searches(cells))
     if not fixed:
-        return Coverage(None, answered.total(), failed)
+        return Coverage(None, answered.total(), failed, searching)
     asked = sum(_asked(cell, answered[place]) for place, cell in fixed.items())
-    return Coverage(asked, sum(answered[place] for place in fixed), failed)
+    return Coverage(asked, sum(answered[place] for place in fixed), failed, searching)
+
+
+def _searches(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of each search: those of one model and task."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.search:
+            groups.setdefault((cell.model_label, cell.task_label), []).append(cell)
+    return list(groups.values())
+
+
+def _searching(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> bool:
+    """Whether the search would ask more."""
+    first = cells[0]
+    assert first.search
+    results = {cell.size: (0, 0) for cell in cells}
+    for o in outcomes:
+        if (o.model, o.task) == (first.model_label, first.task_label) and o.status != "failed":
+            right, tries = results[o.size]
+            results[o.size] = right + o.correct, tries + 1
+    return bool(first.search.next(results))
 
 
 def _asked(cell: Cell, answered: int) -> int:

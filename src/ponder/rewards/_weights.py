@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key
+from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
 from ponder.models._bars import no_bars
 from ponder.rewards._windows import batches, spans
 
@@ -147,6 +147,10 @@ class Weighted(Reward):
 
     def parameters(self) -> int:
         return sum(p.numel() for p in self.loaded[0].parameters())
+
+    def ready(self) -> None:
+        plugins.need("torch", f"reward `{self.plugin_name()}`")
+        self.check_id()
 
     def check_id(self) -> None:
         """Raise `UserError` for what is neither a folder nor a name on the hub, which would be asked for 40 s."""

@@ -66,13 +66,13 @@ class Plan:
 
 
 def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
-    """How many attempts the cells ask for, and how many of them a store holds. A search decides that itself."""
-    cells = [cell for cell in cells if not cell.search]
-    asked = sum(cell.samples * _problems(cell) for cell in cells)
+    """How many attempts are to be made, without those that a search decides on, and how many the store holds."""
+    fixed = [cell for cell in cells if not cell.search]
+    asked = sum(cell.samples * _problems(cell) for cell in fixed)
     if not _holds_something(path):
         return asked, 0
     with Store(path) as store:
-        return asked, store.spent(cells)[0]
+        return asked - store.spent(fixed)[0], store.spent(cells)[0]
 
 
 def plan(study: Study, path: Path) -> Plan:
@@ -113,7 +113,8 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
     if (
         search
     ):  # it decides how many attempts it makes, up to `most` in all; the most they may take is at its largest size
-        left = [0] * (len(cells) - 1) + [max(0, search.most - stored)]
+        ended = store is not None and not search.next({cell.size: store.score(cell) for cell in cells})
+        left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
     else:
         left = [cell.samples * _problems(cell) - n for cell, (n, _) in zip(cells, answered, strict=True)]
     rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]

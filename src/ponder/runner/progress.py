@@ -66,8 +66,7 @@ def line(tally: Tally, width: int = 10_000) -> str:
         parts.append(f"{_clock(left * seconds / done)} left")
     parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
     if tally.retries.total():
-        kinds = {"rate limit": "429s", "timeout": "timeouts", "error": "errors"}
-        parts.append("retries: " + ", ".join(f"{n:,} {kinds[kind]}" for kind, n in tally.retries.items() if n))
+        parts.append("retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n))
     if tally.last_trouble:
         parts.append(f"last: {tally.last_trouble}")
     bar = round(done / tally.planned * BAR) if tally.planned else BAR

@@ -77,8 +77,25 @@ async def run(
         work.result()
 
 
+async def _reach(cells: Sequence[Cell], store: Store) -> None:
+    """Look once at each server that something is still to be asked of, before anything is asked."""
+    servers: dict[str, Model] = {}
+    for cell in cells:
+        if (server := cell.model.server()) and server not in servers and _unfinished(cell, store):
+            servers[server] = cell.model
+    for model in servers.values():
+        async with model:
+            await model.reach()
+
+
+def _unfinished(cell: Cell, store: Store) -> bool:
+    problems = sum(1 for _ in cell.asked()) if cell.problems is None else cell.problems
+    return bool(cell.search) or len(store.done(cell)) < problems * cell.samples
+
+
 async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
     """Models that wait for the same server are asked one after another, others at the same time."""
+    await _reach(cells, run.store)
     lanes: dict[str, list[list[Cell]]] = {}
     for _, group in itertools.groupby(cells, key=lambda cell: cell.model_label):
         of_one_model = list(group)
@@ -102,7 +119,6 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
                 model = await stack.enter_async_context(await _made(asked[0], run))
-                await model.reach()
             for cell in asked:
                 run.store.record_made(cell, model.made(cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ponder.core import UserError
 from ponder.runner import schema
 
-OTHER = "use --store for another path"
+OTHER = "name another file: --store, or the argument of `ponder store`"
 
 
 class DamagedStore(UserError):
