@@ -8,7 +8,7 @@ from math import log
 from typing import Any
 
 import pytest
-from test_figures import data, every, puzzles, spec
+from test_figures import data, every, puzzles, spec, svg
 from test_frontier import outcome as answer
 from test_tokens import titles
 
@@ -93,6 +93,12 @@ def test_where_size_means_nothing_accuracy_has_bars(task: str, unit: str, sizes:
     assert len(said) == 2
     assert all(f"level {size}" in said[0] for size in sizes) == (unit == "levels")
     assert ("size 0" in said[0]) is False
+
+
+def test_a_long_label_of_bars_is_broken_not_cut() -> None:
+    picture = svg(Accuracy(), asked("gym dataset=number_sorting vary=numbers_count", "levels", (0, 1)))
+    assert "…" not in picture
+    assert all(f"level {n}<" in picture for n in (0, 1))
 
 
 def test_sizes_that_mean_something_keep_their_curve() -> None:

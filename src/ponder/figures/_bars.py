@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import altair as alt
@@ -11,6 +12,7 @@ from ponder.figures import heading, series_colour, values
 from ponder.figures._units import LEVELS, at
 
 BAR = 22  # pixels, with the space to the next
+LABEL = 32  # letters in a line of a group's label
 
 
 def bars(tables: Tables, width: int) -> Any:
@@ -18,7 +20,8 @@ def bars(tables: Tables, width: int) -> Any:
     measured = _grouped([r for r in tables["sizes"] if r["accuracy"] is not None])
     groups = list(dict.fromkeys(r["group"] for r in measured))
     models = list(dict.fromkeys(r["model"] for r in tables["summary"]))
-    up = alt.Axis(labelLimit=260, title=None, ticks=False, labelPadding=8, grid=False)
+    # A label that Vega cuts off would lose the level at its end.
+    up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
     y = alt.Y("group:N", sort=groups, axis=up, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.15))
     beside = alt.YOffset("series:N", sort=models, scale=alt.Scale(paddingInner=0.15))
     x = alt.X("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
@@ -36,7 +39,9 @@ def bars(tables: Tables, width: int) -> Any:
         ),
     ]
     notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
-    title = heading("Accuracy by task" if len(groups) > 1 else f"Accuracy on {groups[0]}", notes, width)
+    title = heading(
+        "Accuracy by task" if len(groups) > 1 else f"Accuracy on {groups[0]}".replace("\n", " "), notes, width
+    )
     height = alt.Step(BAR, **{"for": "offset"})
     return alt.layer(*layers, data=values(measured), width=width, height=height, title=title)
 
@@ -52,6 +57,6 @@ def _grouped(rows: Records) -> Records:
 def _name(row: dict[str, Any], *, alone: bool) -> str:
     """A benchmark's one size is no size, and a level is named even if it is the only one."""
     if alone and not row["unit"]:
-        return str(row["task"])
+        return textwrap.fill(row["task"], LABEL)
     joined = " " if row["unit"] == LEVELS else ", "
-    return f"{row['task']}{joined}{at(format(row['size'], 'g'), row['unit'])}"
+    return textwrap.fill(f"{row['task']}{joined}{at(format(row['size'], 'g'), row['unit'])}", LABEL)
