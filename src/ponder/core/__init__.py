@@ -46,6 +46,7 @@ from ponder.core.nouns import (
     Status,
     Steps,
     Tables,
+    TokenKind,
     TokenTrace,
     TurnLimit,
     token_limit,
@@ -59,6 +60,6 @@ __all__ = [
     "Fidelity", "Figure", "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model",
     "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
     "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
-    "Task", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
+    "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
     "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit",
 ]  # fmt: skip
