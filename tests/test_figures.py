@@ -149,7 +149,7 @@ def test_a_line_is_named_where_no_line_crosses_the_name() -> None:
 
 def test_effort_tables_by_hand() -> None:
     rows = [*puzzles(truncated=3), outcome(16, 8, status="failed"), outcome(16, 9, status="unparsed", tokens=160)]
-    tables = Effort().estimate(rows)
+    tables = Effort(unit="cell").estimate(rows)
     assert len(tables["attempts"]) == 33
     kinds = [p["outcome"] for p in tables["attempts"]]
     assert [kinds.count(k) for k in ("solved", "wrong", "truncated", "failed")] == [16, 14, 3, 0]
@@ -158,9 +158,9 @@ def test_effort_tables_by_hand() -> None:
     [summary] = tables["summary"]
     assert 25 <= summary["critical_size"] <= 36
     assert "1 failed and left out" in summary["rests_on"]
-    [sentence] = Effort(unit="cell").findings(tables)
+    [sentence] = Effort().findings(tables)
     assert "accuracy falls below 50 % at" in sentence
-    assert "10 [10, 10] tokens per cell, R² 1.00" in sentence
+    assert "10 [10, 10] thinking tokens per cell, R² 1.00" in sentence
     assert "fail" not in sentence
 
 
@@ -209,11 +209,11 @@ def test_effort_never_moves_a_point_sideways() -> None:
 
 def test_accuracy_by_hand() -> None:
     rows = [outcome(16, p, correct=p < 14) for p in range(20)] + [outcome(25, p, correct=False) for p in range(20)]
-    tables = Accuracy().estimate([*rows, outcome(25, 20, status="failed")])
+    tables = Accuracy(unit="cell").estimate([*rows, outcome(25, 20, status="failed")])
     first, second = tables["sizes"]
     assert (first["accuracy"], first["attempts"], first["tokens"]) == (0.7, 20, 100)
     assert (second["accuracy"], second["accuracy_high"], second["failed"]) == (0, wilson(0, 20, 0.95)[1], 1)
-    [sentence] = Accuracy(unit="cell").findings(tables)
+    [sentence] = Accuracy().findings(tables)
     assert (
         sentence
         == f"m: accuracy {first['accuracy']:.0%} [{first['accuracy_low']:.0%}, {first['accuracy_high']:.0%}] at 16 cells and 0% [0%, 16%] at 25 cells."
@@ -349,7 +349,7 @@ def test_max_turn_by_hand() -> None:
     assert MaxTurn().findings(tables)[0].startswith("m: the largest turn with 80% accuracy has ")
     assert "further right is better" in json.dumps(spec(MaxTurn(), rows))
     wrong = [o._replace(correct=False) for o in rows]
-    assert MaxTurn().findings(MaxTurn().estimate(wrong)) == [
+    assert MaxTurn().findings(MaxTurn(unit="steps").estimate(wrong)) == [
         "m: the largest turn with 80% accuracy has fewer than 1 steps."
     ]
 

@@ -81,10 +81,11 @@ def test_at_most_bounds_every_call(tmp_path, monkeypatch, task, method, calls) -
     assert result.tokens.low <= bill.tokens <= result.tokens.at_most
     assert bill.tokens > 0.25 * result.tokens.at_most  # the rest: what a template may add, and a reward may read
     assert result.cost.low <= study.cells[0].model.prices.cost(bill) <= result.cost.at_most
-    capped, tally = dataclasses.replace(study, max_tokens=result.tokens.at_most), Tally()
+    one, tally = dataclasses.replace(study, problems=1, samples=1), Tally()
+    at_most = plan(one, tmp_path / "capped.db").total.tokens.at_most
     with Store(tmp_path / "capped.db", lock=True) as store:
-        asyncio.run(run(capped, store, tally))
-    assert (tally.done, tally.ledger.capped) == (result.attempts, False)  # a cap of this size is never reached
+        asyncio.run(run(dataclasses.replace(one, max_tokens=at_most), store, tally))
+    assert (tally.done, tally.ledger.capped) == (len(study.cells), False)  # a cap of this size is never reached
 
 
 def test_at_most_looks_at_the_longest_prompt(tmp_path, monkeypatch) -> None:

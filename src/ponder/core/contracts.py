@@ -86,6 +86,8 @@ class Task(Plugin, ABC):
 
     version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
     default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
+    # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no word for it.
+    unit: ClassVar[str] = ""
     slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
     long_answer: ClassVar[int] = 10_000  # characters that any grader of ours reads within a millisecond
 

@@ -25,6 +25,7 @@ CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
 Status: TypeAlias = Literal["open", "graded", "unparsed", "truncated", "failed"]
 Remember: TypeAlias = Literal["answers", "visible", "all"]
 Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
+TokenKind: TypeAlias = Literal["output", "thinking", "answer"]  # output: thinking and answer
 Records: TypeAlias = list[dict[str, Any]]
 Tables: TypeAlias = dict[str, Records]  # what a figure is drawn from: named tables of plain values
 Progress: TypeAlias = dict[str, Any]  # one report of a long job, such as {"step": 50, "of": 400, "loss": 0.7}
@@ -315,6 +316,11 @@ class Outcome(NamedTuple):
     seeds: tuple[int, ...] = ()  # training seeds, one per method of the chain that trains
     made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
+    unit: str = ""  # what size counts, as the task says: `Task.unit`
+
+    def tokens(self, kind: TokenKind) -> int:
+        thinking, answer = self.thinking_tokens, self.answer_tokens
+        return {"output": thinking + answer, "thinking": thinking, "answer": answer}[kind]
 
     def method(self, name: str) -> Mapping[str, Any] | None:
         """The settings of the last method of this name in the chain; None if there is none."""

@@ -98,7 +98,7 @@ def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal[
             asked += [o._replace(variant=UNTRAINED) for o in bare]
         for title, data, rests_on in panels(asked, by):
             group = sorted((_student(variant, **kinds[variant.name]) for variant in data.variants), key=_place)
-            if group[-1].by != UNTRAINED:
+            if group and group[-1].by != UNTRAINED:
                 full_title = f"{name} | {title}" if len(names) > 1 else title
                 yield Panel(full_title, data.problems, rests_on, tuple(group))
 

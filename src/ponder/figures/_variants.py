@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ponder.core import Outcome, UserError
+import altair as alt
+
+from ponder.core import Outcome, TokenKind, UserError
 from ponder.core.plugins import nearest
 from ponder.figures import counts
 from ponder.stats.frontier import Variants, variants
 
 
-def panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, Variants, str]]:
-    """The title of each panel that has answers, its variants, and the attempts it is based on."""
+def panels(
+    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind = "output"
+) -> Iterator[tuple[str, Variants, str]]:
+    """The title of each panel that has answers, its variants, and the attempts it is based on.
+
+    It has no variants if no problem was answered by all of them.
+    """
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.task, o.size if by == "size" else 0), []).append(o)
     for (task, size), part in sorted(groups.items()):
-        data = variants(part)
-        if data.variants:
+        data = variants(part, tokens)
+        if data.variants or data.left_out:
             left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
             yield f"{task} {size}" if by == "size" else task, data, counts(part) + left_out
+
+
+def cut_short(data: Variants, short: Mapping[str, str]) -> str:
+    """What a comparison leaves out, and which variants are the cause; "" if every variant answered every problem."""
+    every, clauses = data.problems + data.left_out, []
+    present = {name for name in short if data.missing.get(name, 0) < every}
+    if lacking := sorted(((n, name) for name, n in data.missing.items() if name in present), reverse=True):
+        causes = [f"{short[name]} has no answer to {n:,}" for n, name in lacking[:3]]
+        causes += [f"{len(lacking) - 3} more lack some"] if len(lacking) > 3 else []
+        clauses.append(
+            f"ONLY {data.problems:,} OF {every:,} PROBLEMS are compared, those that all variants answered: "
+            + ", ".join(causes)
+        )
+    if absent := [short[name] for name in data.missing if name not in present]:
+        clauses.append(f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} no answers and can't be compared")
+    return "; ".join(clauses)
+
+
+def cut_findings(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences on what is left out, before any result."""
+    return [f"{panel['panel']}: {panel['cut_short']}." for panel in records if panel["cut_short"]]
+
+
+def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The panels in which there is something to compare."""
+    return [panel for panel in records if panel["problems"]]
+
+
+def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
+    """The title of a panel: its name, the attempts it is based on, and what it leaves out."""
+    lines = [panel["rests_on"], *textwrap.wrap(panel["cut_short"], int(width / 5.4))]
+    return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 
 
 def reference_of(outcomes: Sequence[Outcome], name: str) -> str:

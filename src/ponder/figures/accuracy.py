@@ -1,6 +1,7 @@
 """Plots accuracy against problem size, with 95 % intervals and the fitted curve that gives the critical size.
 
-The critical size is the size at which accuracy falls below 50 %.
+The critical size is the size at which accuracy falls below 50 %. A task of one size, such as a benchmark, or whose
+sizes are only levels, has bars instead, one per model. The tables also have the tokens of each size.
 """
 
 from __future__ import annotations
@@ -27,25 +28,40 @@ from ponder.figures import (
     themed,
     values,
 )
+from ponder.figures._bars import bars
 from ponder.figures._labels import Frame, label_lines, lettering
+from ponder.figures._tokens import Tokens, counted, token_kind
+from ponder.figures._units import LEVELS, at, size_title, unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 
 WIDTH, HEIGHT = 520, 300  # pixels
+SIDE_BY_SIDE = 6  # pixels between the intervals of two series
 
 
 @dataclass(frozen=True)
 class Accuracy(Figure):
     overlay: Literal["", "tents_success"] = ""  # published accuracies to draw as well
-    unit: str = "cell"  # what size counts
+    unit: str = ""  # what size counts, such as "cells", or "levels" for bars; default: the task's own unit
+    tokens: Tokens = "auto"  # in the tables; auto: thinking if every model reports it, else output (thinking + answer)
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "sizes": [], "curves": []}
+        kind = token_kind(outcomes, self.tokens)
         for series, part in by_series(outcomes):
-            data = columns(part)
+            data = columns(part, kind)
+            named = {"model": part[0].model, "task": part[0].task, "unit": unit_of(part, self.unit)}
             critical = critical_size(data)
-            tables["summary"].append(flat(series=series, critical_size=critical.size, rests_on=counts(part)))
+            tables["summary"].append(
+                flat(
+                    series=series,
+                    critical_size=critical.size,
+                    rests_on=counts(part),
+                    **named,
+                    **counted(outcomes, self.tokens),
+                )
+            )
             if critical.curve:
                 tables["curves"] += curve_records(critical.curve, series=series)
             for row in by_size(data):
@@ -61,40 +77,90 @@ class Accuracy(Figure):
                         unparsed=row.unparsed,
                         truncated=row.truncated,
                         failed=row.failed,
+                        **named,
                     )
                 )
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
-        for series in dict.fromkeys(r["series"] for r in tables["sizes"]):
-            rows = [r for r in tables["sizes"] if r["series"] == series and r["accuracy"] is not None]
-            ends = [f"{span(row, 'accuracy', '.0%')} at {row['size']:g} {self.unit}s" for row in rows]
-            if ends:
-                sentences.append(f"{series}: accuracy {' and '.join(dict.fromkeys((ends[0], ends[-1])))}.")
+        sentences, sized = [], self._sized(tables)
+        for summary in tables["summary"]:
+            rows = [r for r in tables["sizes"] if r["series"] == summary["series"] and r["accuracy"] is not None]
+            shown = rows if len(rows) < 2 or summary["task"] not in sized else [rows[0], rows[-1]]
+            clauses = [span(r, "accuracy", ".0%") + _where(r, alone=len(rows) == 1) for r in shown]
+            if clauses:
+                sentences.append(f"{summary['series']}: accuracy {' and '.join(clauses)}.")
         return sentences
 
+    def _sized(self, tables: Tables) -> set[str]:
+        """The tasks to draw as curves: those of several sizes, unless their sizes are only levels."""
+        sizes: dict[str, set[float]] = {}
+        for r in tables["sizes"]:
+            if r["accuracy"] is not None and r["unit"] != LEVELS:
+                sizes.setdefault(r["task"], set()).add(r["size"])
+        return {task for task, asked in sizes.items() if len(asked) > 1 or self.overlay}
+
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
+        sized = self._sized(tables)
+        curves, rest = (
+            {
+                name: [r for r in rows if "task" not in r or (r["task"] in sized) == here]
+                for name, rows in tables.items()
+            }
+            for here in (True, False)
+        )
+        charts = [self._curves(curves)] if curves["summary"] else []
+        if rest["summary"]:
+            charts.append(bars(rest, WIDTH))
+        chart = charts[0] if len(charts) == 1 else alt.vconcat(*charts, spacing=40).resolve_scale(color="independent")
+        return themed(chart)
+
+    def _curves(self, tables: Tables) -> Any:
         overlay = [{**r, "series": "published"} for r in (published(self.overlay) if self.overlay else [])]
+        names = [r["series"] for r in tables["summary"]]
         measured = [r for r in tables["sizes"] if r["accuracy"] is not None]
+        fitted = [r for r in tables["curves"] if r["series"] in names]
         frame = _frame([r["size"] for r in [*measured, *overlay]])
-        colour = series_colour([r["series"] for r in tables["summary"]], overlay=bool(overlay))
-        x, y = _across(frame, [r["size"] for r in measured], self.unit), percent("accuracy", "accuracy")
-        sizes, curves = alt.Chart(values(measured)), alt.Chart(values(tables["curves"]))
+        colour = series_colour(names, overlay=bool(overlay))
+        units = dict.fromkeys((r["task"], r["unit"]) for r in tables["summary"] if r["unit"])
+        several = len({unit for _, unit in units}) > 1
+        unit = ", ".join(dict.fromkeys(f"{task}: {unit}" if several else unit for task, unit in units))
+        x, y = _across(frame, [r["size"] for r in measured], unit), percent("accuracy", "accuracy")
+        sizes, curves = alt.Chart(values(_side_by_side(measured, names, frame))), alt.Chart(values(fitted))
         numbers = [alt.Tooltip(f"accuracy{e}:Q", format=".3f") for e in ("", "_low", "_high")]
         tooltip = ["series:N", "size:Q", *numbers, "attempts:Q", "problems:Q"]
+        place = x.copy()
+        place.shorthand = "place:Q"
         layers = [
             *([_published(overlay, tables, frame, x, y, colour)] if overlay else []),
             curves.mark_area(opacity=0.13).encode(x=x, y=percent("low"), y2="high:Q", color=colour),
             curves.mark_line(strokeWidth=1.8).encode(x=x, y=percent("value"), color=colour),
-            sizes.mark_rule(strokeWidth=1.2).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
-            sizes.mark_point(filled=True, size=46, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
+            sizes.mark_rule(strokeWidth=1.2).encode(
+                x=place, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour
+            ),
+            sizes.mark_point(filled=True, size=46, opacity=1).encode(x=place, y=y, color=colour, tooltip=tooltip),
         ]
         notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
         if overlay:
             notes.append("published: read off a figure, without intervals")
         title = heading("Accuracy by problem size", notes, WIDTH)
-        return themed(alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title))
+        return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _where(row: dict[str, Any], *, alone: bool) -> str:
+    """` at 16 cells`; nothing for the only size of a task if it is just a number, such as a benchmark's 0."""
+    return "" if alone and not row["unit"] else f" at {at(format(row['size'], 'g'), row['unit'])}"
+
+
+def _side_by_side(rows: Records, names: Sequence[str], frame: Frame) -> Records:
+    """Moves the points of each series a few pixels sideways, so that their intervals don't cover each other."""
+    apart = min(SIDE_BY_SIDE, 3 * SIDE_BY_SIDE / max(1, len(names) - 1))
+    moved = []
+    for r in rows:
+        across, down = frame.pixel(r["size"], r["accuracy"])
+        aside = apart * (names.index(r["series"]) - (len(names) - 1) / 2)
+        moved.append({**r, "place": frame.value(across + aside, down)[0] if aside else r["size"]})
+    return moved
 
 
 def _frame(sizes: Sequence[float]) -> Frame:
@@ -109,7 +175,7 @@ def _across(frame: Frame, sizes: Sequence[float], unit: str) -> alt.X:
     ends = [10**end if frame.log else end for end in frame.x]
     scale = alt.Scale(type="log" if frame.log else "linear", domain=ends, nice=False, zero=False)
     axis = alt.Axis(values=sorted(set(sizes)), format="~r", labelOverlap="greedy", labelSeparation=4)
-    return alt.X("size:Q", title=f"problem size ({unit}s{', log scale' if frame.log else ''})", scale=scale, axis=axis)
+    return alt.X("size:Q", title=size_title(unit, "log scale" if frame.log else ""), scale=scale, axis=axis)
 
 
 def _published(overlay: Records, tables: Tables, frame: Frame, x: alt.X, y: alt.Y, colour: alt.Color) -> Any:

@@ -131,6 +131,8 @@ def _asked(
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
         for title, data, rests_on in panels(asked, by):
+            if not data.variants:
+                continue
             read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
             yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named, read
 

@@ -17,10 +17,21 @@ import numpy as np
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, flat, percent, span, themed, values
-from ponder.figures._variants import panels, points, reference_of, short_names
+from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.figures._variants import (
+    cut_findings,
+    cut_short,
+    panel_title,
+    panels,
+    points,
+    reference_of,
+    short_names,
+    with_answers,
+)
 from ponder.stats.frontier import Variant, area_difference, budget_area, under_budget
 
 PLACES = 100  # points per line, at most
+WIDTH = 430  # pixels of a panel
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class Budget(Figure):
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
     most: int = 0  # the largest budget in tokens; 0: the most that any attempt took
     scale: Literal["log", "linear"] = "log"  # of the budget's axis
+    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     def __post_init__(self) -> None:
         if self.most < 0:
@@ -38,9 +50,10 @@ class Budget(Figure):
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
         reference = reference_of(outcomes, self.reference)
         short = short_names(outcomes, reference)
-        for title, data, rests_on in panels(outcomes, self.by):
-            most = self.most or max(1, *(int(v.tokens.max()) for v in data.variants))
+        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
+            most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
             record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
+            record |= {"cut_short": cut_short(data, short), **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
             ref = next((v for v in data.variants if v.name == reference), None)
             for variant in data.variants:
@@ -55,12 +68,13 @@ class Budget(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
-        for panel in tables["panels"]:
+        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             areas = ", ".join(f"{v['label']} {span(v, 'auc', '.0%')}" for v in sorted(own, key=lambda v: -v["auc"]))
             sentences.append(
-                f"{panel['panel']}: accuracy averaged over all budgets up to {panel['most']:,} tokens: {areas}."
+                f"{panel['panel']}: accuracy averaged over all budgets up to {panel['most']:,} "
+                f"{TITLES[panel['token_kind']]}: {areas}."
             )
             if leaders := _leaders(tables["budgets"], panel, {v["variant"]: v["label"] for v in own}):
                 sentences.append(f"{panel['panel']}: most accurate under a budget, as measured: {leaders}.")
@@ -77,7 +91,7 @@ class Budget(Figure):
         names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
         reference = tables["panels"][0]["reference"] if tables["panels"] else ""
         names.sort(key=lambda name: name != reference)
-        shown = [self._panel(tables, panel, names) for panel in tables["panels"]]
+        shown = [self._panel(tables, panel, names) for panel in with_answers(tables["panels"])]
         note = [
             "An answer counts if it is right and within the budget. Bands: 95 % intervals over problems and seeds.",
             "AUC: accuracy averaged over all budgets.",
@@ -98,7 +112,7 @@ class Budget(Figure):
         colour = alt.Color("line:N", scale=scale, legend=legend)
         ends = [min((b["budget"] for b in lines), default=1), panel["most"]]
         across = alt.Scale(type="log", domain=ends, nice=False) if self.scale == "log" else alt.Scale(domain=ends)
-        named = "budget in tokens" + (" (log scale)" if self.scale == "log" else "")
+        named = f"budget in {TITLES[panel['token_kind']]}" + (", log scale" if self.scale == "log" else "")
         axis = alt.Axis(format="~s", tickCount=6, labelOverlap="greedy", labelSeparation=6)
         x = alt.X("budget:Q", title=named, scale=across, axis=axis)
         band = alt.Chart().mark_area(interpolate="step-after", opacity=0.1)
@@ -107,8 +121,7 @@ class Budget(Figure):
             band.encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
             line.encode(x=x, y=percent("accuracy", "accuracy within the budget"), color=colour),
         ]
-        title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-        return alt.layer(*layers, data=values(lines), width=430, height=300, title=title)
+        return alt.layer(*layers, data=values(lines), width=WIDTH, height=300, title=panel_title(panel, WIDTH))
 
 
 def _places(variant: Variant, most: int) -> list[float]:

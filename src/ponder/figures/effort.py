@@ -1,4 +1,7 @@
-"""Plots thinking tokens against problem size, with linear fits and the size at which accuracy falls below 50 %.
+"""Plots tokens against problem size, with linear fits and the size at which accuracy falls below 50 %.
+
+The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply and so reports no
+thinking.
 
 After figure 2 of Estermann & Wattenhofer (2025), who fit a line to the solved attempts only. This figure adds a fit to
 all attempts, in which truncated ones are censored, a 95 % band around each fit, and the interval of the critical size.
@@ -8,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import altair as alt
 
-from ponder.core import Figure, Outcome, Records, Tables
+from ponder.core import Figure, Outcome, Records, Tables, TokenKind
 from ponder.figures import (
     INK,
     MUTED,
@@ -31,6 +34,8 @@ from ponder.figures import (
     values,
 )
 from ponder.figures._labels import Frame, label_lines, lettering
+from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
+from ponder.figures._units import at, one, size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.effort import Effort as Fits
@@ -54,12 +59,14 @@ LINES = {
 @dataclass(frozen=True)
 class Effort(Figure):
     overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
-    unit: str = "cell"  # what size counts
+    unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
+    tokens: Tokens = "auto"  # which to count; auto: thinking if every model reports it, else output (thinking + answer)
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "fits": [], "curves": [], "attempts": []}
+        kind = token_kind(outcomes, self.tokens)
         for series, part in by_series(outcomes):
-            data = columns(part)
+            data = columns(part, kind)
             fit, critical = effort(data), critical_size(data)
             tables["summary"].append(
                 flat(
@@ -69,52 +76,75 @@ class Effort(Figure):
                     effort=_trend(fit),
                     best_fit="bend" if fit.verdict == "falls after a peak" else "all",
                     rests_on=counts(part),
+                    unit=unit_of(part, self.unit),
+                    **counted(outcomes, self.tokens),
                 )
             )
             rows, curves = _fits(series, fit)
             tables["fits"] += rows
             tables["curves"] += curves
-            tables["attempts"] += [_attempt(series, o) for o in sorted(o for o in part if o.status != "failed")]
+            tables["attempts"] += [_attempt(series, o, kind) for o in sorted(o for o in part if o.status != "failed")]
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        return [f"{row['series']}: {'; '.join(self._results(tables, row))}." for row in tables["summary"]]
+        sentences = token_findings(tables["summary"])
+        if self.overlay:
+            sentences += [
+                f"{note.capitalize()}." for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
+            ]
+        return sentences + [f"{row['series']}: {'; '.join(_results(tables, row))}." for row in tables["summary"]]
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
-        axes = _Axes.around([*tables["attempts"], *overlay], self.unit, len(tables["summary"]) > 1)
-        panels = [self._panel(tables, row, axes, overlay) for row in tables["summary"]]
+        units = {row["series"]: row["unit"] for row in tables["summary"]}
+        several = len(units) > 1
+        axes = {
+            unit: _Axes.around(
+                [*(p for p in tables["attempts"] if units[p["series"]] == unit), *overlay],
+                max([1, *(p["tokens"] for p in [*tables["attempts"], *overlay])]),
+                *(SEVERAL_PANELS if several else ONE_PANEL),
+            )
+            for unit in units.values()
+        }
+        panels = [_panel(tables, row, axes[row["unit"]], overlay) for row in tables["summary"]]
         if len(panels) == 1:
             return themed(panels[0])
-        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x="shared", y="shared"))
+        x: Any = "shared" if len(axes) == 1 else "independent"  # 30 cells and 30 steps have nothing in common
+        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared"))
 
-    def _panel(self, tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Records) -> Any:
-        own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
-        points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
-        # One legend for all panels: an outcome or a line that only one of them has must look the same in each.
-        kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
-        fitted = {_line_name(r["fit"]) for r in tables["curves"]} | ({"published"} if overlay else set())
-        lines = [name for name in LINES if name in fitted]
-        layers = [*_critical(summary, axes), _points(points, kinds, axes)]
-        if overlay:
-            layers.append(_overlay(overlay, points, lines, axes))
-        layers += _curves(own["curves"], summary["best_fit"], lines, axes)
-        drawn = f", {len(points):,} of them drawn" if len(points) < len(own["attempts"]) else ""
-        notes = [summary["rests_on"] + drawn, *self._results(tables, summary)]
-        title = heading(summary["series"], notes, axes.width)
-        return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
 
-    def _results(self, tables: Tables, summary: dict[str, Any]) -> list[str]:
-        """The numbers of one series, as clauses."""
-        if summary["critical_size"] is None:
-            clauses = ["accuracy does not cross 50 % within the sizes asked"]
-        else:
-            clauses = [f"accuracy falls below 50 % at {span(summary, 'critical_size')} {self.unit}s"]
-        for fit in tables["fits"]:
-            if (fit["series"], fit["fitted_to"]) == (summary["series"], "solved"):
-                r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
-                clauses.append(f"solved attempts: {span(fit, 'tokens_per_size')} tokens per {self.unit}{r2}")
-        return [*clauses, f"effort over all attempts: {summary['effort']}"]
+def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Records) -> Any:
+    axes = replace(axes, unit=summary["unit"], tokens=TITLES[summary["token_kind"]])
+    own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
+    points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
+    # One legend for all panels: an outcome or a line that only one of them has must look the same in each.
+    kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
+    fitted = {_line_name(r["fit"]) for r in tables["curves"]} | ({"published"} if overlay else set())
+    lines = [name for name in LINES if name in fitted]
+    layers = [*_critical(summary, axes), _points(points, kinds, axes)]
+    if overlay:
+        layers.append(_overlay(overlay, points, lines, axes))
+    layers += _curves(own["curves"], summary["best_fit"], lines, axes)
+    drawn = f", {len(points):,} of them drawn" if len(points) < len(own["attempts"]) else ""
+    notes = [summary["rests_on"] + drawn, *_results(tables, summary)]
+    notes += overlay_notes("thinking", summary["token_kind"]) if overlay else []
+    title = heading(summary["series"], notes, axes.width)
+    return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
+
+
+def _results(tables: Tables, summary: dict[str, Any]) -> list[str]:
+    """The numbers of one series, as clauses."""
+    unit, tokens = summary["unit"], f"{summary['token_kind']} tokens"
+    if summary["critical_size"] is None:
+        clauses = ["accuracy does not cross 50 % within the sizes asked"]
+    else:
+        size = span(summary, "critical_size")
+        clauses = [f"accuracy falls below 50 % at {at(size, unit)}"]
+    for fit in tables["fits"]:
+        if (fit["series"], fit["fitted_to"]) == (summary["series"], "solved"):
+            r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
+            clauses.append(f"solved attempts: {span(fit, 'tokens_per_size')} {tokens} per {one(unit)}{r2}")
+    return [*clauses, f"effort over all attempts: {summary['effort']}"]
 
 
 def _trend(fit: Fits) -> str:
@@ -139,11 +169,11 @@ def _fits(series: str, fit: Fits) -> tuple[Records, Records]:
     return rows, curves
 
 
-def _attempt(series: str, o: Outcome) -> dict[str, Any]:
+def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
     return {
         "series": series,
         "size": o.size,
-        "tokens": o.thinking_tokens,
+        "tokens": o.tokens(kind),
         "outcome": "truncated" if o.status == "truncated" else "solved" if o.correct else "wrong",
         "why": o.why or "right",
         "problem": o.problem[:60],
@@ -153,26 +183,27 @@ def _attempt(series: str, o: Outcome) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Axes that hold every attempt of every panel, and the overlay."""
+    """Axes that hold every attempt of the panels of one unit, and the overlay; tokens are those of all panels."""
 
     widest: float
     highest: float
-    unit: str
     width: int
     height: int
+    unit: str = ""
+    tokens: str = "tokens"
 
     @classmethod
-    def around(cls, points: Records, unit: str, several: bool) -> _Axes:
-        widest, highest = (max([1, *(p[k] for p in points)]) for k in ("size", "tokens"))
-        return cls(1.04 * widest, 1.1 * highest, unit, *(SEVERAL_PANELS if several else ONE_PANEL))
+    def around(cls, points: Records, most: float, width: int, height: int) -> _Axes:
+        return cls(1.04 * max([1, *(p["size"] for p in points)]), 1.1 * most, width, height)
 
     def x(self, field: str = "size") -> alt.X:
         scale = alt.Scale(domain=[0, self.widest], nice=False)
-        return alt.X(f"{field}:Q", title=f"problem size ({self.unit}s)", scale=scale, axis=alt.Axis(tickCount=10))
+        ticks = min(10, int(self.widest))  # none between two levels
+        return alt.X(f"{field}:Q", title=size_title(self.unit), scale=scale, axis=alt.Axis(tickCount=ticks))
 
     def y(self, field: str = "tokens") -> alt.Y:
         scale = alt.Scale(domain=[0, self.highest], nice=False)
-        return alt.Y(f"{field}:Q", title="thinking tokens", scale=scale, axis=alt.Axis(tickCount=8))
+        return alt.Y(f"{field}:Q", title=self.tokens, scale=scale, axis=alt.Axis(tickCount=8))
 
 
 def _critical(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:

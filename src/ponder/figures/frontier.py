@@ -18,7 +18,17 @@ from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, 
 from ponder.figures import COLOURS, INK, MUTED, flat, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
-from ponder.figures._variants import panels, points, reference_of, short_names
+from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.figures._variants import (
+    cut_findings,
+    cut_short,
+    panel_title,
+    panels,
+    points,
+    reference_of,
+    short_names,
+    with_answers,
+)
 from ponder.stats.difference import difference
 from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, summarize
 
@@ -37,6 +47,7 @@ class Frontier(Figure):
     gain: float = 3.0  # AES: weight of a relative gain in accuracy
     loss: float = 5.0  # AES: weight of a relative loss in accuracy
     overlay: Literal["", "long2short"] = ""  # published points to draw below
+    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -46,8 +57,9 @@ class Frontier(Figure):
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
         reference = reference_of(outcomes, self.reference)
         short = short_names(outcomes, reference)
-        for title, data, rests_on in panels(outcomes, self.by):
+        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
+            record |= {"cut_short": cut_short(data, short), **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "reference_label": short[reference]})
             summaries = summarize(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
             for variant, summary in zip(data.variants, summaries, strict=True):
@@ -81,8 +93,8 @@ class Frontier(Figure):
         return rows
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
-        for panel in tables["panels"]:
+        sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             if len(own) > 1:
                 sentences.append(f"{panel['panel']}: {_frontier(own)}.")
@@ -116,8 +128,8 @@ class Frontier(Figure):
         scale = alt.Scale(domain=names, range=["#3c4248", *COLOURS[:7]])
         rows = []
         layout = {"columns": 2, "spacing": {"row": 110, "column": 70}, "bounds": "flush"}
-        if tables["panels"]:
-            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in tables["panels"]), **layout))
+        if panels := with_answers(tables["panels"]):
+            rows.append(alt.concat(*(_panel(tables, panel, scale) for panel in panels), **layout))
         if tables["published"]:
             benchmarks = list(dict.fromkeys(r["benchmark"] for r in tables["published"]))
             shown = [_published_panel([r for r in tables["published"] if r["benchmark"] == b]) for b in benchmarks]
@@ -135,7 +147,7 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
     seeds = [s for s in tables["seeds"] if s["panel"] == panel["panel"]]
     frame = _frame(own)
     line = _steps(own, frame)
-    x, y = _axes(frame)
+    x, y = _axes(frame, TITLES[panel["token_kind"]])
     colour, fill = (channel("variant:N", scale=scale, legend=None) for channel in (alt.Color, alt.Fill))
     shown = alt.Chart()  # the data are given once, to the layers together: Altair copies them with every chart
     bars = shown.mark_rule(opacity=0.45, clip=True)
@@ -153,8 +165,8 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
         ),
         *lettering("tokens", colour),
     ]
-    title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
     named = values(place_labels(own, frame, line, seeds))
+    title = panel_title(panel, SIZE[0])
     return alt.layer(*layers, data=named, width=SIZE[0], height=SIZE[1], title=title)
 
 
@@ -230,10 +242,10 @@ def _frame(own: Records) -> Frame:
     return Frame((0.0, max(1.12 * most, min(1.03 * far, 1.5 * most), 1.0)), (max(0.0, low - air), high + air), *SIZE)
 
 
-def _axes(frame: Frame) -> tuple[alt.X, alt.Y]:
+def _axes(frame: Frame, tokens: str = "tokens") -> tuple[alt.X, alt.Y]:
     # Vega would round the ends of the axes, and the labels would no longer stand where they were placed.
     across, up = (alt.Scale(domain=list(ends), nice=False, zero=False) for ends in (frame.x, frame.y))
-    x = alt.X("tokens:Q", title="mean tokens per answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
+    x = alt.X("tokens:Q", title=f"mean {tokens} per answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
     return x, alt.Y("accuracy:Q", title="accuracy", scale=up, axis=alt.Axis(format="%", tickCount=6))
 
 

@@ -13,6 +13,7 @@ import altair as alt
 
 from ponder.core import Figure, Outcome, Tables
 from ponder.figures import MUTED, by_series, counts, flat, heading, percent, series_colour, span, themed, values
+from ponder.figures._units import unit_of
 from ponder.runner.search import Search
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
@@ -23,7 +24,7 @@ WIDTH, HEIGHT = 480, 300  # pixels
 @dataclass(frozen=True)
 class MaxTurn(Figure):
     target: float = 0.8  # accuracy at the largest turn; as in the [[task]]
-    unit: str = "step"  # what size counts
+    unit: str = ""  # what size counts, such as "steps"; default: the task's own unit
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "sizes": []}
@@ -31,24 +32,28 @@ class MaxTurn(Figure):
             asked = {int(r.size): r.accuracy for r in by_size(columns(part)) if r.accuracy.attempts}
             results = {size: (round(a.value * a.attempts), a.attempts) for size, a in asked.items()}
             search = Search(target=self.target, high=max([2, *results]))
-            tables["summary"].append(flat(series=series, max_turn=search.estimate(results), rests_on=counts(part)))
+            unit = unit_of(part, self.unit)
+            tables["summary"].append(
+                flat(series=series, max_turn=search.estimate(results), rests_on=counts(part), unit=unit)
+            )
             for size, a in asked.items():
                 tables["sizes"].append(flat(series=series, size=size, accuracy=a, attempts=a.attempts))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
         return [
-            f"{r['series']}: the largest turn with {self.target:.0%} accuracy has {_reach(r)} {self.unit}s."
+            f"{r['series']}: the largest turn with {self.target:.0%} accuracy has {_reach(r)}."
             for r in tables["summary"]
         ]
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         colour = series_colour([r["series"] for r in tables["summary"]])
         scale = alt.Scale(type="log", nice=False, padding=14)
+        unit = ", ".join(dict.fromkeys(r["unit"] for r in tables["summary"] if r["unit"]))
         ticks = alt.Axis(
             values=sorted({r["size"] for r in tables["sizes"]}), labelOverlap="greedy", labelSeparation=4, format="~r"
         )
-        x = alt.X("size:Q", title=f"{self.unit}s in one turn (log scale)", scale=scale, axis=ticks)
+        x = alt.X("size:Q", title=f"{unit or 'size'} in one turn (log scale)", scale=scale, axis=ticks)
         shown = alt.Chart(values(tables["sizes"]))
         reached = alt.Chart(values([r for r in tables["summary"] if r["max_turn"] is not None]))
         known = alt.Chart(values([r for r in tables["summary"] if r["max_turn_low"] and r["max_turn_high"]]))
@@ -72,7 +77,7 @@ class MaxTurn(Figure):
                 x=x, y=percent("accuracy", "accuracy"), color=colour, size=size, tooltip=tooltip
             ),
         ]
-        notes = [f"{r['series']}: {_reach(r)} {self.unit}s; {r['rests_on']}" for r in tables["summary"]]
+        notes = [f"{r['series']}: {_reach(r)}; {r['rests_on']}" for r in tables["summary"]]
         notes.append("vertical line and band: the estimate and its 95 % interval")
         title = heading(f"Largest turn with {self.target:.0%} accuracy (further right is better)", notes, WIDTH)
         return themed(alt.layer(*layers, width=WIDTH, height=HEIGHT, title=title))
@@ -80,6 +85,7 @@ class MaxTurn(Figure):
 
 def _reach(row: dict[str, Any]) -> str:
     """The estimate as text; `fewer than 1` if even the smallest size asked was too large."""
+    reach = span(row, "max_turn")
     if row["max_turn"] is None and not row["max_turn_low"] and row["max_turn_high"]:
-        return f"fewer than {row['max_turn_high']:.3g}"
-    return span(row, "max_turn")
+        reach = f"fewer than {row['max_turn_high']:.3g}"
+    return f"{reach} {row['unit']}".strip()

@@ -1,4 +1,4 @@
-"""Plots final task accuracy against output tokens, with one labelled point per number of steps per turn.
+"""Plots final task accuracy against tokens, with one labelled point per number of steps per turn.
 
 Shows whether a model executes a fixed number of steps better in few large turns or in many small ones. After Sinha et
 al. (2025), whose points are about 20 rollouts each, without intervals; here both axes have 95 % intervals.
@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables
+from ponder.core import Figure, Outcome, Records, Tables, TokenKind
 from ponder.figures import INK, MUTED, counts, flat, heading, percent, published, span, themed, values, with_details
 from ponder.figures._labels import Frame, lettering, place_labels
+from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 
@@ -26,25 +27,32 @@ ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 @dataclass(frozen=True)
 class Tradeoff(Figure):
     overlay: Literal["", "execution_tradeoff"] = ""  # published points to draw as well
+    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     needs: ClassVar[dict[str, str]] = {"per_turn": "use the task `execution`"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": []}
         groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
-        for o in with_details(outcomes, "per_turn"):
+        asked = with_details(outcomes, "per_turn")
+        kind = token_kind(asked, self.tokens)
+        for o in asked:
             groups.setdefault((o.model, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
         models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
         for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
             by_turn = groups[model, steps]
             everything = [o for part in by_turn.values() for o in part]
-            tables["summary"].append({"series": model, "steps": steps, "rests_on": counts(everything)})
+            record = {"series": model, "steps": steps, "rests_on": counts(everything)}
+            tables["summary"].append({**record, **counted(asked, self.tokens)})
             for per_turn, part in sorted(by_turn.items()):
-                tables["points"].append(_point(model, steps, per_turn, part))
+                tables["points"].append(_point(model, steps, per_turn, part, kind))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = token_findings(tables["summary"])
+        overlay = published(self.overlay) if self.overlay else []
+        for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
+            sentences += [f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])]
         for row in tables["summary"]:
             points = _points(tables, row)
             if len(points) > 1:
@@ -69,19 +77,26 @@ def _points(tables: Tables, row: dict[str, Any]) -> Records:
     return [p for p in own if p["accuracy"] is not None]
 
 
+def _comparable(overlay: Records, row: dict[str, Any]) -> Records:
+    """The published points of as many steps as a panel."""
+    return [r for r in overlay if r["steps"] == row["steps"] and r["tokens"] is not None]
+
+
 def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool) -> Any:
     size = ONE_PANEL if len(tables["summary"]) == 1 else SEVERAL_PANELS
-    points = [{**p, "source": "measured", "label": str(p["per_turn"])} for p in _points(tables, row)]
-    points += [
-        {**r, "source": "published", "label": f"{r['per_turn']:g}"}
-        for r in overlay
-        if r["steps"] == row["steps"] and r["tokens"] is not None
+    # A logarithmic axis has no 0: a model that reports no tokens of this kind is drawn at 1.
+    points = [
+        {**p, "tokens": max(p["tokens"], 1), "source": "measured", "label": str(p["per_turn"])}
+        for p in _points(tables, row)
     ]
+    silent = [p["label"] for p in points if p["tokens"] == 1]
+    others = _comparable(overlay, row)
+    points += [{**r, "source": "published", "label": f"{r['per_turn']:g}"} for r in others]
     frame = _frame(points, size)
     scale = alt.Scale(type="log", domain=[10**end for end in frame.x], nice=False)
     x = alt.X(
         "tokens:Q",
-        title="output tokens per rollout (log scale)",
+        title=f"{TITLES[row['token_kind']]} per rollout, log scale",
         scale=scale,
         axis=alt.Axis(tickCount=6, format=",", labelOverlap="greedy", labelSeparation=6),
     )
@@ -106,6 +121,8 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
         if own:
             layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
     notes = [f"after {row['steps']} steps; labels: steps per turn", f"{row['rests_on']}; bars: 95 % intervals"]
+    notes += overlay_notes("output", row["token_kind"]) if others else []
+    notes += [f"at 1: no {TITLES[row['token_kind']]} reported"] if silent else []
     return alt.layer(*layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0]))
 
 
@@ -137,10 +154,10 @@ def _phrase(point: dict[str, Any]) -> str:
     return f"{point['per_turn']} per turn, accuracy {right} for {tokens} tokens"
 
 
-def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome]) -> dict[str, Any]:
+def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome], kind: TokenKind) -> dict[str, Any]:
     answered = sorted(o for o in part if o.status != "failed")
     problem = clusters(answered)
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
-    tokens = mean(np.array([o.thinking_tokens + o.answer_tokens for o in answered], dtype=np.float64), problem)
+    tokens = mean(np.array([o.tokens(kind) for o in answered], dtype=np.float64), problem)
     rests_on = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
     return flat(series=model, steps=steps, per_turn=per_turn, accuracy=right, tokens=tokens, **rests_on)

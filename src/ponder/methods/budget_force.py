@@ -3,6 +3,7 @@
 After s1 (Muennighoff et al. 2025), without their "Wait", so it only shortens. They append the end-of-thinking token to
 the model's text; a chat endpoint accepts no such prefix, so here the truncated thinking is sent back as the model's own
 message, and the user asks for the answer. The second call's prompt tokens are billed, because an endpoint bills them.
+A reply that is cut counts as thinking, text and tokens, also of a model that reasons in its reply.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class _Forced(Wrapped):
             return first
         so_far = Message("assistant", (first.thinking + "\n" + first.answer).strip())
         messages = (*request.messages, so_far, Message("user", DEMAND))
-        second = await self.after(first.bill, replace(request, messages=messages, budget=answer))
+        spent = first.bill.thinking_tokens + first.bill.answer_tokens
+        cut = replace(first.bill, thinking_tokens=spent, answer_tokens=0)
+        second = await self.after(cut, replace(request, messages=messages, budget=answer))
         thinking = "\n".join(t for t in (first.thinking, first.answer, second.thinking) if t)
-        return replace(second, thinking=thinking, bill=first.bill + second.bill)
+        return replace(second, thinking=thinking, bill=cut + second.bill)

@@ -160,7 +160,8 @@ def _transcript(done: Done) -> dict[str, Any]:
     attempt, ended = done.attempt, _ended(done.attempt)
     return {
         "size": attempt.problem.size,
-        "tokens": attempt.bill.thinking_tokens,
+        "thinking_tokens": attempt.bill.thinking_tokens,
+        "answer_tokens": attempt.bill.answer_tokens,
         "kind": "right" if attempt.correct else "wrong",
         "verdict": f"{ended}: {attempt.why}" if attempt.why else ended,
         "messages": list(_messages(attempt)),

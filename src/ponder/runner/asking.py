@@ -110,7 +110,8 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
                 await run.writer.put(Done(cell, job.position, done, stored=turn))
         reply = cell.memory.reply(cell.task, replies[-1])
         past += [asked, reply]
-        tokens[reply] = replies[-1].bill.thinking_tokens + replies[-1].bill.answer_tokens
+        billed = replies[-1].bill.thinking_tokens + replies[-1].bill.answer_tokens
+        tokens[reply] = billed if cell.reply_limit is None else min(billed, cell.reply_limit)
         if not last:
             # It is stored by now. Hundreds of turns of thinking, times the concurrency, would fill the memory.
             replies[-1] = replace(replies[-1], thinking="")

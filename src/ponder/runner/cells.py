@@ -67,6 +67,14 @@ class Cell:
             limit = method.turn_limit(limit)
         return limit
 
+    @cached_property
+    def reply_limit(self) -> int | None:
+        """The most tokens that a reply has where later turns show it; None if there is no limit."""
+        if self.memory.remember != "all":
+            return self.model.max_tokens()
+        turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
+        return turn and turn.completion_tokens
+
     def asks(self) -> list[Model]:
         """The other models that the methods ask, such as a judge."""
         return [model for method in self.methods for model in method.asks()]

@@ -194,7 +194,7 @@ def some_problems(cell: Cell) -> Iterator[Problem]:
 def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
     """The most that one attempt may take: each turn with its calls, and the history, with replies of a whole budget."""
     total, past = Spend(), list[Message]()
-    reply = cell.model.max_tokens()
+    reply = cell.reply_limit
     for turn, text in enumerate(problem.turns):
         asked = Message("user", text)
         visible = cell.memory.visible(past)

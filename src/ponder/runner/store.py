@@ -315,7 +315,7 @@ class Store:
                     _, _, sample, status, correct, why, details, *tokens, seconds, counted_by, cached = row
                     graded = (same(name, name), sample, same(status, status), bool(correct), same(why, why))
                     cost = (*tokens, seconds, same(counted_by, counted_by), _details(details))
-                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached))
+                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached, cell.task.unit))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""

@@ -23,8 +23,8 @@ class SizeRow:
 
     size: float
     accuracy: Estimate
-    tokens: Estimate  # mean of the thinking tokens spent; a truncated attempt counts what it spent
-    median: Estimate  # median of the thinking tokens needed; a truncated attempt needed more than it spent
+    tokens: Estimate  # mean of the tokens spent; a truncated attempt counts what it spent
+    median: Estimate  # median of the tokens needed; a truncated attempt needed more than it spent
     graded: int
     unparsed: int
     truncated: int

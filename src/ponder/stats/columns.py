@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ponder.core import Outcome
+from ponder.core import Outcome, TokenKind
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ class Columns:
     correct: Bools
     unparsed: Bools
     truncated: Bools
-    tokens: Floats  # thinking tokens; for a truncated attempt a lower bound of what it needed
+    tokens: Floats  # of the kind asked for; for a truncated attempt a lower bound of what it needed
     failed_size: Floats  # the sizes of the failed attempts
 
     def __len__(self) -> int:
@@ -53,10 +53,12 @@ def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
     if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
         raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
     ended = (o for o in outcomes if o.status not in ("failed", "open"))
-    return sorted(ended, key=lambda o: (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct))
+    return sorted(
+        ended, key=lambda o: (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct, o.answer_tokens)
+    )
 
 
-def columns(outcomes: Sequence[Outcome]) -> Columns:
+def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking") -> Columns:
     rows = one_series(outcomes)
     truncated, unparsed = (np.array([o.status == s for o in rows], dtype=np.bool_) for s in ("truncated", "unparsed"))
     return Columns(
@@ -66,7 +68,7 @@ def columns(outcomes: Sequence[Outcome]) -> Columns:
         correct=np.array([o.correct for o in rows], dtype=np.bool_) & ~truncated & ~unparsed,
         unparsed=unparsed,
         truncated=truncated,
-        tokens=np.array([o.thinking_tokens for o in rows], dtype=np.float64),
+        tokens=np.array([o.tokens(tokens) for o in rows], dtype=np.float64),
         failed_size=np.array(sorted(o.size for o in outcomes if o.status == "failed"), dtype=np.float64),
     )
 

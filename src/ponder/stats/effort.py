@@ -1,4 +1,4 @@
-"""Fits of thinking tokens against size: a straight line, and two lines that meet at a peak.
+"""Fits of tokens against size: a straight line, and two lines that meet at a peak.
 
 After Estermann & Wattenhofer (2025), who fit a line by least squares to the solved attempts only. Here the same line is
 also fitted to all attempts, with truncated ones censored (see `censored`). The second fit tests whether effort falls
@@ -59,7 +59,7 @@ class Effort:
 
 
 def effort(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Effort:
-    """Fits thinking tokens against size, for solved attempts and for all."""
+    """Fits tokens against size, for solved attempts and for all."""
     line_on_successes, bend_on_successes = _fits(data.where(data.correct), level, replicates, seed)
     line, bend = _fits(data, level, replicates, seed)
     truncated = int(data.truncated.sum())

@@ -13,13 +13,13 @@ AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, Outcome, seed_from
+from ponder.core import Estimate, Outcome, TokenKind, seed_from
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import Bools, Floats, Ints, summed
@@ -37,7 +37,7 @@ class Variant:
     seeds: tuple[tuple[int, ...], ...]  # one tuple of training seeds per trained model; empty if nothing was trained
     seed: Ints  # index into `seeds`
     problem: Ints  # counted from 0, the same for every variant
-    tokens: Floats  # thinking and answer
+    tokens: Floats  # of the kind asked for
     correct: Bools
     made_tokens: float  # rollouts and training, averaged over its seeds
     made_seconds: float
@@ -53,6 +53,9 @@ class Variants:
     variants: tuple[Variant, ...]
     size_of: Ints  # of each problem, as an index into the sizes
     left_out: int  # problems that not all answered
+    missing: Mapping[str, int] = field(
+        default_factory=dict
+    )  # for each variant that lacks some: how many of the problems that others answered
 
     @property
     def problems(self) -> int:
@@ -80,26 +83,34 @@ class VariantSummary:
     against: Comparison | None  # None for the reference itself, or if the reference has no answers
 
 
-def variants(outcomes: Sequence[Outcome]) -> Variants:
+def variants(outcomes: Sequence[Outcome], tokens: TokenKind = "output") -> Variants:
     """The variants of one task, or of one size of it. A seed without any answer is left out."""
     groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
     for o in outcomes:
         if o.status != "failed":
             groups.setdefault(o.variant, {}).setdefault(o.seeds, []).append(o)
-    asked = [{(o.size, o.problem) for o in part} for seeds in groups.values() for part in seeds.values()]
-    common = sorted(set.intersection(*asked)) if asked else []
+    asked = {
+        name: set.intersection(*({(o.size, o.problem) for o in part} for part in seeds.values()))
+        for name, seeds in groups.items()
+    }
+    common = sorted(set.intersection(*asked.values())) if asked else []
+    every = {(o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part}
+    names = dict.fromkeys(o.variant for o in outcomes)  # with those that have no answers at all
+    missing = {name: len(every - asked.get(name, set())) for name in names if every - asked.get(name, set())}
     number = {problem: i for i, problem in enumerate(common)}
     size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(np.int64)
-    answered = tuple(_variant(name, seeds, number) for name, seeds in groups.items()) if common else ()
-    return Variants(answered, size_of, len(set().union(*asked)) - len(common))
+    answered = tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items()) if common else ()
+    return Variants(answered, size_of, len(every) - len(common), missing)
 
 
-def _variant(name: str, seeds: dict[tuple[int, ...], list[Outcome]], number: dict[tuple[int, str], int]) -> Variant:
+def _variant(
+    name: str, seeds: dict[tuple[int, ...], list[Outcome]], number: dict[tuple[int, str], int], kind: TokenKind
+) -> Variant:
     names = sorted(seed for seed in seeds if seed)
     rows = []
     for i, part in enumerate([seeds[seed] for seed in names] or seeds.values()):
         own = [o for o in part if (o.size, o.problem) in number]
-        rows += sorted((i, number[o.size, o.problem], o.thinking_tokens + o.answer_tokens, _right(o)) for o in own)
+        rows += sorted((i, number[o.size, o.problem], o.tokens(kind), _right(o)) for o in own)
     seed, problem, tokens, right = zip(*rows, strict=True)
     made = [part[0].made for part in seeds.values()]
     spent = [m.get("rollout_tokens", 0) + m.get("training_tokens", 0) for m in made]

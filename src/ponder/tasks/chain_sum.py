@@ -15,6 +15,7 @@ class ChainSum(Task):
     digits: int = 2  # digits of each number
 
     default_sizes = (2, 4, 8, 16, 32)
+    unit = "terms"
 
     def __post_init__(self) -> None:
         if not 1 <= self.digits <= 100:

@@ -71,6 +71,7 @@ class Execution(Task):
     error_rate: float = renamed("errors", 0.0)  # probability that the sum shown for such a turn is wrong
 
     default_sizes = (12, 24, 60)
+    unit = "steps"
 
     def __post_init__(self) -> None:
         if not 0 <= self.error_rate <= 1:

@@ -36,6 +36,7 @@ class Gym(Task):
 
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
     slow_grading = True
+    unit = "levels"
 
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:

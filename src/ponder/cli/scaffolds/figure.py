@@ -1,4 +1,4 @@
-"""Draws thinking tokens against problem size, one series per model."""
+"""Draws output tokens (thinking and answer) against problem size, one series per model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mine(Figure):
         rows = [
             flat(series=series, size=row.size, tokens=row.tokens)
             for series, part in by_series(outcomes)
-            for row in by_size(columns(part))
+            for row in by_size(columns(part, "output"))
         ]
         return {"sizes": rows}
 
@@ -29,4 +29,4 @@ class Mine(Figure):
         shown = alt.Chart(values(tables["sizes"]))
         points = shown.mark_point(color=self.colour).encode(x="size:Q", y="tokens:Q", shape="series:N")
         ranges = shown.mark_rule(color=self.colour).encode(x="size:Q", y="tokens_low:Q", y2="tokens_high:Q")
-        return themed(points + ranges, title="Thinking tokens by size")
+        return themed(points + ranges, title="Output tokens by size")

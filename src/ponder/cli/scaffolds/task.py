@@ -13,6 +13,7 @@ class Mine(Task):
     highest: int = 9  # the largest number asked; each field is a key in a study's [[task]]
 
     default_sizes = (2, 4, 8)
+    unit = "numbers"  # what size counts
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)

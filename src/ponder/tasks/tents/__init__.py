@@ -47,6 +47,7 @@ class Tents(Task):
     ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
 
     default_sizes = (16, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100)
+    unit = "cells"
 
     def check_size(self, size: int) -> None:
         if self.ids:

@@ -1,0 +1,65 @@
+"""Which tokens a figure counts: thinking, answer or both, the same kind for all of its models, and how it says so.
+
+A model that reasons in its reply reports no thinking tokens: on an axis of thinking tokens all its attempts are at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+from ponder.core import Outcome, Records, TokenKind
+
+Tokens: TypeAlias = Literal["auto", "output", "thinking", "answer"]
+TITLES: dict[TokenKind, str] = {
+    "output": "output tokens (thinking + answer)",
+    "thinking": "thinking tokens",
+    "answer": "answer tokens",
+}
+# A model counts as reporting thinking if this fraction of its attempts has some. Not "any": budget forcing turns the
+# replies that it cuts into thinking, and only those. Output tokens are right for a model that often answers at once.
+REPORTS = 0.9
+
+
+def token_kind(outcomes: Sequence[Outcome], asked: Tokens) -> TokenKind:
+    """The tokens to count. "auto": thinking tokens if every model reports them, else output tokens for all."""
+    if asked != "auto":
+        return asked
+    return "output" if _silent(outcomes) else "thinking"
+
+
+def counted(outcomes: Sequence[Outcome], asked: Tokens) -> dict[str, Any]:
+    """Columns for a figure's table: the tokens that it counts, and why, if that was not asked for."""
+    silent = _silent(outcomes) if asked == "auto" else {}
+    none = [model for model, fraction in silent.items() if not fraction]
+    parts = [f"{_listed(none)} {'report' if len(none) > 1 else 'reports'} no thinking tokens"] if none else []
+    parts += [f"{model} reports thinking tokens in only {f:.0%} of its attempts" for model, f in silent.items() if f]
+    return {"token_kind": token_kind(outcomes, asked), "token_kind_why": ", and ".join(parts)}
+
+
+def token_findings(records: Records) -> list[str]:
+    """A sentence if `auto` chose output tokens: nobody asked for them, so the reader should know why."""
+    chosen = next((r for r in records if r["token_kind_why"]), None)
+    return [f"Tokens are {TITLES[chosen['token_kind']]} for all models: {chosen['token_kind_why']}."] if chosen else []
+
+
+def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
+    """A note if published numbers count other tokens than the axis they are drawn on."""
+    if published == kind:
+        return []
+    return [f"published: {TITLES[published]}, on an axis of {TITLES[kind]}"]
+
+
+def _silent(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """The models that don't report thinking tokens, each with the fraction of its attempts that have some."""
+    models: dict[str, list[bool]] = {}
+    for o in outcomes:
+        if o.status != "failed":
+            models.setdefault(o.model, []).append(o.thinking_tokens > 0)
+    fractions = {model: sum(thought) / len(thought) for model, thought in sorted(models.items())}
+    return {model: fraction for model, fraction in fractions.items() if fraction < REPORTS}
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:3]) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
