@@ -120,6 +120,8 @@ def test_a_judges_calls_that_time_out_count_as_spent(serve, write, ponder) -> No
     lost = judge.state()["ignore"]
     assert tally["lost_calls"] == lost
     assert tally["lost_tokens"] >= lost * 300
+    assert tally["lost_tokens"] < lost * (300 + 2000 + 400)  # of the judge's prompt and budget, not of the model's too
+    assert tally["cost"] > lost * 300 * 200 / 1e6 + judge.state()["answered"] * (40 * 100 + 120 * 200) / 1e6
     assert tally["tokens"] >= served.state()["billed_tokens"] + judge.state()["billed_tokens"]
 
 
