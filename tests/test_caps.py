@@ -194,7 +194,7 @@ class Spender:
 
     async def attempt(self, turns: int) -> None:
         kind = turns if turns > 1 else None
-        claim = self.ledger.open(None, kind)
+        claim = self.ledger.open(None, kind, turns=turns)
         complete = False
         try:
             for _ in range(turns):
@@ -367,6 +367,23 @@ def test_a_cancelled_wait_is_given_to_the_next() -> None:
         await asyncio.sleep(0)
         ledger.settle(claims[0], None)
         assert await waiting[1]
+
+    on_a_loop(body)
+
+
+def test_the_first_conversation_of_a_kind_runs_alone_under_a_close_cap() -> None:
+    """Nobody knows what one takes, and a second might leave both half finished."""
+
+    async def body() -> None:
+        for cap, together in ((900, False), (1000, True)):
+            ledger = Ledger(max_tokens=cap)
+            first, second = (ledger.open(None, "kind", turns=5) for _ in range(2))
+            assert await ledger.reserve(first, Spend(0, 100, 1))
+            waiting = asyncio.ensure_future(ledger.reserve(second, Spend(0, 100, 1)))
+            await asyncio.sleep(0)
+            assert waiting.done() == together
+            ledger.close(first)
+            assert await waiting
 
     on_a_loop(body)
 

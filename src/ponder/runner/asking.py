@@ -69,7 +69,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 
     None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
     """
-    claim = run.ledger.open(model.prices, job.kind, resumed=bool(job.begun))
+    claim = run.ledger.open(model.prices, job.kind, turns=len(job.problem.turns), resumed=bool(job.begun))
     attempt: Attempt | None = None
     try:
         attempt = await _ask(model, job, run, claim)

@@ -59,7 +59,9 @@ class Claim:
     """The part of the cap that one attempt holds."""
 
     prices: Prices | None
-    forecast: Money | None = NOTHING  # what the attempt will take in all; None: a conversation, and none has ended yet
+    forecast: Money | None = NOTHING  # what the attempt will take in all; None: none of its kind has ended yet
+    turns: int = 1
+    guessed: bool = False  # whether the forecast is only that all turns may take as much as the first
     spent: Money = NOTHING
     held: Money = NOTHING  # the call in progress, at most
     begun: bool = False  # whether it is a conversation in progress, which goes before new attempts
@@ -105,15 +107,17 @@ class Ledger:
         lost = self.lost.plus(at_risk)
         return self.spent.tokens - self.lost.tokens, self.spent.cost + at_risk.cost, lost.tokens
 
-    def open(self, prices: Prices | None, kind: Hashable = None, *, resumed: bool = False) -> Claim:
+    def open(self, prices: Prices | None, kind: Hashable = None, *, turns: int = 1, resumed: bool = False) -> Claim:
         """A claim for one attempt. `kind` says which conversations take about the same; None: a single turn."""
         ended, total = self._ended.get(kind, (0, NOTHING))
         mean = Money(total.tokens // ended, total.cost / ended) if ended else None
-        return Claim(prices, NOTHING if kind is None else mean, begun=resumed)
+        return Claim(prices, NOTHING if kind is None else mean, turns, begun=resumed)
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
         """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
         wanted = priced_at_most(call, claim.prices)
+        if claim.forecast is None:
+            claim.forecast, claim.guessed = Money(wanted.tokens * claim.turns, wanted.cost * claim.turns), True
         if (not self._waiting or claim.begun) and self._fits(claim, wanted):
             self._grant(claim, wanted)
             return True
@@ -138,8 +142,9 @@ class Ledger:
     def _fits(self, claim: Claim, wanted: Money) -> bool:
         if not self.limited:
             return True
-        if not self.calls and (claim.begun or claim.forecast is None):
-            # Nothing is in progress: what others may still take must not stop a conversation that has room for a turn.
+        if not self.calls and (claim.begun or claim.guessed):
+            # Nothing is in progress: what others may still take must not stop a conversation that has room for a turn,
+            # nor a guess the first one, which will tell what one takes.
             return self._under(wanted)
         others = self._outstanding.minus(claim.counted)
         return self._under(others.plus(claim.outstanding(wanted)))
