@@ -14,7 +14,7 @@ test: $(VENV)/.installed lint  ## ruff, mypy --strict, and the whole suite on al
 	$(VENV)/bin/python -m pytest -n auto
 
 fire: $(VENV)/.installed  ## the long form of the tests under fire: hundreds of kills, faults, damages; by hand, takes long
-	PONDER_FIRE=1 $(VENV)/bin/python -m pytest -n auto tests/test_fire.py tests/test_caps.py tests/test_fuzz_*.py
+	PONDER_FIRE=1 $(VENV)/bin/python -m pytest -n auto tests/test_fire.py tests/test_caps.py tests/test_ledger.py tests/test_fuzz_*.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .

@@ -26,6 +26,15 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
+def encodable(text: str) -> str:
+    """The text without lone surrogates. Two halves of a pair, which a stream may part, become one character again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def as_json(data: Any, indent: int | None = None) -> str:
     """JSON that is readable and safe to print."""
     text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)

@@ -16,6 +16,7 @@ import msgspec
 from ponder.core import Bill, UserError
 from ponder.core.answers import split_thinking
 from ponder.core.nouns import CountedBy
+from ponder.core.text import encodable
 
 T = TypeVar("T")
 MOST_TOKENS = 10**9  # no single call has more: such a count is an error
@@ -146,15 +147,6 @@ def read(reply: Reply) -> Said:
     if refusal := encodable(refusal or _text(message.refusal)):
         return Said(thinking, answer, stop, "refusal", refusal)
     return Said(thinking, answer, stop, "" if thinking or answer or stop == "length" else "empty reply")
-
-
-def encodable(text: str) -> str:
-    """The text without lone surrogates. Two halves of a pair, which a stream may part, become one character again."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _parts(content: Any) -> tuple[str, str, str]:

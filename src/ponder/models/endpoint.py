@@ -26,6 +26,7 @@ from yarl import URL
 
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
+from ponder.core.text import encodable
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
 from ponder.models._reply import (
@@ -34,7 +35,6 @@ from ponder.models._reply import (
     TooLong,
     bill,
     decode,
-    encodable,
     load_tokenizer,
     read,
     rejected,

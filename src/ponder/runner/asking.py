@@ -21,6 +21,7 @@ from ponder.core import (
     UserError,
     token_limit,
 )
+from ponder.core.text import encodable
 from ponder.runner.cells import Cell
 from ponder.runner.grading import graded
 from ponder.runner.ledger import Claim, Ledger
@@ -98,8 +99,9 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
                 raise
             except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
-                failed = replace(attempt, status="failed", why=_encodable(why[:500]), details=problem.facts)
-                failed = replace(failed, completions=tuple(replies))
+                failed = Attempt(
+                    problem, job.sample, "failed", False, encodable(why[:500]), tuple(replies), problem.facts
+                )
                 await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
                 return failed
             if completion is None:
@@ -197,15 +199,7 @@ class _Sent:
 
 def _storable(completion: Completion) -> Completion:
     """The completion with text that UTF-8 can encode: a lone surrogate is replaced."""
-    thinking, answer = _encodable(completion.thinking), _encodable(completion.answer)
+    thinking, answer = encodable(completion.thinking), encodable(completion.answer)
     if thinking is completion.thinking and answer is completion.answer:
         return completion
     return replace(completion, thinking=thinking, answer=answer)
-
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
