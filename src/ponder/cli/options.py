@@ -171,6 +171,7 @@ def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserErr
             if "store" not in given
             else dict.fromkeys(("plan", "run", "regrade", "report", "export"), given["store"])
         )
+        hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
         models = given.get("models", ())
         where = re.sub(r"^.*: model\[\d+\]\.?(name$)?", "--model ", where).strip() if models else where
         hint = re.sub(

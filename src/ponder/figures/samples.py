@@ -72,7 +72,7 @@ class Samples(Figure):
         frame = log_frame(lines, x, air=0.04)
         across, up = log_axes(frame, x, f"{named} (log scale)", [r[x] for r in own])
         colour = series_colour(models)
-        legend = alt.Legend(title=None, orient="bottom", columns=2, symbolType="stroke", symbolSize=400)
+        legend = alt.Legend(title=None, orient="top", columns=2, symbolType="stroke", symbolSize=400, offset=10)
         dashes = alt.Scale(domain=[PASS, MAJORITY], range=[[5, 3], [1, 0]])
         dash = alt.StrokeDash("line:N", scale=dashes, legend=legend)
         numbers = [alt.Tooltip(f"accuracy{e}:Q", format=".3f") for e in ("", "_low", "_high")]
@@ -140,13 +140,13 @@ def _times(one: Estimate, k: int) -> Estimate:
 
 def _told(rows: Records, tokens: str) -> str:
     one, last = rows[0], rows[-1]
-    said = f"pass@1 {span(one, 'pass_at_k', '.1%')} with {span(one, 'tokens', ',.0f')} {tokens} per answer"
+    said = f"pass@1 {span(one, 'pass_at_k', '.1%')}"
     if last["k"] == 1:
         return f"{said}; pass@k and maj@k need `samples = 2` or more in the study"
     said += f"; of {last['k']} samples pass@{last['k']} {span(last, 'pass_at_k', '.1%')}"
     voted = f"maj@{last['k']} {span(last, 'maj_at_k', '.1%')}"
     said += f" and {voted}" if last["maj_at_k"] is not None else ", and no majority vote, because turns don't vote"
-    said += f" for {last['tokens']:,.0f} tokens per problem"
+    said += f" for {span(last, 'tokens', ',.0f')} {tokens} per problem"
     if last["problems"] < last["of_problems"]:
         said += f", on the {last['problems']:,} of {last['of_problems']:,} problems that have so many samples"
     return said

@@ -61,7 +61,7 @@ def majority_of_problem(votes: Votes, n: int) -> float:
         _wins(count, (*votes.right[:i], *votes.right[i + 1 :], *votes.wrong), votes.tried, n)
         for i, count in enumerate(votes.right)
     ]
-    return min(1.0, sum(chances))
+    return round(sum(chances), 12)  # a certain win is 1, without rounding errors: intervals depend on it
 
 
 def _wins(own: int, others: Sequence[int], tried: int, n: int) -> float:
