@@ -71,7 +71,7 @@ def try_(
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Ask a model a few problems of TASK, and show how each answer was read.
+    """Ask a few problems of TASK, and show how each answer is read.
 
     `ponder try math500 --id NAME -n 20` asks an endpoint, `ponder try tents --model pocket` any other model. The
     attempts are stored: a study that asks the same, such as `ponder run math500`, doesn't ask them again.

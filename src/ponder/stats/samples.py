@@ -87,10 +87,12 @@ def _wins(own: int, others: Sequence[int], tried: int, n: int) -> float:
 
 def _with_rival(ways: Floats, rival: Floats, most: int) -> Floats:
     """The probabilities with one more answer, which gets at most `most` votes, and ties if it gets as many."""
-    out = np.zeros((ways.shape[0], ways.shape[1] + 1))
-    for votes in range(min(most, ways.shape[0] - 1) + 1):
-        ties = int(votes == most)
-        out[votes:, ties : ties + ways.shape[1]] += rival[votes] * ways[: ways.shape[0] - votes]
+    rows, ties = ways.shape
+    out = np.zeros((rows, ties + 1))
+    for column in range(ties):
+        out[:, column] = np.convolve(ways[:, column], rival[:most])[:rows]
+    if most < rows:
+        out[most:, 1:] += rival[most] * ways[: rows - most]
     return out
 
 
