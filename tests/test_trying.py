@@ -212,6 +212,16 @@ def test_a_path_on_the_command_line_is_relative_to_the_current_folder(folder, po
         asked("task.file=own.jsonl")
 
 
+def test_options_tell_a_task_from_the_study_of_its_name(ponder) -> None:
+    pytest.importorskip("math_verify")
+    shown = ponder("show", "math500")
+    assert shown.stdout.startswith("# math500\ntitle = ")
+    assert shown.stderr == "also: task math500: ponder show task math500\n"
+    assert ponder("show", "math500", "--set", "samples=9").stdout.count("samples = 9") == 1
+    for words in (("--set", f"file={EXAMPLE}"), ("--size", "0")):
+        assert ponder("show", "math500", *words).stdout.startswith("task math500\n")
+
+
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_study_of_a_benchmark_takes_a_file_and_a_model(folder, name, monkeypatch) -> None:
     pytest.importorskip("math_verify")

@@ -46,7 +46,7 @@ WHERE = {"task[0].name": "TASK", "task[0].size": "--size", "problems": "-n", "sa
     metavar="'KIND KEY=VALUE …'",
     help="Any model instead of --id and --url, such as pocket or 'transformers id=DIR'. May be repeated.",
 )
-@click.option("-n", "problems", type=click.IntRange(1), default=10, show_default=True, help="Problems.")
+@click.option("-n", "problems", type=click.IntRange(1), default=10, show_default=True, help="Number of problems.")
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Attempts per problem.")
 @click.option("--size", type=int, help="Size of the problems.  [default: the task's smallest]")
 @plugin_settings("task, such as file=math500.jsonl")
