@@ -13,7 +13,7 @@ from ponder.core import UserError
 if TYPE_CHECKING:
     from ponder.runner.study import Study
 
-EXAMPLE = "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1', or --model pocket"
+EXAMPLE = "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1'; ponder list models has other kinds"
 MODEL = click.option(
     "--model",
     "models",
@@ -32,11 +32,11 @@ def model_table(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"`{text}` can't be split into words: {error}", where="--model", hint=EXAMPLE) from None
     if not words or "=" in words[0]:
-        raise UserError("the first word must be a kind of model: ponder list models", where="--model", hint=EXAMPLE)
+        raise UserError("the first word must be a kind of model", where="--model", hint=EXAMPLE)
     table: dict[str, Any] = {"name": Typed(words[0])}
     for word in words[1:]:
         if not word.partition("=")[1]:
-            hint = f"{EXAMPLE}; a value with spaces needs quotes of its own"
+            hint = "--model 'endpoint id=NAME'; a value with spaces needs quotes of its own"
             raise UserError(f"`{word}` is not KEY=VALUE", where="--model", hint=hint)
         assign({"model": [table]}, f"model.{word}")
     return table

@@ -44,7 +44,7 @@ WHERE = {"task[0].name": "TASK", "task[0].size": "--size", "problems": "-n", "sa
     "models",
     multiple=True,
     metavar="'KIND KEY=VALUE …'",
-    help="Any model instead of --id and --url, such as pocket or 'transformers id=DIR'. May be repeated.",
+    help="Any model instead of --id and --url, such as 'transformers id=DIR'. May be repeated.",
 )
 @click.option("-n", "problems", type=click.IntRange(1), default=10, show_default=True, help="Number of problems.")
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Attempts per problem.")
@@ -73,8 +73,8 @@ def try_(
 ) -> None:
     """Ask a few problems of TASK, and show how each answer is read.
 
-    `ponder try math500 --id NAME -n 20` asks an endpoint, `ponder try tents --model pocket` any other model. The
-    attempts are stored: a study that asks the same, such as `ponder run math500`, doesn't ask them again.
+    `ponder try math500 --id NAME -n 20` asks an endpoint; --model takes any other model. The attempts are stored: a
+    study that asks the same, such as `ponder run math500`, doesn't ask them again.
     """
     from ponder.cli.spending import summary
     from ponder.cli.study import run_shown
