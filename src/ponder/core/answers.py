@@ -22,7 +22,7 @@ _TAG = re.compile(r"<(/?)think(?:ing)?>")
 _ANSWER_TAG = re.compile(r"<\s{0,3}(/?)\s{0,3}(?:final[_ ])?answer\s{0,3}>", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 # What a model leaves in a tag that it only quotes: "between <answer> and </answer>", "<answer>...</answer>".
-_QUOTED = re.compile(r"(?:and|\.{2,}|…)?", re.IGNORECASE)
+_QUOTED = re.compile(r"[\s.…*_`$]*(?:and)?[\s.…*_`$]*", re.IGNORECASE)
 _TAIL = 10_000  # characters at the end of a reply in which an answer without a tag or box is searched
 _MARKUP = re.compile(
     r"\*\*|__|`+\w*\n|`+|\$+|\\[()\[\],;!]|\\(?:text|mathrm|mathbf)(?=\{)|\\q?quad|(?m:^[ \t]*(?:#+|>|[*•-])[ \t])"
@@ -42,7 +42,7 @@ _RESULT = re.compile(
 # A row of a grid: one to four digits per cell, brackets and separators around them.
 _ROW = re.compile(r"[\s|\[(*`-]{0,9}((?:\d{1,4}[\s,;|]{1,9}){1,400}\d{1,4})[\s|\])*`,]{0,9}")
 _HEDGED = re.compile(
-    r"\b(?:or|not|either|between|about|approximately|roughly|around|maybe|perhaps|if|than|least|most)\b|n't\b|n’t\b|\?",
+    r"\b(?:or|not|either|is between|about|approximately|roughly|around|maybe|perhaps|if|than|least|most)\b|n't\b|n’t\b|\?",
     re.IGNORECASE,
 )
 
@@ -144,10 +144,14 @@ def final_number(text: str) -> Fraction | None:
     tail = _plain_tail(text)
     if said := [_SENTENCE.split(tail[match.end() :], maxsplit=1)[0] for match in _ANSWER_IS.finditer(tail)]:
         return _number_in(said[-1])
-    # Closing words may follow the result, but not many.
-    sentences = [sentence for sentence in _SENTENCE.split(tail) if sentence and not sentence.isspace()][-3:]
-    with_digits = [sentence for sentence in sentences if any(map(str.isdigit, sentence))]
-    return _number_in(with_digits[-1], alone=False) if with_digits else None
+    # Closing words may follow the result, but not many, and no doubt.
+    for sentence in reversed(
+        [sentence for sentence in _SENTENCE.split(tail) if sentence and not sentence.isspace()][-3:]
+    ):
+        value = _number_in(sentence, alone=False)
+        if value is not None or (_HEDGED.search(sentence) and any(map(str.isdigit, sentence))):
+            return value
+    return None
 
 
 def _number_in(text: str, *, alone: bool = True) -> Fraction | None:
@@ -197,7 +201,7 @@ def tagged(text: str) -> str | None:
     # Not one regex for a pair of tags: from each of many tags that are never closed, it would search to the end.
     inside, opened = None, -1
     for tag in _ANSWER_TAG.finditer(text):
-        if opened >= 0 and (content := text[opened : tag.start()].strip()) and not _QUOTED.fullmatch(content):
+        if opened >= 0 and not _QUOTED.fullmatch(content := text[opened : tag.start()].strip()):
             inside = content
         opened = -1 if tag[1] else tag.end()
     if opened >= 0:
@@ -249,7 +253,7 @@ def choice(text: str, letters: str) -> str | None:
         return str(chosen_last[-1])
     lines = text.strip().splitlines()
     for line in (lines[-1], lines[0]) if lines else ():
-        if chosen := re.match(rf"[\W_]*+([{letters}])(?:[\W_]*+$|[).:\]*])", line[:1000]):
+        if chosen := re.match(rf"[\W_]*+([{letters}])(?:[\W_]*+$|[.:]\s|[)\]*])", line[:1000]):
             return chosen[1]
     return None
 
