@@ -38,6 +38,8 @@ def test_medians_of_solved_and_wrong_attempts() -> None:
         f"m: the median of solved attempts is 145 [{low:g}, {high:g}] thinking tokens, of wrong ones"
     )
     assert "size" not in said
+    [said] = Effort(unit="levels").findings(Effort(unit="levels").estimate(benchmark()))
+    assert said.startswith("m: the median of solved attempts at level 0 is 145")
     everything_cut = Effort().estimate([o for o in benchmark() if o.status == "truncated"])
     assert Effort().findings(everything_cut) == ["m: every attempt was truncated."]
 

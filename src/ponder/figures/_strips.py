@@ -16,6 +16,7 @@ import altair as alt
 from ponder.core import Estimate, Records, Tables
 from ponder.figures import SOLVED, TRUNCATED, WRONG, flat, heading, span, values
 from ponder.figures._tokens import TITLES
+from ponder.figures._units import at
 from ponder.stats.accuracy import median_tokens
 from ponder.stats.columns import Columns
 
@@ -32,7 +33,7 @@ SPREAD = 0.6  # of a strip's height, over which its attempts are spread
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def outcome_rows(series: str, data: Columns) -> Records:
+def outcome_rows(series: str, data: Columns, unit: str) -> Records:
     """The median tokens of the solved and of the wrong attempts; truncated ones needed more than they were given."""
     answered = ~data.truncated
     parts = {"solved": data.correct, "wrong": answered & ~data.correct, "truncated": data.truncated}
@@ -41,17 +42,20 @@ def outcome_rows(series: str, data: Columns) -> Records:
         if chosen.any():
             own = data.where(chosen)
             median = median_tokens(own) if outcome != "truncated" else Estimate(math.nan, math.nan, math.nan, 0, 0)
-            rows.append(flat(series=series, outcome=outcome, median=median, attempts=len(own), problems=own.problems))
+            rests = {"attempts": len(own), "problems": own.problems}
+            where = {"size": float(own.size[0]), "unit": unit}
+            rows.append(flat(series=series, outcome=outcome, median=median, **rests, **where))
     return rows
 
 
 def outcome_clause(rows: Records, tokens: str) -> str:
     """The medians of one series: `the median of solved attempts is 210 [180, 240] output tokens, of wrong ones …`."""
     medians = [(r["outcome"], span(r, "median")) for r in rows if r["outcome"] != "truncated"]
+    where = f" at {asked}" if (asked := _size(rows[0])) else ""
     if not medians:
-        return "every attempt was truncated"
+        return f"every attempt{where} was truncated"
     first, *others = medians
-    told = f"the median of {first[0]} attempts is {first[1]} {tokens}"
+    told = f"the median of {first[0]} attempts{where} is {first[1]} {tokens}"
     return told + "".join(f", of {outcome} ones {median}" for outcome, median in others)
 
 
@@ -103,9 +107,19 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
             x=alt.X("median:Q"), y=y, yOffset=place, tooltip=numbers
         ),
     ]
-    notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]] + ["black: median and its 95 % interval"]
+    size = {r["series"]: _size(r) for r in tables["outcomes"]}
+    notes = [
+        ", ".join(filter(None, (n, size[n]))) + f": {r['rests_on']}"
+        for n, r in zip(names, tables["summary"], strict=True)
+    ]
+    notes.append("black: median and its 95 % interval")
     title = heading("Tokens by outcome", notes, width)
     return alt.layer(*layers, width=width, height=alt.Step(STRIP * len(places) + 10), title=title)
+
+
+def _size(row: dict[str, Any]) -> str:
+    """`36 cells`; nothing if the size is just a number, such as a benchmark's 0."""
+    return at(format(row["size"], "g"), row["unit"]) if row["unit"] else ""
 
 
 def _some(points: Records) -> Records:

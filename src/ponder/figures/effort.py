@@ -73,7 +73,7 @@ class Effort(Figure):
                 )
             )
             if len(set(data.size)) == 1 and not self.overlay:
-                tables["outcomes"] += outcome_rows(series, data)
+                tables["outcomes"] += outcome_rows(series, data, unit_of(part, self.unit))
             else:
                 rows, curves = _fits(series, fit)
                 tables["fits"] += rows
