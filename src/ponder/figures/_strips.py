@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -73,54 +73,52 @@ def outcome_marks(kinds: Sequence[str]) -> dict[str, Any]:
 
 def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
     """A group of strips per series, a strip per outcome, on one axis of tokens."""
-    tokens = TITLES[tables["summary"][0]["token_kind"]]
-    names = [r["series"] for r in tables["summary"]]
-    up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
-    label = {name: textwrap.fill(name, LABEL) for name in names}
-    y = alt.Y("label:N", sort=list(label.values()), axis=up, scale=alt.Scale(padding=0.1))
     places = {k: n for n, k in enumerate(k for k in kinds if any(r["outcome"] == k for r in tables["outcomes"]))}
+    label = {r["series"]: textwrap.fill(r["series"], LABEL) for r in tables["summary"]}
+    up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
+    y = alt.Y("label:N", sort=list(label.values()), axis=up, scale=alt.Scale(padding=0.1))
     place = alt.YOffset("place:Q", scale=alt.Scale(domain=[-0.6, len(places) - 0.4], nice=False, zero=False))
+    tokens = TITLES[tables["summary"][0]["token_kind"]]
     x = alt.X("tokens:Q", title=tokens, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=8))
     medians = [
         {**r, "label": label[r["series"]], "place": places[r["outcome"]]}
         for r in tables["outcomes"]
         if r["median"] is not None
     ]
-    points = [
-        {**p, "label": label[name], "place": places[kind] + SPREAD * (n * GOLDEN % 1 - 0.5)}
-        for name in names
-        for kind in places
-        for n, p in enumerate(_some([p for p in tables["attempts"] if (p["series"], p["outcome"]) == (name, kind)]))
-    ]
-    middle, numbers = (
-        alt.Chart(values(medians)),
-        ["outcome:N", "median:Q", "median_low:Q", "median_high:Q", "attempts:Q"],
-    )
+    known = [r for r in medians if r["median_high"] is not None]
+    points = [{**p, "label": label[p["series"]]} for p in _spread(tables["attempts"], places)]
+    dots, intervals, middles = (alt.Chart(values(rows)).encode(y=y, yOffset=place) for rows in (points, known, medians))
+    numbers = ["outcome:N", "median:Q", "median_low:Q", "median_high:Q", "attempts:Q"]
     layers = [
-        alt.Chart(values(points))
-        .mark_point(size=26, opacity=0.45, strokeWidth=1.2)
-        .encode(x=x, y=y, yOffset=place, **outcome_marks(kinds)),
-        alt.Chart(values([r for r in medians if r["median_high"] is not None]))
-        .mark_rule(color="#222", strokeWidth=2)
-        .encode(x=alt.X("median_low:Q"), x2="median_high:Q", y=y, yOffset=place),
-        middle.mark_tick(color="#222", thickness=3, size=STRIP * 0.9).encode(
-            x=alt.X("median:Q"), y=y, yOffset=place, tooltip=numbers
-        ),
+        dots.mark_point(size=26, opacity=0.45, strokeWidth=1.2).encode(x=x, **outcome_marks(kinds)),
+        intervals.mark_rule(color="#222", strokeWidth=2).encode(x=alt.X("median_low:Q"), x2="median_high:Q"),
+        middles.mark_tick(color="#222", thickness=3, size=0.9 * STRIP).encode(x=alt.X("median:Q"), tooltip=numbers),
     ]
+    height = alt.Step(STRIP * len(places) + 10)
+    return alt.layer(*layers, width=width, height=height, title=heading("Tokens by outcome", _notes(tables), width))
+
+
+def _spread(attempts: Records, places: Mapping[str, int]) -> Records:
+    """The attempts to draw, each at its place in its strip: spread over the strip's height, so that more of them show."""
+    strips: dict[tuple[str, str], Records] = {}
+    for p in attempts:
+        strips.setdefault((p["series"], p["outcome"]), []).append(p)
+    return [
+        {**p, "place": places[outcome] + SPREAD * (n * GOLDEN % 1 - 0.5)}
+        for (_, outcome), strip in strips.items()
+        for n, p in enumerate(strip[:: max(1, math.ceil(len(strip) / MAX_POINTS))])
+    ]
+
+
+def _notes(tables: Tables) -> list[str]:
     size = {r["series"]: _size(r) for r in tables["outcomes"]}
     notes = [
-        ", ".join(filter(None, (n, size[n]))) + f": {r['rests_on']}"
-        for n, r in zip(names, tables["summary"], strict=True)
+        f"{r['series']}{', ' if size[r['series']] else ''}{size[r['series']]}: {r['rests_on']}"
+        for r in tables["summary"]
     ]
-    notes.append("black: median and its 95 % interval")
-    title = heading("Tokens by outcome", notes, width)
-    return alt.layer(*layers, width=width, height=alt.Step(STRIP * len(places) + 10), title=title)
+    return [*notes, "black: median and its 95 % interval"]
 
 
 def _size(row: dict[str, Any]) -> str:
     """`36 cells`; nothing if the size is just a number, such as a benchmark's 0."""
     return at(format(row["size"], "g"), row["unit"]) if row["unit"] else ""
-
-
-def _some(points: Records) -> Records:
-    return points[:: max(1, math.ceil(len(points) / MAX_POINTS))]
