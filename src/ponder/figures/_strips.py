@@ -99,7 +99,7 @@ def strips(tables: Tables, kinds: Sequence[str], width: int) -> Any:
 
 
 def _spread(attempts: Records, places: Mapping[str, int]) -> Records:
-    """The attempts to draw, each at its place in its strip: spread over the strip's height, so that more of them show."""
+    """The attempts to draw, each at its place: spread over the height of its strip, so that more of them show."""
     strips: dict[tuple[str, str], Records] = {}
     for p in attempts:
         strips.setdefault((p["series"], p["outcome"]), []).append(p)
