@@ -57,8 +57,8 @@ class Study:
     folder: Path = Path()
 
     @classmethod
-    def load(cls, name: str, settings: Sequence[str] = ()) -> Study:
-        """Read a built-in study by its name, or a study file by its path."""
+    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Study:
+        """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
             raise _no_study(name, path)
@@ -68,6 +68,8 @@ class Study:
         except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
             hint = "ponder show study effort prints one to compare with"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
+        if models:
+            content["model"] = [dict(model) for model in models]
         for setting in settings:
             assign(content, setting)
         return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
