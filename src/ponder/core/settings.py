@@ -23,6 +23,18 @@ from ponder.core.secrets import EnvVar
 from ponder.core.text import plain
 
 Table: TypeAlias = Mapping[str, Any]
+# What other libraries call a setting.
+SYNONYMS = {
+    "max_new_tokens": "budget",
+    "max_tokens": "budget",
+    "max_completion_tokens": "budget",
+    "max_length": "budget",
+    "base_url": "url",
+    "api_base": "url",
+    "api_key": "key",
+    "reasoning_effort": "effort",
+    "max_retries": "retries",
+}
 
 
 class Typed(str):
@@ -76,7 +88,9 @@ def check_keys(
     for key in table:
         if key not in known:
             now = (former or {}).get(key)
-            hint = f"it is now called `{now}`" if now else plugins.nearest(key, [*known, *also])
+            here = SYNONYMS.get(key) if SYNONYMS.get(key) in known else None
+            hint = f"here it is called `{here}`" if here else plugins.nearest(key, [*known, *also])
+            hint = f"it is now called `{now}`" if now else hint
             raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
     for key in required:
         if key not in table:
@@ -106,6 +120,7 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
             table = {"name": value} if isinstance(value, str) else value
             check_name(of, table, where)
             return build(of, table, where, folder)
+    _check_table(value, kind, where)
     try:
         with error_at(where):
             return _texts(msgspec.convert(value, kind, dec_hook=special), str)
@@ -115,6 +130,15 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
         choices = [c for c in get_args(kind) if isinstance(c, str) and c]
         hint = plugins.nearest(str(value), choices) if choices else ""
         raise UserError(plain(error), where=where, hint=hint) from None
+
+
+def _check_table(value: Any, kind: Any, where: str) -> None:
+    """Check the keys of a table inside a table, such as `prices`: msgspec would ignore an unknown one."""
+    for wanted in (kind, *get_args(kind)):
+        if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
+            fields = dataclasses.fields(wanted)
+            required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+            check_keys(value, [f.name for f in fields], required, f"`{where.rpartition('.')[2]}`", where)
 
 
 def base(given: Any, folder: Path) -> Path:

@@ -91,7 +91,11 @@ def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     for ending, content in files.items():
         yield _written(folder / f"{chart.name}.{ending}", content)
     for name, records in figure.tables.items():
-        yield _written(folder / f"{chart.name}-{name}.csv", _csv(records).encode())
+        path = folder / f"{chart.name}-{name}.csv"
+        if records:
+            yield _written(path, _csv(records).encode())
+        else:
+            path.unlink(missing_ok=True)  # of a former report, when the study had other sizes
 
 
 def _written(path: Path, content: bytes) -> Path:

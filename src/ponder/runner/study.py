@@ -66,7 +66,7 @@ class Study:
         try:
             content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
         except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
-            hint = "docs/reference/studies.md has examples"
+            hint = "ponder show study effort prints one to compare with"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
         if models:
             content["model"] = [dict(model) for model in models]
@@ -188,8 +188,16 @@ class Study:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
         for size in sizes:
-            with error_at(f"{where}.size"):
-                task.check_size(size)
+            try:
+                with error_at(f"{where}.{'search' if search else 'size'}"):
+                    task.check_size(size)
+            except UserError as error:
+                if not search:
+                    raise
+                hint = "remove `search`, or set `largest`, above which it doesn't search"
+                raise UserError(
+                    f"a search can't ask for size {size}: {error.what}", where=error.where, hint=hint
+                ) from None
         return sizes
 
     def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
