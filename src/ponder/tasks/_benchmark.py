@@ -130,7 +130,10 @@ class Maths(Benchmark):
     def grade(self, problem: Problem, answer: str) -> Grade:
         if not (parsed := answers.final(answer)):
             return Grade(correct=False, why="no answer")
-        why = answers.differs(parsed, problem.gold)
+        why = ""
+        for reading in answers.expressions(parsed):
+            if not (why := answers.differs(reading, problem.gold)):
+                break
         return Grade(correct=not why, parsed=parsed, why=why)
 
     def parse(self, problem: Problem, answer: str) -> str | None:  # noqa: ARG002 without comparing, which is slow

@@ -8,6 +8,7 @@ on the open web. Ponder's reports quote them, so don't publish a report of this 
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ class Gpqa(Benchmark):
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.choice(answer, LETTERS)
+        parsed = answers.choice(answer, dict(re.findall(r"(?m)^([A-D])\) (.*)$", problem.turns[0])))
         if parsed is None:
             return Grade(correct=False, why="no answer")
         correct = parsed == problem.gold
