@@ -8,6 +8,7 @@ cache, are given above the map.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,12 +17,13 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import counts, flat, published, span, themed, values
+from ponder.figures import counts, flat, pooled_findings, published, span, themed, values
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
+from ponder.stats.settings import pooled
 
 Panel = dict[str, Any]
 FULL = "full"  # the policy that evicts nothing: it has the settings, but they do nothing
@@ -56,7 +58,8 @@ class Heatmap(Figure):
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
             right = np.array([o.correct for o in answered], dtype=np.bool_)
             mapped = grid(row, column, clusters(answered), right)
-            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part))
+            said = pooled([part], (self.x, self.y, self.by))
+            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part), said)
             best = mapped.cells[mapped.best]
             of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
             tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
@@ -103,7 +106,15 @@ class Heatmap(Figure):
         return titled
 
     def _tabulate(
-        self, tables: Tables, title: str, source: str, mapped: Grid, ys: list[Any], xs: list[Any], rests_on: str
+        self,
+        tables: Tables,
+        title: str,
+        source: str,
+        mapped: Grid,
+        ys: list[Any],
+        xs: list[Any],
+        rests_on: str,
+        pooled: str = "",
     ) -> None:
         best, second = mapped.cells[mapped.best], mapped.cells[mapped.runner_up]
         mean = float(np.mean([c.accuracy.value for c in mapped.cells]))
@@ -130,6 +141,7 @@ class Heatmap(Figure):
             tied=sum(abs(c.accuracy.value - best.accuracy.value) < 1e-9 for c in mapped.cells),
             compared=mapped.compared,
             rests_on=rests_on,
+            pooled=pooled,
         )
         tables["panels"].append(record)
         for cell in mapped.cells:
@@ -146,7 +158,7 @@ class Heatmap(Figure):
             )
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
             sentences.append(f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}")
             sentences += [_against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]]
@@ -345,5 +357,6 @@ def _under(panel: Panel, without: Records) -> list[str]:
     """The lines under a panel's title."""
     told = _p(panel["p_value"], "; cells differ: ")
     said = [f"{panel['may_be_best']} of {panel['cells']} cells could be the best{told}"]
+    said += textwrap.wrap(panel["pooled"], 60)
     own = [r for r in without if r["panel"] == panel["panel"]]
     return said + [f"{_reference(r)}: {span(r, 'accuracy', '.0%')}" for r in own]

@@ -22,6 +22,7 @@ from ponder.figures import (
     flat,
     heading,
     percent,
+    pooled_findings,
     published,
     span,
     themed,
@@ -29,6 +30,7 @@ from ponder.figures import (
     with_details,
 )
 from ponder.stats.horizon import horizon, rollouts
+from ponder.stats.settings import pooled
 
 TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
 OTHERS, PUBLISHED = "task accuracy, other panels", "published"
@@ -75,6 +77,7 @@ class Horizon(Figure):
                     constancy_p=result.trend.p_value,
                     turn_accuracy=result.trend.direction,
                     rests_on=counts(part),
+                    pooled=pooled([part]),
                 )
             )
             tables["survival"] += curve_records(result.survival, **labels)
@@ -84,7 +87,7 @@ class Horizon(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "series")
         for row in tables["summary"]:
             predicted = f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
             trend = f"turn accuracy along the rollout: {row['turn_accuracy']}"
@@ -141,7 +144,7 @@ class Horizon(Figure):
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
             layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
         reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
-        title = heading(row["panel"], [*reach, row["rests_on"]], size[0])
+        title = heading(row["panel"], [*reach, row["rests_on"], row["pooled"]], size[0])
         title.fontSize = 12
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
 

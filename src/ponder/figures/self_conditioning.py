@@ -15,11 +15,24 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Tables
-from ponder.figures import counts, flat, heading, percent, series_colour, span, themed, values, with_details
+from ponder.figures import (
+    counts,
+    flat,
+    heading,
+    percent,
+    pooled_findings,
+    series_colour,
+    span,
+    themed,
+    values,
+    with_details,
+)
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.difference import difference
+from ponder.stats.settings import apart, pooled
 
+DRAWN = ("history_turns", "error_rate")
 WIDTH, HEIGHT = 460, 300  # pixels
 
 
@@ -30,12 +43,16 @@ class SelfConditioning(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": [], "effects": []}
         groups: dict[str, dict[tuple[int, float], list[Outcome]]] = {}
-        for o in with_details(outcomes, "history_turns"):
+        asked = with_details(outcomes, "history_turns")
+        rest = apart(asked, DRAWN, of="task")
+        for o in asked:
             history = (o.details["history_turns"], o.details["error_rate"])
-            groups.setdefault(o.model, {}).setdefault(history, []).append(o)
+            series = f"{o.model}, {rest(o)}" if rest(o) else o.model
+            groups.setdefault(series, {}).setdefault(history, []).append(o)
         for model, histories in groups.items():
             rests_on = counts([o for part in histories.values() for o in part])
-            tables["summary"].append({"series": model, "rests_on": rests_on})
+            record = {"series": model, "rests_on": rests_on, "pooled": pooled(histories.values(), DRAWN)}
+            tables["summary"].append(record)
             measured = {history: _next_turn(part) for history, part in sorted(histories.items())}
             for (turns, rate), right in measured.items():
                 row = {"series": model, "history_turns": turns, "error_rate": rate}
@@ -46,7 +63,7 @@ class SelfConditioning(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "series")
         for row in tables["effects"]:
             wrong = f" with {row['error_rate']:.0%} wrong" if row["error_rate"] else ""
             history = f"after {row['history_turns']} turns{wrong}"
@@ -78,7 +95,7 @@ class SelfConditioning(Figure):
             shown.mark_rule().encode(x=x, y=low, y2=high, color=colour),
             shown.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
         ]
-        notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
+        notes = [", ".join(filter(None, (f"{r['series']}: {r['rests_on']}", r["pooled"]))) for r in tables["summary"]]
         asked = f"asked after {' or '.join(map(str, lengths))} turns; bars: 95 % intervals"
         notes.append(f"{asked}; dashed: the first turn of a fresh conversation" if fresh else asked)
         title = heading("Accuracy after errors in the history (higher and flatter is better)", notes, WIDTH)

@@ -161,7 +161,7 @@ def _folders(paths: Sequence[Path]) -> int:
 
 def _flat(value: Any, before: str = "") -> dict[str, Any]:
     """A table in a table as one: { a = { b = 1 } } as { "a.b" = 1 }."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, inner in (value if isinstance(value, Mapping) else dataclasses.asdict(value)).items():
         flat |= _flat(inner, f"{before}{key}.") if isinstance(inner, Mapping) else {f"{before}{key}": inner}
     return flat
