@@ -30,7 +30,7 @@ from ponder.figures import (
     with_details,
 )
 from ponder.stats.horizon import horizon, rollouts
-from ponder.stats.settings import pooled
+from ponder.stats.settings import apart, pooled
 
 TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
 OTHERS, PUBLISHED = "task accuracy, other panels", "published"
@@ -52,18 +52,21 @@ class Horizon(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
         groups: dict[tuple[str, int, str], list[Outcome]] = {}
-        for o in with_details(outcomes, "per_turn"):
+        asked = with_details(outcomes, "per_turn")
+        rest = apart(asked, ("per_turn",), of="task")
+        for o in asked:
             groups.setdefault((o.model, o.details["per_turn"], o.task), []).append(o)
-        tasks_of: dict[tuple[str, int], int] = {}
-        for model, per_turn, _ in groups:
-            tasks_of[model, per_turn] = tasks_of.get((model, per_turn), 0) + 1
+        tasks_of: dict[tuple[str, int], dict[str, str]] = {}
+        for (model, per_turn, task), part in groups.items():
+            tasks_of.setdefault((model, per_turn), {})[task] = rest(part[0])
         models = list(dict.fromkeys(model for model, _, _ in groups))
         for model, per_turn, task in sorted(groups, key=lambda k: (models.index(k[0]), *k[1:])):
             part = groups[model, per_turn, task]
             result = horizon(rollouts(part), target=self.target)
             name = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
-            if tasks_of[model, per_turn] > 1:
-                name = f"{name}, {task}"
+            if len(tasks := tasks_of[model, per_turn]) > 1:
+                named = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
+                name = f"{name}, {tasks[task] if named else task}"
             labels = {"series": f"{model}, {name}" if len(models) > 1 else name}
             tables["summary"].append(
                 flat(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -138,6 +139,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(inner) for inner in value]
     value = described(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no infinity
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
