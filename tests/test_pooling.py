@@ -49,7 +49,7 @@ def made(name: str, wood: str = "") -> list[Outcome]:
     label = f"model + {use.name}{f' wood={wood}' if wood else ''}"
     named = {"model": label, "variant": label, "methods": (use,), "seeds": (1,) if "seed" in use.settings else ()}
     details = {"cache_bytes": 9.0, "kl": 0.5}
-    return [o._replace(**named, details={**o.details, **details}) for o in map(_shortened, _outcomes())]
+    return [o._replace(**named, details={**o.details, **details}) for o in map(_shortened, _outcomes()[:24])]
 
 
 def by_task(name: str, wood: str) -> list[Outcome]:
@@ -68,19 +68,19 @@ def by_method(name: str, wood: str) -> list[Outcome]:
     return made(name, wood)
 
 
-def said(figure: Figure, tables: Tables) -> tuple[bool, bool]:
-    """Whether a text of the chart (not of its data) says what is pooled, and whether a finding does."""
-    spec = figure.draw(tables).to_dict()
-    spec.pop("datasets", None)
+def said(spec: dict[str, Any], findings: Sequence[str]) -> tuple[bool, bool]:
+    """Whether a title of the chart says what is pooled, and whether a finding does."""
     titles = json.dumps(_titles(spec))
     text = f"pooled over wood = {ASH}, {ELM}"
-    return text in titles, any(text in sentence.lower() for sentence in figure.findings(tables))
+    return text in titles, any(text in sentence.lower() for sentence in findings)
 
 
 def _titles(spec: Any) -> list[Any]:
     if isinstance(spec, dict):
         own = [spec["title"]] if "title" in spec else []
-        return own + [title for key, value in spec.items() if key != "values" for title in _titles(value)]
+        return own + [
+            title for key, value in spec.items() if key not in ("values", "datasets") for title in _titles(value)
+        ]
     return [title for one in spec for title in _titles(one)] if isinstance(spec, list) else []
 
 
@@ -96,12 +96,13 @@ def test_every_figure_splits_by_a_setting_or_says_that_it_pools(name: str, attem
     figure = plugins.load("figures", name)()
     ash, elm = attempts(name, ASH), attempts(name, ELM)
     tables = figure.estimate([*ash, *elm])
-    if said(figure, tables) == (True, True):
+    spec = figure.draw(tables).to_dict(validate=False)
+    if said(spec, figure.findings(tables)) == (True, True):
         return
     # Split: each value is named, and every number is one that its attempts alone have.
-    spec = str(figure.draw(tables).to_dict())
-    assert f"={ASH}" in spec or f" {ASH}" in spec
-    assert f"={ELM}" in spec or f" {ELM}" in spec
+    drawn = str(spec)
+    assert f"={ASH}" in drawn or f" {ASH}" in drawn
+    assert f"={ELM}" in drawn or f" {ELM}" in drawn
     alone = [figure.estimate(part) for part in (ash, elm)]
     main = [n for n in ("summary", "sizes", "points", "cells", "students") if tables.get(n)]
     if attempts is by_task:  # variants of one task are compared with each other, which gives further numbers

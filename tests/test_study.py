@@ -212,12 +212,6 @@ def test_figures_are_swept_too() -> None:
     assert [figure.target for figure in study.figures] == [0.5, 0.8]  # type: ignore[attr-defined]
 
 
-def test_two_models_of_one_name_are_refused() -> None:
-    study = Study(task=[{"name": "chain_sum"}], model=[{"name": "oracle"}, {"name": "oracle", "error": 0.5}])
-    with pytest.raises(UserError, match="two models are both called `oracle`"):
-        _ = study.cells
-
-
 def test_settings_that_change_no_answer_are_not_in_the_key() -> None:
     def key(**model: object) -> bytes:
         return (
