@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +24,7 @@ from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
 from ponder.stats.settings import apart, differing, dotted, pooled
 
+MODES = ("answer", "cot")
 ASH, ELM = "ash", "elm"  # values of a setting that no figure draws
 
 
@@ -225,3 +229,42 @@ def test_a_setting_of_the_same_name_is_named_in_full() -> None:
     assert "methods = compress, none" in pooled([bare])
     assert [apart(part, ("window",))(o) for o in part] == ["", ""]
     assert [apart(part, of="task")(o) for o in part] == ["window=1", "window=2"]
+
+
+STUDY = """
+problems = 3
+[[task]]
+name = "execution"
+size = 2
+mode = "answer"
+[[task]]
+name = "execution"
+size = 2
+mode = "cot"
+[[model]]
+name = "oracle"
+[[model]]
+name = "oracle"
+error = 1
+[[figure]]
+name = "tradeoff"
+"""
+
+
+def test_the_plan_and_the_report_have_a_line_per_setting(write, ponder) -> None:
+    write("s.toml", STUDY)
+    lines = {(model, f"execution mode={mode}") for model in ("oracle error=0.0", "oracle error=1") for mode in MODES}
+    plan = json.loads(ponder("plan", "s.toml", "--json").stdout)
+    assert {(line["model"], line["task"]): line["attempts"] for line in plan["forecasts"]} == dict.fromkeys(lines, 3)
+    ponder("run", "s.toml")
+    assert ponder("report", "s.toml", "-o", "out").exit_code == 0
+    page = Path("out/report.html").read_text()
+    table = page[page.index("How the attempts") : page.index("The study with every setting")]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+    assert {tuple(row[:4]) for row in cells if row} == {(*line, "3", "0" if "=1" in line[0] else "3") for line in lines}
+    assert "execution mode=answer, size 2" in page  # above a transcript
+    with Path("out/tradeoff-points.csv").open() as file:
+        points = {(row["series"], row["attempts"]) for row in csv.DictReader(file)}
+    assert points == {
+        (f"{model}, mode={mode}", "3") for model in ("oracle error=0.0", "oracle error=1") for mode in MODES
+    }

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ponder.core import UserError
 from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
