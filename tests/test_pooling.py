@@ -268,3 +268,22 @@ def test_the_plan_and_the_report_have_a_line_per_setting(write, ponder) -> None:
     assert points == {
         (f"{model}, mode={mode}", "3") for model in ("oracle error=0.0", "oracle error=1") for mode in MODES
     }
+
+
+def test_a_map_over_two_settings_of_a_task_is_one_map_per_other_setting() -> None:
+    """A study labels each of its cells as another task."""
+    cells = [(mode, turns, rate) for mode in MODES for turns in (4, 8) for rate in (0.0, 0.5)]
+    outcomes = [
+        outcome(
+            f"execution mode={mode} history_turns={turns} error_rate={rate}",
+            problem=f"p{i}",
+            details={"history_turns": turns, "error_rate": rate},
+            task_settings={"name": "execution", "mode": mode, "history_turns": turns, "error_rate": rate},
+        )
+        for mode, turns, rate in cells
+        for i in range(3)
+    ]
+    tables = Heatmap(x="history_turns", y="error_rate").estimate(outcomes)
+    assert [(p["panel"], p["cells"], p["pooled"]) for p in tables["panels"]] == [
+        (f"m | execution mode={mode}", 4, "") for mode in MODES
+    ]

@@ -9,7 +9,7 @@ cache, are given above the map.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
-from ponder.stats.settings import pooled
+from ponder.stats.settings import apart, pooled
 
 Panel = dict[str, Any]
 FULL = "full"  # the policy that evicts nothing: it has the settings, but they do nothing
@@ -78,9 +78,9 @@ class Heatmap(Figure):
         maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
-        whole = beneath(outcomes, lambda o: owners(o, *axes))
+        whole, task_of = beneath(outcomes, lambda o: owners(o, *axes)), _tasks(outcomes, axes)
         for o in outcomes:
-            asked = (o.task, o.size if self.sizes == "apart" else 0, whole[o.model])
+            asked = (task_of(o), o.size if self.sizes == "apart" else 0, whole[o.model])
             policy = setting(o, self.by)
             if setting(o, self.x) is None or setting(o, self.y) is None or policy == FULL:
                 without.setdefault(asked, []).append(o)
@@ -272,6 +272,17 @@ class Heatmap(Figure):
             layers.append(number.encode(x=x, y=y, text="value:N", color=ink))
         title = alt.TitleParams(panel["panel"], subtitle=_under(panel, tables["without"]), fontSize=12)
         return alt.layer(*layers, width=CELL[0] * len(xs), height=CELL[1] * len(ys), title=title)
+
+
+def _tasks(outcomes: Sequence[Outcome], axes: Sequence[str]) -> Callable[[Outcome], str]:
+    """Names the task of an outcome, without the settings that are an axis: a map has several of their values."""
+    rest = apart(outcomes, axes, of="task")
+
+    def name(o: Outcome) -> str:
+        drawn = any(_key(axis) in o.task_settings for axis in axes)
+        return f"{o.task_settings.get('name', '')} {rest(o)}".strip() if drawn else o.task
+
+    return name
 
 
 def _key(name: str) -> str:

@@ -34,6 +34,7 @@ from ponder.stats.settings import apart, pooled
 
 DRAWN = ("history_turns", "error_rate")
 WIDTH, HEIGHT = 460, 300  # pixels
+ASIDE = 0.01  # of the axis, between the intervals of two series
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,14 @@ class SelfConditioning(Figure):
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        later = [p for p in tables["points"] if p["history_turns"]] or tables["points"]
+        series = [r["series"] for r in tables["summary"]]
+        aside = {name: ASIDE * (i - (len(series) - 1) / 2) for i, name in enumerate(series)}
+        shown_points = [{**p, "place": p["error_rate"] + aside[p["series"]]} for p in tables["points"]]
+        later = [p for p in shown_points if p["history_turns"]] or shown_points
         fresh = [p for p in tables["points"] if not p["history_turns"]]
-        colour = series_colour([r["series"] for r in tables["summary"]])
+        colour = series_colour(series)
         x = alt.X(
-            "error_rate:Q",
+            "place:Q",
             title="fraction of wrong sums in the history",
             scale=alt.Scale(domain=[-0.04, 1.04], nice=False),
             axis=alt.Axis(format="%", values=sorted({p["error_rate"] for p in later})),
