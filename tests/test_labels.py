@@ -147,6 +147,8 @@ def trained(*chains: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_training_seeds_of_two_tables_are_one_variant() -> None:
     assert trained({"seed": 1}, {"seed": 2}) == [("shortest seed=1", "shortest"), ("shortest seed=2", "shortest")]
+    # The label of a seed that is not swept is clear without it.
+    assert trained({"seed": [1, 2]}, {"seed": 5})[2] == ("shortest", "shortest")
     # Seeds that are all different would hide that the two recipes are.
     assert trained({"seed": [1, 2]}, {"seed": [3, 4], "rate": 0.5}) == [
         ("shortest seed=1 rate=1e-05", "shortest rate=1e-05"),

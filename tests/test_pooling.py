@@ -16,6 +16,7 @@ from ponder.cli.check import _outcomes, _shortened
 from ponder.core import Figure, MethodUse, Outcome, Tables, plugins
 from ponder.figures import by_series
 from ponder.figures.best_of import BestOf
+from ponder.figures.budget import Budget
 from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
 from ponder.figures.horizon import Horizon
@@ -140,7 +141,7 @@ def test_self_conditioning_has_a_line_per_setting() -> None:
     assert [row["series"] for row in tables["summary"]] == ["m, mode=answer", "m, mode=cot"]
 
 
-@pytest.mark.parametrize("figure", [Frontier(), Horizon(), SelfConditioning(), Heatmap(x="history_turns", y="error_rate", sizes="together")])  # fmt: skip
+@pytest.mark.parametrize("figure", [Frontier(), Budget(), BestOf(), Horizon(), SelfConditioning(), Heatmap(x="history_turns", y="error_rate", sizes="together")])  # fmt: skip
 def test_pooled_sizes_are_said(figure: Figure) -> None:
     sizes = [16, 25, 36, 64, 100]
     tables = figure.estimate([outcome(size=size, problem=f"{size}/{i}") for size in sizes for i in range(3)])
@@ -177,6 +178,10 @@ def test_training_seeds_are_pooled_without_a_word_and_rewards_of_one_name_are_no
     seeds = Selection().estimate([*student(1, "qwen"), *student(2, "qwen")])
     assert [panel["pooled"] for panel in seeds["panels"]] == [""]
     assert [row["seeds"] for row in seeds["students"]] == [2]
+    sizes = [*student(1, "qwen"), *(o._replace(size=25) for o in student(1, "qwen"))]
+    tables = Selection().estimate(sizes)
+    assert "Pooled over size = 8, 25." in Selection().findings(tables)
+    assert "pooled over size = 8, 25" in str(Selection().draw(tables).to_dict())
     two = Selection().estimate([*student(1, "qwen"), *student(1, "qwen at=2")])
     assert [row["line"] for row in two["students"]] == ["qwen", "qwen at=2"]
 
