@@ -164,7 +164,11 @@ def test_a_model_inside_a_method() -> None:
     labels = models(*made, task=READ)
     assert [label for _, label, _ in labels] == ["pocket + merge other=pocket short", "pocket + merge other=pocket"]
     cells = Study(task=[READ], model=made).cells
-    assert [cell.methods_used[0].settings["other"] for cell in cells] == ["pocket style=short", "pocket"]
+    used = [cell.methods_used[0].settings for cell in cells]
+    assert [(settings["other"], settings["other.style"]) for settings in used] == [
+        ("pocket", "short"),
+        ("pocket", "plain"),
+    ]
 
 
 def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:

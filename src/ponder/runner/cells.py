@@ -53,10 +53,7 @@ class Cell:
     @cached_property
     def methods_used(self) -> tuple[MethodUse, ...]:
         """The chain of methods with every setting, defaults included."""
-        return tuple(
-            MethodUse(m.plugin_name(), {name: described(value) for name, value in in_key(m).items()})
-            for m in self.methods
-        )
+        return tuple(MethodUse(m.plugin_name(), _of_method(m)) for m in self.methods)
 
     @cached_property
     def task_settings(self) -> Mapping[str, Any]:
@@ -121,6 +118,19 @@ def in_key(plugin: Plugin) -> dict[str, Any]:
     """The settings of a plugin that are part of an attempt's key, defaults included."""
     fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
     return {f.name: getattr(plugin, f.name) for f in fields if not f.metadata.get("not_in_key")}
+
+
+def _of_method(plugin: Plugin) -> dict[str, Any]:
+    """Settings in the key. A plugin inside it is shown by its title, and has its own settings as `reward.size`."""
+    settings: dict[str, Any] = {}
+    for name, value in in_key(plugin).items():
+        if isinstance(value, tuple):
+            settings[name] = tuple(described(one) for one in value)
+        else:
+            settings[name] = value.title() if isinstance(value, Plugin) else value
+        if isinstance(value, Plugin):
+            settings |= {f"{name}.{key}": inner for key, inner in _of_method(value).items()}
+    return settings
 
 
 def _settings(plugin: Plugin) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def _entries(key: str, table: Mapping[str, Any], differing: Iterable[str]) -> st
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):  # a plugin inside a plugin: { name = "qwen", size = "small" } as `qwen small`
-        return " ".join(map(str, value.values()))
+        return " ".join(map(_text, value.values()))
     if isinstance(value, list | tuple):
         return ",".join(map(_text, value)) or "none"
     return " ".join(str(described(value)).split())
