@@ -10,6 +10,10 @@ has billed (`billed_tokens`): every request that it didn't refuse, whether or no
 Faults that are fractions of the requests: `429`, `500`, `drop` (no response), `cut` (half of one), `malformed`, and
 `ignore` (none, and the connection stays). Faults of every request: `always` (a status), `echo` (a status, with the
 request's headers in the text), `redirect` (to a URL), `models` (a status, for the model list).
+
+`tokenize = "llama.cpp"`, `"vllm"` or `"sglang"` gives it that server's pages for its tokenizer, which counts words and
+marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no response) is what such a page answers instead.
+`usage` replaces the bill in every reply.
 """
 
 from __future__ import annotations
@@ -98,6 +102,14 @@ def solved(messages: list[dict[str, str]]) -> str:
     )
 
 
+def tokens_of(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def templated(messages: list[dict[str, str]]) -> str:
+    return "".join([f"[{m['role']}] {m['content']} [end]" for m in messages]) + "[assistant]"
+
+
 async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResponse:
     """A reply as server-sent events: thinking and answer in pieces, then why it ended, then its bill."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -140,6 +152,7 @@ class Server:
         self.prompts: Counter[str] = Counter()  # of the requests that were answered
         self.bodies: list[dict[str, Any]] = []
         self.headers: dict[str, str] = {}  # of the last request
+        self.counted: list[dict[str, Any]] = []  # what the tokenizer's pages were asked
         self.query: dict[str, str] = {}
         self.changed = asyncio.Condition()
         self.released = False
@@ -189,6 +202,7 @@ class Server:
             return web.Response(body=self.raw, content_type="application/json")
         thinking = self.faults.get("thinking", "adding up")
         said = reply(solved(body["messages"]), thinking=thinking, length=length)
+        said["usage"] = self.faults.get("usage", said["usage"])
         streams = body.get("stream") and not self.faults.get("no_stream")
         return await streamed(request, said) if streams else web.json_response(said)
 
@@ -246,9 +260,34 @@ class Server:
             return web.Response(status=status, text="no")
         return web.json_response({"object": "list", "data": [{"id": "served", "object": "model"}]})
 
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.counted.append({"page": request.path, "authorization": request.headers.get("Authorization"), **body})
+        await self.count(counted=1)
+        match self.faults.get("tokenize", 404):
+            case "silent":
+                await asyncio.Event().wait()  # until the client closes the connection
+            case int(status):
+                return web.Response(status=status, text="no")
+            case {"redirect": to}:
+                return web.Response(status=307, headers={"Location": to})
+            case {"raw": text}:
+                return web.Response(text=text, content_type="application/json")
+            case "llama.cpp" if request.path == "/apply-template":
+                return web.json_response({"prompt": templated(body["messages"])})
+            case "llama.cpp":
+                return web.json_response({"tokens": list(range(len(tokens_of(body.get("content", "")))))})
+            case "vllm" | "sglang" as dialect if request.path == "/tokenize" and (
+                "prompt" in body or dialect == "vllm"
+            ):
+                ids = list(range(len(tokens_of(body.get("prompt") or templated(body["messages"])))))
+                return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids})
+        return web.Response(status=404, text="no such page")
+
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
         seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers, "query": self.query}
+        seen["tokenized"] = self.counted
         return web.json_response({**self.counts, **seen})
 
     async def wait(self, request: web.Request) -> web.Response:
@@ -274,8 +313,10 @@ async def serve(faults: Faults) -> None:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_get("/v1/models", server.models)
-    for page in (server.state, server.wait, server.calm, server.release):
-        app.router.add_get(f"/{page.__name__}", page)
+    for page in ("/tokenize", "/apply-template"):
+        app.router.add_post(page, server.tokenize)
+    for handler in (server.state, server.wait, server.calm, server.release):
+        app.router.add_get(f"/{handler.__name__}", handler)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)

@@ -35,14 +35,22 @@ def test_split_thinking(text, thinking, answer) -> None:
         ("first [[1]] then [[2]]", [[2]]),
         ("an open [ bracket, then [[1]]", [[1]]),
         ("[[1, 2], [3, 4]", None),
+        ("[[1, 2],\n [3, 4]", [[1, 2], [3, 4]]),
         ("[[1, 2],]", None),
+        ("Row by row:\n\n[0, 1]\n[2, 3]\n\nDone.", [[0, 1], [2, 3]]),
+        ("```\n0 1 2\n3 0 1\n```", [[0, 1, 2], [3, 0, 1]]),
+        ("| 0 | 1 |\n|---|---|\n| 2 | 3 |", [[0, 1], [2, 3]]),
+        ("[[0, 0], [0, 0]]\nbecomes\n0 1\n2 3", [[0, 1], [2, 3]]),
+        ("0 1\n2 3\nbecomes [[1, 1], [1, 1]]", [[1, 1], [1, 1]]),
+        ("[[0, 1], [2, 3]]\n1 0\n3 2 1", [[0, 1], [2, 3]]),  # no grid: its rows differ in length
+        ("one row\n0 1 2", None),
         ("nothing", None),
         ("[1, 2]", None),
         ("[[[1]]]", [[[1]]]),
     ],
 )
-def test_last_json_grid(text, grid) -> None:
-    assert answers.last_json_grid(text) == grid
+def test_last_grid(text, grid) -> None:
+    assert answers.last_grid(text) == grid
 
 
 @pytest.mark.parametrize(
@@ -50,10 +58,23 @@ def test_last_json_grid(text, grid) -> None:
     [
         ("<answer>4</answer>", "4"),
         ("<answer>3</answer> no, <answer> 4 </answer>", "4"),
+        ("<answer>4</answer> as in <answer></answer>", "4"),
+        ("<ANSWER>4</Answer>", "4"),
+        ("< answer >4</ answer >", "4"),
+        ("<answer>4", "4"),
+        ("<answer>4\n\nI hope this helps.", "4"),
+        ("<answer>a b\nc d</answer>", "a b\nc d"),
+        ("<answer>4<answer>", "4"),
+        ("I write it between <answer> and </answer>: \\boxed{4}", "4"),
+        ("<answer>...</answer>", None),
+        ("\\boxed{4} is it, so \\boxed{}", "4"),
         ("so \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
         ("The answer is 42.", "42"),
         ("**Answer:** 42", "42"),
         ("We add.\n\n42\n", "42"),
+        ("The final answer is:\n\\[\n42\n\\]", "42"),
+        ("### Answer\n**Paris**", "Paris"),
+        ("The answer to this question is Paris.\n\nIt has two million inhabitants.", "Paris"),
         ("", None),
         ("\n \n", None),
     ],
@@ -79,3 +100,49 @@ def test_same() -> None:
     assert answers.same("  New  York ", "new york")
     assert not answers.same("27", "28")
     assert not answers.same("9.11", "9.9")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<answer>9</answer>", "<answer>9", "<Answer>9</ANSWER>", "<answer>**9**</answer>", "<answer>\\boxed{9}</answer>",
+        "\\boxed{9}", "$\\boxed{9}$", "<answer>\\(9\\)</answer>", "\\(9\\)", "$9$", "9.", "**9**", "The sum is 9.", "9.0",
+        "4 + 5 = 9", "4 + 5 = 9.", "So:\n\n4 + 5 = **9**", "\\[ 4 + 5 = 9 \\]", "<answer>4 + 5 = 9</answer>", "Sum: 9",
+        "<answer>9</answer>\n<answer></answer>", "<answer>The sum is 9.</answer>", "<answer> 9 points </answer>",
+        "The answer is 9. Let me know if you need 2 more examples!", "Adding 5 to 4 gives us 9.\n\nI hope this helps!",
+        "**Answer:** 9\n\nCheck: 9 - 5 = 4", "The answer is 4.\nWait, I forgot one.\nThe answer is 9.", "final answer: 4 + 5 = 9",
+        "Step 1: 4\nStep 2: 9", "The total is now **9**", "1. 2 + 2 = 4\n2. 4 + 5 = 9", "We get 9", "The sum of 4 and 5 is 9.",
+        "Therefore, the final number is 9.", "So far the running sum is 9 (nine).", "= 9", "x = 9",
+    ],
+)  # fmt: skip
+def test_what_a_person_reads_as_nine(text: str) -> None:
+    assert answers.final_number(text) == 9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "<answer></answer>", "<answer>N</answer>", "The answer is 9 or 10.", "The answer is not 9.", "It is about 9.",
+        "The sum is less than 9.", "Is it 9?", "There are 9 numbers to add, so this will take a while.", "I can't.",
+        "The answer is unknown. I tried 9 times.", "<answer>9 or 10</answer>", "4 + 5", "9 apples and 3 pears are left",
+        "<answer>4 + 5</answer>", "If 4 + x = 13, then x may be 9, 10 or 11.",
+    ],
+)  # fmt: skip
+def test_what_states_no_number(text: str) -> None:
+    assert answers.final_number(text) is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("It is -9.", -9), ("= − 9", -9), ("5 - 14 = -9", -9), ("14 -5 = 9", 9)])
+def test_signs(text: str, number: int) -> None:
+    assert answers.final_number(text) == number
+
+
+def test_readings_of_texts_and_numbers() -> None:
+    assert "Paris" in answers.readings("The capital of France is **Paris**.", "Paris")
+    assert answers.readings("<answer>**Paris**</answer>", "Paris")[0] == "Paris"
+    assert answers.readings("The price is $7.50.", "7.5")[0] == "7.5"
+    assert answers.readings("\\boxed{1/3}", "1/3")[0] == "1/3"
+    assert answers.readings("No idea.", "7.5") == []
+    assert answers.readings("<answer></answer>", "Paris") == []
+    said = "<answer>Zoey is a knave, and Riley is a knight</answer>"
+    assert answers.readings(said, "Zoey is a knight, and Riley is a knight")[0] == said[8:-9]

@@ -57,7 +57,7 @@ def test_best_of_draws_what_was_counted() -> None:
     assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
     said = found.findings
     assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
-    assert said[0].endswith("paired by problem, for 8.0 times the tokens of one sample.")
+    assert said[0].endswith("paired by problem, for 8.0 times the output tokens of one sample.")
     assert said[2].startswith(
         f"tents: fraction of the gap from one sample ({one:.0%}) to pass@8 ({every:.0%}) that is closed: best by"
     )
@@ -75,7 +75,7 @@ def test_what_the_reward_reads_is_shown_apart() -> None:
     }
     assert [r["tokens"] for r in plain["pickers"]] == [r["tokens"] for r in apart["pickers"]]
     (said, *_) = BestOf().findings(apart)
-    assert said.endswith("for 8.0 times the tokens of one sample and 320 that the reward reads and writes.")
+    assert said.endswith("for 8.0 times the output tokens of one sample and 320 that the reward reads and writes.")
 
 
 def test_more_samples_would_tell_more() -> None:
@@ -115,3 +115,21 @@ def test_published_best_of() -> None:
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
     assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
     assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
+
+
+@pytest.mark.parametrize(("kind", "one", "eight"), [("output", 100, 800), ("thinking", 91, 791), ("answer", 9, 9)])
+def test_best_of_counts_what_it_is_asked_to(kind, one, eight) -> None:
+    tables = BestOf(tokens=kind).estimate(picked())
+    rows = {(r["picker"], r["n"]): r for r in tables["pickers"]}
+    assert rows["majority vote", 8]["tokens"] == eight
+    assert rows["majority vote", 8]["times_tokens"] == pytest.approx(eight / one)
+    assert f"times the {kind} tokens of one sample" in BestOf(tokens=kind).findings(tables)[0]
+
+
+def test_best_of_says_why_it_counts_output() -> None:
+    chat = [o._replace(thinking_tokens=0) for o in picked()]
+    said = BestOf(tokens="auto").findings(BestOf(tokens="auto").estimate(chat))
+    assert said[0].startswith("Tokens are output tokens (thinking + answer) for all models: ")
+    none = BestOf(tokens="thinking").estimate(chat)
+    assert {r["times_tokens"] for r in none["pickers"]} == {None}
+    assert not any("times the" in sentence for sentence in BestOf(tokens="thinking").findings(none))

@@ -17,7 +17,8 @@ STEPS = '[[task]]\nname = "execution"\nsize = 12\n'
 ORACLE = '[[model]]\nname = "oracle"\n'
 POCKET = '[[model]]\nname = "transformers"\nid = "pocket"\n'
 COMPRESS = 'method = [{ name = "compress", policy = "random", budget = 64, window = 8, ratio = 0.5 }]\n'
-ON_HUB = ("compression-paper", "long2short-paper", "selection-paper")  # their problems are not here
+BENCHMARKS = ("aime24", "aime25", "amc23", "gpqa", "math500")
+ON_HUB = ("compression-paper", "long2short-paper", "selection-paper", *BENCHMARKS)  # their problems are not here
 
 
 def figure(name: str, *settings: str) -> str:

@@ -18,6 +18,7 @@ from ponder.runner.study import Study, built_in
 VERBS = [
     "list",
     "show",
+    "try",
     "plan",
     "run",
     "regrade",
@@ -57,7 +58,9 @@ def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
     assert "..." not in commands  # no summary is cut off
 
 
-@pytest.mark.parametrize("module", ["check", "describe", "making", "plugin", "scaffold", "store", "study", "trace"])
+@pytest.mark.parametrize(
+    "module", ["check", "describe", "making", "plugin", "scaffold", "store", "study", "trace", "trying"]
+)
 def test_no_command_hides_a_module(module) -> None:
     from importlib import import_module
 

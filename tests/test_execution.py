@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 
 from ponder.core import Problem
-from ponder.tasks.execution import Execution, dictionary
+from ponder.tasks.execution import Execution, dictionary, keys_in
 
 
 def sums(problem: Problem) -> tuple[list[int], list[int]]:
@@ -25,15 +25,25 @@ def sums(problem: Problem) -> tuple[list[int], list[int]]:
         ({"mode": "thinking", "per_turn": 1}, "42455cd7bf7a"),
         ({"mode": "answer", "per_turn": 1}, "42455cd7bf7a"),
         ({"mode": "thinking", "per_turn": 2}, "00bca769bcd7"),
-        ({"mode": "cot", "per_turn": 1}, "3b43482c9e95"),
-        ({"mode": "cot", "per_turn": 0}, "3fcd44da1362"),
+        ({"mode": "cot", "per_turn": 1}, "695425f07270"),
+        ({"mode": "cot", "per_turn": 0}, "aa319c9144a1"),
     ],
 )
 def test_the_prompt_of_version_1(settings, digest) -> None:
-    """Another prompt is another task: raise `version` with it."""
+    """Another prompt is another task: raise `version` with it, or `prompt` in the identity of one mode."""
     problem = Execution(dictionary=8, **settings).problem(4, 1)
     assert Execution.version == 1
+    assert Execution(**settings).identity().get("prompt", 1) == (2 if settings["mode"] == "cot" else 1)
     assert hashlib.sha256(problem.system.encode()).hexdigest()[:12] == digest
+
+
+def test_every_turn_asks_for_steps_only_in_cot() -> None:
+    for mode in ("cot", "thinking", "answer"):
+        problem = Execution(dictionary=8, mode=mode, per_turn=2, history_turns=1).problem(6, 1)
+        asked = [m.content for m in problem.history if m.role == "user"] + list(problem.turns)
+        assert [("step by step" in message) for message in asked] == [mode == "cot"] * 3
+        assert [len(keys_in(message)) for message in asked] == [2] * 3
+        assert all(key in dictionary(problem) for message in asked for key in keys_in(message))
 
 
 def test_an_injected_error_is_never_0_and_is_not_carried_on() -> None:

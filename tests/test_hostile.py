@@ -23,7 +23,7 @@ SIZE = 10_000_000
 CPU_SECONDS = 40
 REPEATED = (
     "<answer>", "</answer>", "<think>", "</think>", "\\boxed{", "\\text{", "[[", "[[1],", "1", "1,", "{", "}", '{"',
-    '{"a":', '{"steps":[', "answer is ", '"', "\0", "\u0315\u0300\u0327", "\ud800", ".", "\n", " ", "\\frac{1",
+    '{"a":', '{"steps":[', "answer is ", "answer to ", "the sum is 1. ", "0 1\n", "**", "\\boxed{}", '"', "\0", "\u0315\u0300\u0327", "\ud800", ".", "\n", " ", "\\frac{1",
 )  # fmt: skip
 LONG = {
     "nested boxes": "\\boxed{" + "{}" * (SIZE // 2),
@@ -52,8 +52,10 @@ def _contains(text: str) -> bool:
 
 READERS: dict[str, Callable[[str], object]] = {
     "split_thinking": answers.split_thinking,
-    "last_json_grid": answers.last_json_grid,
+    "last_grid": answers.last_grid,
     "final": answers.final,
+    "final_number": answers.final_number,
+    "readings": lambda text: answers.readings(text, "Paris"),
     "tagged": answers.tagged,
     "choice": lambda text: answers.choice(text, "ABCD"),
     "same": lambda text: answers.same(text, "1"),

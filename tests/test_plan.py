@@ -287,6 +287,17 @@ def test_the_line_of_progress_fits_the_terminal(width) -> None:
     assert ("last: no connection" in line) == (width == 200)
 
 
+def test_the_line_of_progress_is_cut_between_words() -> None:
+    tally = tally_of()
+    tally.retried(Retry("error", "no connection to the server at http://127.0.0.1:9/v1", billed=False, wait=0.5))
+    words = progress.line(tally).replace("  ", " ").split(" ")
+    for width in range(40, 220):
+        shown = progress.line(tally, width).removesuffix("…").replace("  ", " ").split(" ")
+        assert [word.rstrip(",:") for word in shown] == [word.rstrip(",:") for word in words[: len(shown)]]
+    making = Tally(making={"model": "a", "train_loss": 0.5, "seconds": 1234})
+    assert progress.line(making, 24) == "model a  train loss 0.5"
+
+
 def test_a_run_that_stops_says_what_it_waits_for() -> None:
     async def stopping() -> tuple[str, str]:
         stop = Stop()

@@ -95,3 +95,41 @@ def test_an_error_in_a_setting_blames_the_option_not_the_file(write, ponder, set
 def test_an_error_in_the_file_blames_the_file(write, ponder) -> None:
     result = ponder("plan", write("s.toml", GOOD.replace('"oracle"', '"oracle"\nerror = "x"')), "--set", "problems=5")
     assert "s.toml: model[0].error: expected a number, not text" in result.stderr
+
+
+ENDPOINT = GOOD.replace('name = "oracle"', 'name = "endpoint"\nid = "m"')
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_new_tokens = 9", "model[0].max_new_tokens: model `endpoint` has no key `max_new_tokens`\nhint: here it is called `budget`"),
+        ('base_url = "x"', "hint: here it is called `url`"),
+        ("prices = { input = 1, output = 2, chached_input = 1 }", "model[0].prices.chached_input: `prices` has no key `chached_input`\nhint: did you mean `cached_input`?"),
+        ("prices = { inptu = 1, output = 2 }", "hint: did you mean `input`?"),
+        ("prices = { output = 2 }", "model[0].prices: `prices` needs the key `input`"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_answered_with_the_right_one(write, ponder, line, message) -> None:
+    result = ponder("plan", write("s.toml", ENDPOINT + line + "\n"))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_another_name_is_no_hint_where_there_is_no_such_key(write, ponder) -> None:
+    assert "here it is called" not in ponder("plan", write("s.toml", GOOD + "base_url = 9\n")).stderr
+
+
+def test_a_search_over_sizes_that_a_task_lacks_is_said(write, ponder) -> None:
+    searched = GOOD.replace('"chain_sum"\nsize = [2, 4]', '"math500"\nsearch = "max"')
+    result = ponder("plan", write("s.toml", searched))
+    assert (
+        "s.toml: task[0].search: a search can't ask for size 1: math500 has no sizes\nhint: remove `search`"
+        in result.stderr
+    )
+
+
+def test_a_file_that_is_not_toml_is_answered_with_a_command_that_shows_one(write, ponder) -> None:
+    result = ponder("plan", write("s.toml", "a = ["))
+    assert "hint: ponder show study effort" in result.stderr
+    assert ponder("show", "study", "effort").exit_code == 0

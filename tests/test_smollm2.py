@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,15 +13,21 @@ import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
+import msgspec
 import pytest
 from endpoint_calls import ask, reached
+from yarl import URL
 
-from ponder.core import UserError
+from ponder.core import Message, UserError
 from ponder.models import _llama_server, _packaged
+from ponder.models._counting import ServerTokenizer
+from ponder.models._reply import Said, decode, read
 from ponder.models.endpoint import Endpoint
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
@@ -81,6 +88,28 @@ def test_a_stream_says_the_same_and_when_it_began(url: str) -> None:
     assert 0 < streamed.bill.cached_tokens < streamed.bill.prompt_tokens  # it has just read the same prompt
     assert 0 < streamed.measures["first_token_seconds"] < streamed.bill.seconds
     reached(url=url)
+
+
+@pytest.mark.parametrize(("question", "budget", "stop"), [("Hi", 100, "end"), ("Tell a long story.", 20, "length")])
+def test_without_usage_its_tokenizer_counts_the_same(url: str, question: str, budget: int, stop: str) -> None:
+    messages = [Message("user", question)]
+    body = {"messages": messages, "max_tokens": budget, "temperature": 0.0}
+    payload = msgspec.json.encode(body)
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/chat/completions", payload)) as response:
+        reply = decode(response.read())
+    said = read(reply)
+    assert said.stop == stop
+
+    async def counted(said: Said, usage: Any) -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session:
+            return (await ServerTokenizer(session, URL(url), "m").fill(usage, said, messages, payload, 0))[0]
+
+    filled = asyncio.run(counted(said, None))
+    assert {name: reply.usage[name] for name in filled} == filled
+    assert filled["completion_tokens"] > 5 < filled["prompt_tokens"]
+    thinking = replace(said, thinking=said.answer, answer="")
+    filled = asyncio.run(counted(thinking, reply.usage))
+    assert filled["completion_tokens_details"]["reasoning_tokens"] == reply.usage["completion_tokens"] - (stop == "end")
 
 
 def test_a_taken_port_is_said(url: str) -> None:

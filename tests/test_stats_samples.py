@@ -1,16 +1,18 @@
-"""pass@n and the share of a gap that is closed, against counting every set, simulation and t tests."""
+"""pass@n, maj@n and the share of a gap that is closed, against counting every set, simulation and t tests."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
+from collections import Counter
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
+from ponder.stats.samples import Votes, gap_closed, majority_at, majority_of_problem, pass_at, pass_by_problem
 
 
 def test_pass_at_n_counts_every_set_of_n() -> None:
@@ -80,3 +82,55 @@ def test_a_gap_that_may_be_none_is_closed_by_nobody_knows_how_much() -> None:
     assert math.isnan(gap_closed(one, one, one).value)
     unsure = gap_closed(one, one, one + np.array([0.1, 0.0, 0.0, 0.0]))
     assert (unsure.value, unsure.low, unsure.high) == (0.0, -math.inf, math.inf)
+
+
+def test_maj_at_n_counts_every_set_of_n_and_splits_ties() -> None:
+    rng = random.Random(5)
+    for _ in range(60):
+        samples = [rng.choice("RRSabc-") for _ in range(rng.randint(1, 9))]  # R and S are right, - doesn't vote
+        count = Counter(samples)
+        right, wrong = (tuple(count[a] for a in group if count[a]) for group in ("RS", "abc"))
+        for n in range(1, len(samples) + 1):
+            won = []
+            for drawn in itertools.combinations(samples, n):
+                votes = Counter(vote for vote in drawn if vote != "-")
+                first = [vote for vote in votes if votes[vote] == max(votes.values())]
+                won.append(sum(vote in "RS" for vote in first) / len(first) if first else 0.0)
+            assert majority_of_problem(Votes(len(samples), right, wrong), n) == pytest.approx(np.mean(won))
+
+
+def test_maj_at_n_of_many_samples() -> None:
+    assert majority_of_problem(Votes(1000, (350,), (300, 250)), 1000) == 1.0
+    assert majority_of_problem(Votes(1000, (300,), (350, 250)), 1000) == 0.0
+    assert majority_of_problem(Votes(1000, (300,), (300, 250)), 1000) == 0.5
+    assert majority_of_problem(Votes(1000, (300,), (350, 250)), 1) == pytest.approx(0.3)
+    # Two answers: at least 3 of 5 drawn from 1000 must be right.
+    right = stats.hypergeom.sf(2, 1000, 530, 5)
+    assert majority_of_problem(Votes(1000, (530,), (470,)), 5) == pytest.approx(right)
+
+
+def test_maj_at_n_covers() -> None:
+    """The truth is that of problems with a right answer, a popular wrong one and many that occur once."""
+    rng = np.random.default_rng(8)
+
+    def drawn(chance: float, samples: int) -> Votes:
+        right, rival, others = rng.multinomial(samples, [chance, 0.6 * (1 - chance), 0.4 * (1 - chance)]).tolist()
+        return Votes(samples, (right,) * bool(right), (*((rival,) * bool(rival)), *[1] * others))
+
+    truth = float(np.mean([majority_of_problem(drawn(p, 4), 4) for p in rng.beta(0.8, 0.7, 20_000)]))
+    hits = 0
+    for _ in range(300):
+        found = majority_at([drawn(p, 16) for p in rng.beta(0.8, 0.7, 30)], 4)
+        hits += found.low <= truth <= found.high
+    assert 0.92 <= hits / 300 <= 0.99
+
+
+def test_maj_at_one_is_accuracy_and_a_certain_majority_has_an_interval() -> None:
+    votes = [Votes(8, (r,) * bool(r), (8 - r,) * bool(8 - r)) for r in (0, 1, 4, 8, 8, 5)]
+    one = majority_at(votes, 1)
+    same = pass_at(np.full(6, 8), np.array([0, 1, 4, 8, 8, 5]), 1)
+    assert (one.value, one.low, one.high) == pytest.approx((same.value, same.low, same.high))
+    sure = majority_at([Votes(16, (9,), (7,)) for _ in range(20)], 16)
+    assert (sure.value, sure.high) == (1.0, 1.0)
+    assert 0.8 < sure.low < 0.9
+    assert majority_at([Votes(4, (1,), (3,)), Votes(2, (2,), ())], 4).problems == 1

@@ -46,12 +46,12 @@ def test_grades(problem) -> None:
         return str(grid)
 
     for answer, why in {
-        "I can't.": "no JSON",
+        "I can't.": "no grid",
         "[[0]]": "wrong shape",
         changed(trees[0], 3): "trees altered",
         changed(tents[0], 3): "row sum",
         changed(tents[0], 7): "unknown cell",
-        changed(tents[0], True): "no JSON",  # Python's True is none
+        changed(tents[0], True): "no grid",  # Python's True is none
     }.items():
         grade = task.grade(asked, answer)
         assert (grade.correct, grade.why) == (False, why), answer

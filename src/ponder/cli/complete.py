@@ -50,6 +50,12 @@ def new_kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
     return _starting(incomplete, [kind.removesuffix("s") for kind in plugins.KINDS])
 
 
+def tasks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from ponder.core import plugins
+
+    return [*_starting(incomplete, plugins.names("tasks")), *_files(incomplete, ".py")]
+
+
 def rewards(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from ponder.core import plugins
 

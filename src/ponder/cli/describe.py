@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def anything(
     kind: str, name: str, size: int | None = None, seed: int = 0, settings: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Describe a plugin by its name or file, or a study."""
-    if kind == "studies" or (not kind and (name in built_in() or name.endswith(".toml"))):
+    if kind == "studies" or (not kind and _is_study(name, size, settings)):
         if size is not None:
             raise UserError(f"{name} is a study, which has no size", hint="--size is for tasks")
         return Study.load(name, settings).resolved()
@@ -62,6 +63,14 @@ def anything(
     if size is not None or settings:
         raise UserError(f"{data['kind']} `{name}` has no problems to show", hint="--size and --set are for tasks")
     return data
+
+
+def _is_study(name: str, size: int | None, settings: Sequence[str]) -> bool:
+    """Whether a name without a kind means a study. If a task has that name too, options that only tasks have decide."""
+    if name not in built_in() or name not in plugins.names("tasks"):
+        return name in built_in() or name.endswith(".toml")
+    keys = {f.name for f in dataclasses.fields(Study)}
+    return size is None and all(re.split(r"\W", setting, maxsplit=1)[0] in keys for setting in settings)
 
 
 def others(name: str) -> list[str]:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
 from ponder import __version__
 from ponder.cli import complete
+from ponder.cli.model_option import MODEL
 from ponder.core import Progress, UserError
 from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
 
 STORE = "ponder.db"
+_SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")
 GIVEN = "ponder.given"  # where a command's context keeps its options
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -34,7 +36,7 @@ SET_STUDY = click.option(
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a key of the study for this command, such as model.id=qwq. May be repeated.",
+    help="Override keys of the study for this command, such as model.id=qwq samples=8. May be repeated.",
 )
 SPLIT = click.option(
     "--by",
@@ -65,15 +67,19 @@ def study_options(verb: Verb) -> Verb:
     """The argument STUDY, and the options of every verb that reads a store."""
     file = click.Path(path_type=Path, dir_okay=False)
     store = click.option("--store", default=STORE, show_default=True, type=file, help="The file that holds attempts.")
-    for option in (JSON, SET_STUDY, store, STUDY):
+    for option in (JSON, MODEL, SET_STUDY, store, STUDY):
         verb = option(verb)
     return verb
 
 
-def command(verb: str, study: str, settings: Sequence[str], store: Path | None = None) -> str:
+def command(
+    verb: str, study: str, settings: Sequence[str], store: Path | None = None, models: Sequence[str] = ()
+) -> str:
     """A command for a hint, with the options that were given, so that it is about the same study and store."""
     where = [] if store is None or str(store) == STORE else ["--store", str(store)]
-    return shlex.join(["ponder", verb, study, *(word for setting in settings for word in ("--set", setting)), *where])
+    given = [word for model in models for word in ("--model", model)]
+    given += [word for setting in settings for word in ("--set", setting)]
+    return shlex.join(["ponder", verb, study, *given, *where])
 
 
 def plugin_settings(of: str) -> Callable[[Verb], Verb]:
@@ -89,6 +95,9 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_each_set(args)))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name, known = args[0], self.list_commands(ctx)
@@ -122,6 +131,20 @@ class Verbs(click.Group):
             raise
 
 
+def _each_set(words: Iterable[str]) -> Iterator[str]:
+    """`--set a=1 b=2` as `--set a=1 --set b=2`: click takes one value per option."""
+    given: Literal["", "option", "value"] = ""  # what the word before was
+    for word in words:
+        if given == "value" and _SETTING.match(word):
+            yield "--set"
+        elif given != "option":
+            given = "option" if word == "--set" else "value" if word.startswith("--set=") else ""
+            yield word
+            continue
+        given = "value"
+        yield word
+
+
 def _mistake(error: Exception) -> UserError | None:
     """What the user can do about an exception from deep inside: install a package, or name another file."""
     if isinstance(error, ModuleNotFoundError) and not (error.name or "ponder").startswith("ponder"):
@@ -148,7 +171,12 @@ def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserErr
             if "store" not in given
             else dict.fromkeys(("plan", "run", "regrade", "report", "export"), given["store"])
         )
-        hint = re.sub(r"ponder (\w+) STUDY", lambda m: command(m[1], given["study"], settings, stores.get(m[1])), hint)
+        hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
+        models = given.get("models", ())
+        where = re.sub(r"^.*: model\[\d+\]\.?(name$)?", "--model ", where).strip() if models else where
+        hint = re.sub(
+            r"ponder (\w+) STUDY", lambda m: command(m[1], given["study"], settings, stores.get(m[1]), models), hint
+        )
     return UserError(error.what, where=where, hint=hint)
 
 

@@ -60,7 +60,7 @@ def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[st
     kind, name = describe.named(words, "show")
     data = describe.anything(kind, name, size, seed, settings)
     say(data, as_json, lambda: describe.text(data))
-    for other in describe.others(name) if not kind else ():
+    for other in describe.others(name) if not kind and "kind" not in data else ():
         tell(f"also: {other}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ponder.cli.model_option import load
 from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
 from ponder.core import UserError
 from ponder.core.text import count
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="First make N attempts per cell, and plan from what they took. They are kept in the store.",
 )
-def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool, probe: int | None) -> None:
+def plan(
+    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, probe: int | None
+) -> None:
     """Show how many attempts STUDY makes, and what they will take.
 
     Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at its whole budget;
@@ -37,18 +40,17 @@ def plan(study: str, store: Path, settings: tuple[str, ...], as_json: bool, prob
     from ponder.cli.spending import plan_json, plan_text, summary
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
-    from ponder.runner.study import Study
 
-    loaded = Study.load(study, settings)
+    loaded = load(study, settings, models)
     loaded.check()
-    if probe and (told := summary(_run(loaded, store, cells=probing(loaded, probe)))):
+    if probe and (told := summary(run_shown(loaded, store, cells=probing(loaded, probe)))):
         click.echo(told, err=True)
     result = planned(loaded, store)
-    again = command("plan", study, settings, store)
+    again = command("plan", study, settings, store, models)
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
 
 
-def _run(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:
+def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
@@ -98,17 +100,18 @@ def _tell(tally: Tally) -> None:
     metavar="SECONDS",
     help="How long Ctrl-C and SIGTERM wait for the calls in progress; a second one drops them.  [default: 30]",
 )
-def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool, grace: float | None) -> None:
+def run(
+    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, grace: float | None
+) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import summary
-    from ponder.runner.study import Study
 
-    loaded = Study.load(study, settings)
+    loaded = load(study, settings, models)
     loaded.check()
-    tally = _run(loaded, store, grace)
+    tally = run_shown(loaded, store, grace)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
     say(tally.summary(), as_json, lambda: made)
     if told := summary(tally):
@@ -117,21 +120,20 @@ def run(study: str, store: Path, settings: tuple[str, ...], as_json: bool, grace
         what = f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
         click.echo(what, err=True)
         raise click.exceptions.Exit(1)
-    click.echo(f"next: {command('report', study, settings, store)}", err=True)
+    click.echo(f"next: {command('report', study, settings, store, models)}", err=True)
 
 
 @click.command()
 @study_options
-def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -> None:
+def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool) -> None:
     """Grade the stored answers of STUDY again, after a grader changed.
 
     No model is called.
     """
     from ponder.runner.grading import grade_again
     from ponder.runner.store import Store
-    from ponder.runner.study import Study
 
-    loaded = Study.load(study, settings)
+    loaded = load(study, settings, models)
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
@@ -141,20 +143,21 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], as_json: bool) -
 @click.command()
 @study_options
 @click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
-def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, out: Path | None) -> None:
+def report(
+    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, out: Path | None
+) -> None:
     """Draw the figures of STUDY and write its report page."""
     from ponder.report.page import report as write_report
     from ponder.runner.store import Store
-    from ponder.runner.study import Study
 
-    loaded = Study.load(study, settings)
+    loaded = load(study, settings, models)
     with Store(store) as opened:
         files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
     if not covered.complete:
-        tell(f"{covered.text()}; to go on: {command('run', study, settings, store)}")
+        tell(f"{covered.text()}; to go on: {command('run', study, settings, store, models)}")
 
 
 @click.command()
@@ -168,16 +171,23 @@ def report(study: str, store: Path, settings: tuple[str, ...], as_json: bool, ou
     help="What to write; inspect is an eval log for Inspect.",
 )
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
-def export(study: str, store: Path, settings: tuple[str, ...], as_json: bool, form: str, out: Path | None) -> None:
+def export(
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    form: str,
+    out: Path | None,
+) -> None:
     """Write the attempts of STUDY to a file.
 
     An Inspect log has room for one model: of several models, each has a file of its own.
     """
     from ponder.report.export import write
     from ponder.runner.store import Store
-    from ponder.runner.study import Study
 
-    loaded = Study.load(study, settings)
+    loaded = load(study, settings, models)
     with Store(store) as opened:
         files, rows = write(loaded, opened, form, out)
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import re
 from collections import deque
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -18,8 +19,32 @@ from ponder.core import UserError
 from ponder.core.limited import Limited, Stopped, serve
 
 _TAG = re.compile(r"<(/?)think(?:ing)?>")
-_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # where `splitlines` splits
-_KEYWORD = re.compile(r"\b(?:answer|result|total|sum)(?:\s+is)?\s*[:=]?\s*", re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<\s{0,3}(/?)\s{0,3}(?:final[_ ])?answer\s{0,3}>", re.IGNORECASE)
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+# What a model leaves in a tag that it only quotes: "between <answer> and </answer>", "<answer>...</answer>".
+_QUOTED = re.compile(r"[\s.…*_`$]*(?:and)?[\s.…*_`$]*", re.IGNORECASE)
+_TAIL = 10_000  # characters at the end of a reply in which an answer without a tag or box is searched
+_MARKUP = re.compile(
+    r"\*\*|__|`+\w*\n|`+|\$+|\\[()\[\],;!]|\\(?:text|mathrm|mathbf)(?=\{)|\\q?quad|(?m:^[ \t]*(?:#+|>|[*•-])[ \t])"
+)
+_LEADS = r"(?:\s{1,9}(?:to|of|for)\b[^\n.:=?!]{1,60}?)?\s{0,9}(?:\b(?:is|equals)\b(?:\s{0,9}[:=])?|[:=])\s{0,9}"
+_ANSWER_IS = re.compile(rf"\banswer{_LEADS}", re.IGNORECASE)
+_NAMED = re.compile(rf"\b(?:answer|result|sum|total)\b(?:\s(?:so far|now|here))?{_LEADS}", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]+")
+_NUMBER = re.compile(r"(?<![\w.])(?:(?<![\d)])[+\-−])?\d[\d,]*(?:\.\d+)?(?:/\d+)?|(?<![\w.])\.\d+")
+_DETACHED = re.compile(r"((?:[=:(]|\bis)\s{0,9})([-−])\s{1,3}(?=\d)")
+_ASIDE = re.compile(r"\([^()\d]{0,60}\)$")  # "9 (nine)"
+# Words before a number that ends a sentence, which make it the sentence's result.
+_RESULT = re.compile(
+    r"(?:[=:≈→]|->|\b(?:is|are|be|equals?|gives?(?: us| you)?|gets?|got|becomes?|makes?|have|to|now|of))\s*$",
+    re.IGNORECASE,
+)
+# A row of a grid: one to four digits per cell, brackets and separators around them.
+_ROW = re.compile(r"[\s|\[(*`-]{0,9}((?:\d{1,4}[\s,;|]{1,9}){1,400}\d{1,4})[\s|\])*`,]{0,9}")
+_HEDGED = re.compile(
+    r"\b(?:or|not|either|is between|about|approximately|roughly|around|maybe|perhaps|if|than|least|most)\b|n't\b|n’t\b|\?",
+    re.IGNORECASE,
+)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
@@ -35,63 +60,202 @@ def split_thinking(text: str) -> tuple[str, str]:
     return _TAG.sub("", thinking).strip(), rest.strip()
 
 
-def last_json_grid(text: str) -> list[Any] | None:
-    """The last JSON array of arrays in a text, whatever surrounds it; None if there is none."""
+def last_grid(text: str) -> list[Any] | None:
+    """The last grid in a text, whatever surrounds it; None if there is none.
+
+    A grid is a JSON array of arrays, or two or more lines that are rows of whole numbers: `[0, 1]`, `0 1`, `| 0 | 1 |`.
+    """
+    grid, end = _last_json_grid(text)
+    block: list[list[int]] = []
+    for line in reversed(text[max(end, len(text) - _TAIL) :].splitlines()):
+        if row := _ROW.fullmatch(line):
+            block.insert(0, [int(cell) for cell in re.findall(r"\d+", row[1])])
+        elif len(block) > 1:
+            break
+        elif line.strip(" \t`|-+"):
+            block = []
+    return block if len(block) > 1 and len(set(map(len, block))) == 1 else grid
+
+
+def _last_json_grid(text: str) -> tuple[list[Any] | None, int]:
+    """The last JSON array of arrays in a text, and where it ends."""
     # At most twenty tries, which together read the text twice, bound the time for 10 MB of nothing but brackets.
     starts = deque((m.start() for m in re.finditer(r"\[\s{0,99}\[", text)), maxlen=20)
     left = 2 * len(text) + 10_000
     while starts and left > 0:
         start = starts.pop()
         try:
-            return list(json.JSONDecoder().raw_decode(text, start)[0])
+            grid, end = json.JSONDecoder().raw_decode(text, start)
+            return list(grid), end
         except (ValueError, RecursionError) as error:
             left -= getattr(error, "pos", len(text)) - start
-    return None
+    return None, 0
 
 
 def final(text: str) -> str | None:
-    """The final answer: in the last `<answer>` tag, else in the last `\\boxed{}`, else the last line with content."""
+    """The final answer: in the last `<answer>` tag or `\\boxed{}` with content, after "answer is", or the last line."""
     if (inside := tagged(text)) is not None:
         return inside
-    if (boxed := _last_boxed(text)) is not None:
-        return boxed
-    text = text.rstrip(_BREAKS + " \t*`#.")
-    last = text[max(map(text.rfind, _BREAKS)) + 1 :].strip(" \t*`#.")
-    if not last:
+    if (inside := boxed(text)) is not None:
+        return inside
+    tail = _plain_tail(text)
+    said = [tail[match.end() :].lstrip() for match in _ANSWER_IS.finditer(tail)]
+    lines = [line for line in ([said[-1]] if said else [tail])[0].splitlines() if undecorated(line)]
+    if not lines:
         return None
-    keyword = _KEYWORD.search(last, 0, 10_000)
-    said = last[keyword.end() :] if keyword else last
-    return said.strip(" *`$.") or last
+    if said:
+        return undecorated(lines[0])
+    named = list(_NAMED.finditer(lines[-1]))
+    return undecorated(lines[-1][named[-1].end() :] if named else lines[-1]) or undecorated(lines[-1])
+
+
+def readings(text: str, like: str) -> list[str]:
+    """Every way to read the final answer: without marks, as it stands, and the end of "The capital is Paris".
+
+    If the right answer (`like`) is a number, the first reading is the number, and without a number
+    there is no reading.
+    """
+    said = final(text)
+    if said is None:
+        return []
+    plain = undecorated(said)
+    if number(like) is not None:
+        value = final_number(text)
+        return [] if value is None else [*dict.fromkeys([_decimal(value), plain, said])]
+    return [*dict.fromkeys([plain or said, said, undecorated(re.split(r"\bis\b|:", plain)[-1]) or said])]
+
+
+def _decimal(value: Fraction) -> str:
+    """`1/2` as 0.5, `1/3` as it is."""
+    whole, digits = value, 0
+    while whole.denominator != 1 and digits < 30:
+        whole, digits = whole * 10, digits + 1
+    return f"{Decimal(whole.numerator).scaleb(-digits):f}" if whole.denominator == 1 else str(value)
+
+
+def final_number(text: str) -> Fraction | None:
+    """The number that is the final answer, as a person would read it; None if there is none.
+
+    It is looked for in the same places as `final`. `44 + 24 = 68` and "The sum is 68." say 68; "68 or 69" says nothing.
+    """
+    for inside in (tagged(text), boxed(text)):
+        if inside is not None:
+            return _number_in(inside)
+    tail = _plain_tail(text)
+    if said := [_SENTENCE.split(tail[match.end() :], maxsplit=1)[0] for match in _ANSWER_IS.finditer(tail)]:
+        return _number_in(said[-1])
+    # Closing words may follow the result, but not many, and no doubt.
+    for sentence in reversed(
+        [sentence for sentence in _SENTENCE.split(tail) if sentence and not sentence.isspace()][-3:]
+    ):
+        value = _number_in(sentence, alone=False)
+        if value is not None or (_HEDGED.search(sentence) and any(map(str.isdigit, sentence))):
+            return value
+    return None
+
+
+def _number_in(text: str, *, alone: bool = True) -> Fraction | None:
+    """The number that a short text states; if it is `alone` in the text, no word has to say that it is the result."""
+    plain = undecorated(_ASIDE.sub("", undecorated(_MARKUP.sub(" ", text[:_TAIL]))))
+    if (whole := number(plain)) is not None:
+        return whole
+    if (whole := number(undecorated(plain[plain.rfind("=") + 1 :]))) is not None:
+        return whole
+    if len(text) > _TAIL or _HEDGED.search(plain):
+        return None
+    plain = _DETACHED.sub(r"\1\2", plain)
+    numbers = list(_NUMBER.finditer(plain[plain.rfind("=") + 1 :]))
+    if len(numbers) == 1 and (alone or "=" in plain):
+        return number(numbers[0][0].rstrip(","))
+    last = numbers[-1] if numbers else None
+    return number(last[0]) if last and last.end() == len(plain) and _RESULT.search(plain[: last.start()]) else None
+
+
+def undecorated(text: str) -> str:
+    """A text without the marks around it: `**9**`, `$9$`, `\\(9\\)`, `\\boxed{9}`, `"9"`, `9.`"""
+    before = None
+    while text != before and len(text) <= _TAIL:
+        before, text = text, text.strip().strip('*_`$"“”').removesuffix(".").strip()
+        for opening, closing in (
+            ("\\(", "\\)"),
+            ("\\[", "\\]"),
+            ("\\boxed{", "}"),
+            ("\\text{", "}"),
+            ("\\mathrm{", "}"),
+        ):
+            if text.startswith(opening) and text.endswith(closing) and "{" not in (text[len(opening) :]):
+                text = text[len(opening) : -len(closing)]
+    return text.strip()
+
+
+def _plain_tail(text: str) -> str:
+    """The end of a text, without Markdown and LaTeX marks."""
+    return _MARKUP.sub("", _ANSWER_TAG.sub("", text.rstrip()[-_TAIL:]))
 
 
 def tagged(text: str) -> str | None:
-    """The content of the last `<answer>` tag, because a model may correct itself; None if there is none."""
-    # Not a regex: from each of many tags that are never closed, it would search to the end.
-    inside, end = None, 0
-    while (start := text.find("<answer>", end)) >= 0 and (end := text.find("</answer>", start)) >= 0:
-        inside = text[start + 8 : end]
-    return None if inside is None else inside.strip()
+    """The content of the last `<answer>` tag that has any, because a model may correct itself; None if there is none.
+
+    A tag that is never closed ends at the next one, or with its paragraph.
+    """
+    # Not one regex for a pair of tags: from each of many tags that are never closed, it would search to the end.
+    inside, opened = None, -1
+    for tag in _ANSWER_TAG.finditer(text):
+        if opened >= 0 and not _QUOTED.fullmatch(content := text[opened : tag.start()].strip()):
+            inside = content
+        opened = -1 if tag[1] else tag.end()
+    if opened >= 0:
+        rest = text[opened:].strip()
+        end = _PARAGRAPH.search(rest)
+        content = rest[: end.start()] if end else rest
+        inside = inside if _QUOTED.fullmatch(content) else content
+    return inside
 
 
-def _last_boxed(text: str) -> str | None:
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
+def boxed(text: str) -> str | None:
+    """The content of the last `\\boxed{}` that has any; None if there is none."""
+    end = len(text)
+    for _ in range(20):  # bounds the time for 10 MB of nothing but empty boxes
+        start = text.rfind("\\boxed{", 0, end)
+        if start < 0:
+            return None
+        if inside := _braced(text, start):
+            return inside
+        end = start
+    return None
+
+
+def _braced(text: str, start: int) -> str | None:
+    """What stands between the braces of a command that starts here."""
     depth, at = 0, start
     while (end := text.find("}", at)) >= 0:
         depth += text.count("{", at, end) - 1
         if depth == 0:
-            return text[start + 7 : end].strip()
+            return text[text.index("{", start) + 1 : end].strip()
         at = end + 1
     return None
 
 
 def choice(text: str, letters: str) -> str | None:
-    """The chosen letter of a multiple choice: in the last `\\boxed{}`, else after the last "Answer:" or "answer is"."""
-    if boxed := re.match(rf"(?:\\(?:text|math)\w*+\{{|\W)*+([{letters}])(?![A-Za-z])", _last_boxed(text) or ""):
-        return boxed[1]
-    chosen = re.findall(rf"(?i:answer)(?i:\s{{1,9}}is)?[\W_]{{0,9}}([{letters}])(?![A-Za-z])", text)
-    return str(chosen[-1]) if chosen else None
+    """The chosen letter of a multiple choice; None if there is none.
+
+    It stands in the last `<answer>` tag or `\\boxed{}`, else after the last "Answer:", "answer is" or "option is", else
+    at the start of the first or the last line: `B`, `(B)`, `**B)** helium`.
+    """
+    alone = rf"(?:\\(?:text|math)\w*+\{{|\W)*+([{letters}])(?![A-Za-z'’])"
+    for inside in (tagged(text), boxed(text)):
+        if chosen := re.match(alone, inside or ""):
+            return chosen[1]
+    chosen_last = re.findall(
+        rf"(?i:answer|option|choice)(?i:\s{{1,9}}is)?[\W_]{{0,9}}([{letters}])(?![A-Za-z'’])", text
+    )
+    if chosen_last:
+        return str(chosen_last[-1])
+    lines = text.strip().splitlines()
+    for line in (lines[-1], lines[0]) if lines else ():
+        if chosen := re.match(rf"[\W_]*+([{letters}])(?:[\W_]*+$|[.:]\s|[)\]*])", line[:1000]):
+            return chosen[1]
+    return None
 
 
 def number(text: str) -> Fraction | None:

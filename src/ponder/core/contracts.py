@@ -119,6 +119,10 @@ class Task(Plugin, ABC):
         """The answer of one turn as JSON, right or wrong; None if none is found."""
         return self.grade(problem, answer).parsed
 
+    def same_answer(self, one: Any, other: Any) -> bool:
+        """Whether two parsed answers are the same, and so vote together."""
+        return bool(one == other)
+
     def history_entry(self, answer: str) -> str:
         """What is kept of a reply in the history under `remember = "answers"`."""
         return answer

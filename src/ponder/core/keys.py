@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.core.errors import UserError
+from ponder.core.jsonl import RELATIVE
 
 
 def digest(*parts: Any) -> bytes:
@@ -28,8 +29,7 @@ def fingerprint(path: Path) -> str:
         state = path.stat()
         return _fingerprint(path, state.st_mtime_ns, state.st_size)
     except OSError as error:
-        hint = "the path is relative to the study's folder"
-        raise UserError(f"can't read {path}: {error.strerror}", hint=hint) from None
+        raise UserError(f"can't read {path}: {error.strerror}", hint=RELATIVE) from None
 
 
 @lru_cache

@@ -23,6 +23,26 @@ from ponder.core.secrets import EnvVar
 from ponder.core.text import plain
 
 Table: TypeAlias = Mapping[str, Any]
+# What other libraries call a setting.
+SYNONYMS = {
+    "max_new_tokens": "budget",
+    "max_tokens": "budget",
+    "max_completion_tokens": "budget",
+    "max_length": "budget",
+    "base_url": "url",
+    "api_base": "url",
+    "api_key": "key",
+    "reasoning_effort": "effort",
+    "max_retries": "retries",
+}
+
+
+class Typed(str):
+    """Text that was typed on the command line: if it is a path, it is relative to where the command is run."""
+
+    __slots__ = ()
+
+
 T = TypeVar("T")
 
 
@@ -68,7 +88,9 @@ def check_keys(
     for key in table:
         if key not in known:
             now = (former or {}).get(key)
-            hint = f"it is now called `{now}`" if now else plugins.nearest(key, [*known, *also])
+            here = SYNONYMS.get(key) if SYNONYMS.get(key) in known else None
+            hint = f"here it is called `{here}`" if here else plugins.nearest(key, [*known, *also])
+            hint = f"it is now called `{now}`" if now else hint
             raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
     for key in required:
         if key not in table:
@@ -78,11 +100,11 @@ def check_keys(
 def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
     """The class of a plugin; `where` is its table's place in the file, for errors."""
     with error_at(f"{where}.name"):
-        return plugins.load(kind, name, folder)
+        return plugins.load(kind, name, base(name, folder))
 
 
 def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
-    """A TOML value converted to the type of a setting. Paths are relative to the study's folder."""
+    """A TOML value converted to the type of a setting. Paths in a study file are relative to its folder."""
 
     def special(wanted: type, given: Any) -> Any:
         if wanted is Path:
@@ -98,9 +120,10 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
             table = {"name": value} if isinstance(value, str) else value
             check_name(of, table, where)
             return build(of, table, where, folder)
+    _check_table(value, kind, where)
     try:
         with error_at(where):
-            return msgspec.convert(value, kind, dec_hook=special)
+            return _texts(msgspec.convert(value, kind, dec_hook=special), str)
     except UnicodeError:  # after --set
         raise UserError("this is not UTF-8", where=where) from None
     except msgspec.ValidationError as error:
@@ -109,8 +132,22 @@ def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
         raise UserError(plain(error), where=where, hint=hint) from None
 
 
+def _check_table(value: Any, kind: Any, where: str) -> None:
+    """Check the keys of a table inside a table, such as `prices`: msgspec would ignore an unknown one."""
+    for wanted in (kind, *get_args(kind)):
+        if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
+            fields = dataclasses.fields(wanted)
+            required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+            check_keys(value, [f.name for f in fields], required, f"`{where.rpartition('.')[2]}`", where)
+
+
+def base(given: Any, folder: Path) -> Path:
+    """What a path is relative to: the study's folder, or the current one if it was typed on the command line."""
+    return Path() if isinstance(given, Typed) else folder
+
+
 def _path(folder: Path, given: Any) -> Path:
-    path: Path = folder / given
+    path: Path = base(given, folder) / given
     try:
         path.is_file()
         path.resolve()
@@ -164,9 +201,9 @@ def assign(content: dict[str, Any], setting: str) -> None:
         hint = "--set problems=5, --set model.id=qwq, or --set model[1].method.n=8"
         raise UserError(f"`{setting}` is not KEY=VALUE", where="--set", hint=hint)
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = _texts(tomllib.loads(f"value = {text}")["value"], Typed)
     except (ValueError, RecursionError):
-        value = text  # a bare word needs no quotes on a command line
+        value = Typed(text)  # a bare word needs no quotes on a command line
     *steps, key = path.split(".")
     if "[" in key:
         raise UserError(
@@ -177,6 +214,15 @@ def assign(content: dict[str, Any], setting: str) -> None:
         tables = _inside(tables, step, f"--set {path}")
     for table in tables:
         table[key] = value
+
+
+def _texts(value: Any, kind: type[str]) -> Any:
+    """A value with all its texts as this kind of text: typed, or plain again."""
+    if isinstance(value, str) and type(value) in (str, Typed):
+        return kind(value)
+    if type(value) in (list, tuple):
+        return type(value)(_texts(one, kind) for one in value)
+    return {key: _texts(one, kind) for key, one in value.items()} if type(value) is dict else value
 
 
 def _inside(tables: Sequence[dict[str, Any]], step: str, where: str) -> list[dict[str, Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from ponder.core.ballots import ballots
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
@@ -52,14 +52,14 @@ class Wrapped(Model):
                 raise error
         return [reply for reply in replies if isinstance(reply, Completion)]
 
-    async def parsed(self, request: Request, samples: Sequence[Completion]) -> list[str]:
-        """The answer of each sample as the task parses it, as JSON; `null` where it finds none."""
+    async def ballots(self, request: Request, samples: Sequence[Completion]) -> list[int | None]:
+        """For each sample the index of the first with the same answer; None where the task finds no answer."""
         task, answers = request.task, [sample.answer for sample in samples]
 
-        def parse() -> list[str]:
-            return [json.dumps(task.parse(request.problem, answer)) for answer in answers]
+        def count() -> list[int | None]:
+            return ballots(task, [task.parse(request.problem, answer) for answer in answers])
 
-        return await asyncio.to_thread(parse) if task.grades_slowly(answers) else parse()
+        return await asyncio.to_thread(count) if task.grades_slowly(answers) else count()
 
     async def after(self, paid: Bill, request: Request) -> Completion:
         """Ask the inner model. If it fails, the failure carries what the turn has cost before."""

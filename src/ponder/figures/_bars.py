@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -15,11 +16,10 @@ BAR = 22  # pixels, with the space to the next
 LABEL = 32  # letters in a line of a group's label
 
 
-def bars(tables: Tables, width: int) -> Any:
-    """A group of bars per task and size, a bar per model."""
+def bars(tables: Tables, models: Sequence[str], width: int) -> Any:
+    """A group of bars per task and size, a bar per model; `models` is the order of their colours."""
     measured = _grouped([r for r in tables["sizes"] if r["accuracy"] is not None])
     groups = list(dict.fromkeys(r["group"] for r in measured))
-    models = list(dict.fromkeys(r["model"] for r in tables["summary"]))
     # A label that Vega cuts off would lose the level at its end.
     up = alt.Axis(labelExpr=r"split(datum.label, '\n')", labelLimit=0, title=None, ticks=False, labelPadding=8)
     y = alt.Y("group:N", sort=groups, axis=up, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.15))

@@ -37,6 +37,7 @@ from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 
 WIDTH, HEIGHT = 520, 300  # pixels
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # a task's curves, where colours are the models'
 SIDE_BY_SIDE = 6  # pixels between the intervals of two series
 
 
@@ -109,19 +110,31 @@ class Accuracy(Figure):
             }
             for here in (True, False)
         )
-        charts = [self._curves(curves)] if curves["summary"] else []
+        models = list(dict.fromkeys(r["model"] for r in tables["summary"]))
+        charts = [self._curves(curves, models if rest["summary"] else [])] if curves["summary"] else []
         if rest["summary"]:
-            charts.append(bars(rest, WIDTH))
-        chart = charts[0] if len(charts) == 1 else alt.vconcat(*charts, spacing=40).resolve_scale(color="independent")
-        return themed(chart)
+            charts.append(bars(rest, models, WIDTH))
+        if len(charts) == 1:
+            return themed(charts[0])
+        return themed(alt.vconcat(*charts, spacing=40).resolve_scale(color="independent", strokeDash="independent"))
 
-    def _curves(self, tables: Tables) -> Any:
-        overlay = [{**r, "series": "published"} for r in (published(self.overlay) if self.overlay else [])]
+    def _curves(self, tables: Tables, models: Sequence[str]) -> Any:
+        """A curve per series, with a colour per series; or a colour for each of the models, and a dash per task."""
+        overlay = [{**r, "drawn_as": "published"} for r in (published(self.overlay) if self.overlay else [])]
         names = [r["series"] for r in tables["summary"]]
-        measured = [r for r in tables["sizes"] if r["accuracy"] is not None]
-        fitted = [r for r in tables["curves"] if r["series"] in names]
+        drawn_as = {r["series"]: r["model" if models else "series"] for r in tables["summary"]}
+        task = {r["series"]: r["task"] for r in tables["summary"]}
+        measured = [{**r, "drawn_as": drawn_as[r["series"]]} for r in tables["sizes"] if r["accuracy"] is not None]
+        fitted = [
+            {**r, "drawn_as": drawn_as[r["series"]], "task": task[r["series"]]}
+            for r in tables["curves"]
+            if r["series"] in names
+        ]
         frame = _frame([r["size"] for r in [*measured, *overlay]])
-        colour = series_colour(names, overlay=bool(overlay))
+        colour = series_colour(models or names, overlay=bool(overlay))
+        colour.shorthand = "drawn_as:N"
+        tasks = list(dict.fromkeys(task.values()))
+        look = _by_task(tasks) if models and len(tasks) > 1 else {}
         units = dict.fromkeys((r["task"], r["unit"]) for r in tables["summary"] if r["unit"])
         several = len({unit for _, unit in units}) > 1
         unit = ", ".join(dict.fromkeys(f"{task}: {unit}" if several else unit for task, unit in units))
@@ -133,8 +146,8 @@ class Accuracy(Figure):
         place.shorthand = "place:Q"
         layers = [
             *([_published(overlay, tables, frame, x, y, colour)] if overlay else []),
-            curves.mark_area(opacity=0.13).encode(x=x, y=percent("low"), y2="high:Q", color=colour),
-            curves.mark_line(strokeWidth=1.8).encode(x=x, y=percent("value"), color=colour),
+            curves.mark_area(opacity=0.13).encode(x=x, y=percent("low"), y2="high:Q", color=colour, detail="series:N"),
+            curves.mark_line(strokeWidth=1.8).encode(x=x, y=percent("value"), color=colour, detail="series:N", **look),
             sizes.mark_rule(strokeWidth=1.2).encode(
                 x=place, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour
             ),
@@ -145,6 +158,13 @@ class Accuracy(Figure):
             notes.append("published: read off a figure, without intervals")
         title = heading("Accuracy by problem size", notes, WIDTH)
         return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _by_task(tasks: Sequence[str]) -> dict[str, Any]:
+    """Dashes that tell the curves of one model apart."""
+    scale = alt.Scale(domain=list(tasks), range=[DASHES[i % len(DASHES)] for i in range(len(tasks))])
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, labelLimit=900)
+    return {"strokeDash": alt.StrokeDash("task:N", scale=scale, legend=legend)}
 
 
 def _where(row: dict[str, Any], *, alone: bool) -> str:

@@ -16,12 +16,13 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Tables, UserError
+from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
 from ponder.figures import MUTED, flat, pooled_findings, published, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
 from ponder.figures._settings import beneath, in_words
+from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import compared, panel_title, panels, points, pooled_in_panels
 from ponder.stats.columns import Ints, summed
 from ponder.stats.difference import difference
@@ -43,12 +44,15 @@ SMALL = (250, 230)  # pixels of a published panel
 class BestOf(Figure):
     by: Literal["task", "size"] = "task"  # one panel per task, or per size of each task
     overlay: Literal["", "prm_best_of_n"] = ""  # published lines to draw below
+    tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}
-        for title, data, rests_on, pools, named, read in _asked(outcomes, self.by):
+        kind = token_kind(outcomes, self.tokens)
+        for title, data, rests_on, pools, named, read in _asked(outcomes, self.by, kind):
             single = next((v for v in data.variants if v.name == ONE), None)
             record = {"panel": title, "problems": data.problems, "rests_on": rests_on, "pooled": pools}
+            record |= counted(outcomes, self.tokens)
             tables["panels"].append({**record, "samples": int(_tried(single).max()) if single else 0})
             rows = [
                 _picker(title, v, data, named, single) | {"reward_tokens": read.get(v.name)}
@@ -62,14 +66,14 @@ class BestOf(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = pooled_findings(tables["panels"], "panel")
+        sentences = token_findings(tables["panels"]) + pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
             own = [r for r in tables["pickers"] if r["panel"] == panel["panel"]]
             passes = {p["n"]: p for p in tables["passes"] if p["panel"] == panel["panel"]}
             for picker in dict.fromkeys(r["picker"] for r in own):
                 rows = [r for r in own if r["picker"] == picker]
                 if picker != MAJORITY:
-                    sentences += [f"{panel['panel']}: {said}." for said in _against(rows)]
+                    sentences += [f"{panel['panel']}: {said}." for said in _against(rows, panel["token_kind"])]
             most = max((r["n"] for r in own), default=0)
             last = [r for r in own if r["n"] == most]
             if most in passes and 1 in passes:
@@ -107,7 +111,7 @@ class BestOf(Figure):
 
 
 def _asked(
-    outcomes: Sequence[Outcome], by: Literal["task", "size"]
+    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
 ) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float]]]:
     """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
 
@@ -131,7 +135,7 @@ def _asked(
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
         pools = pooled_in_panels(asked, by)
-        for title, data, rests_on in panels(asked, by):
+        for title, data, rests_on in panels(asked, by, tokens):
             if not data.variants:
                 continue
             read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
@@ -181,7 +185,8 @@ def _picker(
         tried, correct = _tried(single)[enough], _right(single)[enough]
         picked = variant.by_problem(variant.correct)[enough]
         closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
-        times = tokens.value / mean_tokens(single).value
+        alone = mean_tokens(single).value
+        times = tokens.value / alone if alone else None
     rests = {"attempts": right.attempts, "problems": right.problems}
     record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
     return record | flat(gain=gain or UNKNOWN, closed=closed or UNKNOWN)
@@ -196,11 +201,11 @@ def _passes(title: str, single: Variant, asked: set[int]) -> Records:
     return [flat(panel=title, n=n, accuracy=p, attempts=p.attempts, problems=p.problems) for n, p in passes]
 
 
-def _against(rows: Records) -> Iterator[str]:
+def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
     known = [r for r in rows if r["gain"] is not None]
     if known:
         last = known[-1]
-        cost = f", for {last['times_tokens']:.1f} times the tokens of one sample" if last["times_tokens"] else ""
+        cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
         read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
         told = f"{points(last, 'gain')}, paired by problem{cost}{read if cost else ''}"
         yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}"

@@ -1,7 +1,7 @@
 """Plots tokens against problem size, with linear fits and the size at which accuracy falls below 50 %.
 
 The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply and so reports no
-thinking.
+thinking. A task of one size, such as a benchmark, has no trend: its tokens are shown by outcome, with their medians.
 
 After figure 2 of Estermann & Wattenhofer (2025), who fit a line to the solved attempts only. This figure adds a fit to
 all attempts, in which truncated ones are censored, a 95 % band around each fit, and the interval of the critical size.
@@ -21,8 +21,6 @@ from ponder.figures import (
     INK,
     MUTED,
     SOLVED,
-    TRUNCATED,
-    WRONG,
     by_series,
     counts,
     curve_records,
@@ -34,6 +32,7 @@ from ponder.figures import (
     values,
 )
 from ponder.figures._labels import Frame, label_lines, lettering
+from ponder.figures._strips import MAX_POINTS, OUTCOMES, outcome_clause, outcome_marks, outcome_rows, strips
 from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
 from ponder.figures._units import at, one, size_title, unit_of
 from ponder.stats.columns import columns
@@ -41,14 +40,7 @@ from ponder.stats.critical import critical_size
 from ponder.stats.effort import Effort as Fits
 from ponder.stats.effort import effort
 
-MAX_POINTS = 2000  # attempts drawn per panel
 ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
-# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and both kinds must show.
-OUTCOMES = {
-    "solved": ("circle", SOLVED, SOLVED),
-    "wrong": ("square", "transparent", WRONG),
-    "truncated": ("triangle-up", TRUNCATED, TRUNCATED),
-}
 LINES = {
     "fit to solved attempts": (SOLVED, [1, 0]),
     "fit to all attempts": ("#444444", [6, 3]),
@@ -63,7 +55,7 @@ class Effort(Figure):
     tokens: Tokens = "auto"  # which to count; auto: thinking if every model reports it, else output (thinking + answer)
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {"summary": [], "fits": [], "curves": [], "attempts": []}
+        tables: Tables = {"summary": [], "fits": [], "curves": [], "outcomes": [], "attempts": []}
         kind = token_kind(outcomes, self.tokens)
         for series, part in by_series(outcomes):
             data = columns(part, kind)
@@ -80,9 +72,12 @@ class Effort(Figure):
                     **counted(outcomes, self.tokens),
                 )
             )
-            rows, curves = _fits(series, fit)
-            tables["fits"] += rows
-            tables["curves"] += curves
+            if len(set(data.size)) == 1 and not self.overlay:
+                tables["outcomes"] += outcome_rows(series, data, unit_of(part, self.unit))
+            else:
+                rows, curves = _fits(series, fit)
+                tables["fits"] += rows
+                tables["curves"] += curves
             tables["attempts"] += [_attempt(series, o, kind) for o in sorted(o for o in part if o.status != "failed")]
         return tables
 
@@ -96,6 +91,18 @@ class Effort(Figure):
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
+        # One legend for all panels: an outcome that only one of them has must look the same in each.
+        kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
+        alone = {r["series"] for r in tables["outcomes"]}
+        sized, unsized = (
+            {name: [r for r in rows if (r["series"] in alone) == here] for name, rows in tables.items()}
+            for here in (False, True)
+        )
+        charts = [self._panels(sized, kinds, overlay)] if sized["summary"] else []
+        charts += [strips(unsized, kinds, ONE_PANEL[0])] if alone else []
+        return themed(charts[0] if len(charts) == 1 else alt.vconcat(*charts, spacing=40))
+
+    def _panels(self, tables: Tables, kinds: Sequence[str], overlay: Records) -> Any:
         units = {row["series"]: row["unit"] for row in tables["summary"]}
         several = len(units) > 1
         axes = {
@@ -106,19 +113,17 @@ class Effort(Figure):
             )
             for unit in units.values()
         }
-        panels = [_panel(tables, row, axes[row["unit"]], overlay) for row in tables["summary"]]
+        panels = [_panel(tables, row, axes[row["unit"]], kinds, overlay) for row in tables["summary"]]
         if len(panels) == 1:
-            return themed(panels[0])
+            return panels[0]
         x: Any = "shared" if len(axes) == 1 else "independent"  # 30 cells and 30 steps have nothing in common
-        return themed(alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared"))
+        return alt.concat(*panels, columns=2, spacing=30).resolve_scale(x=x, y="shared")
 
 
-def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Records) -> Any:
+def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence[str], overlay: Records) -> Any:
     axes = replace(axes, unit=summary["unit"], tokens=TITLES[summary["token_kind"]])
     own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
     points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
-    # One legend for all panels: an outcome or a line that only one of them has must look the same in each.
-    kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
     fitted = {_line_name(r["fit"]) for r in tables["curves"]} | ({"published"} if overlay else set())
     lines = [name for name in LINES if name in fitted]
     layers = [*_critical(summary, axes), _points(points, kinds, axes)]
@@ -135,6 +140,8 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, overlay: Record
 def _results(tables: Tables, summary: dict[str, Any]) -> list[str]:
     """The numbers of one series, as clauses."""
     unit, tokens = summary["unit"], f"{summary['token_kind']} tokens"
+    if by_outcome := [r for r in tables["outcomes"] if r["series"] == summary["series"]]:
+        return [outcome_clause(by_outcome, tokens)]
     if summary["critical_size"] is None:
         clauses = ["accuracy does not cross 50 % within the sizes asked"]
     else:
@@ -225,18 +232,11 @@ def _critical(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:
     return layers
 
 
-def _points(points: Records, kinds: list[str], axes: _Axes) -> Any:
+def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
     """One mark per attempt, the rarer outcomes on top."""
-    shapes, fills, outlines = (alt.Scale(domain=kinds, range=[OUTCOMES[k][i] for k in kinds]) for i in range(3))
-    legend = alt.Legend(title=None, orient="bottom", symbolOpacity=1, symbolStrokeWidth=1.2, clipHeight=18)
     marks = alt.Chart(values(sorted(points, key=lambda p: kinds.index(p["outcome"]))))
     return marks.mark_point(size=26, opacity=0.55, strokeWidth=1.2).encode(
-        x=axes.x(),
-        y=axes.y(),
-        shape=alt.Shape("outcome:N", scale=shapes, legend=legend),
-        fill=alt.Fill("outcome:N", scale=fills, legend=legend),
-        stroke=alt.Stroke("outcome:N", scale=outlines, legend=legend),
-        tooltip=["size:Q", "tokens:Q", "outcome:N", "why:N", "problem:N", "sample:Q"],
+        x=axes.x(), y=axes.y(), **outcome_marks(kinds)
     )
 
 

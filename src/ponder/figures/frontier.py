@@ -98,8 +98,8 @@ class Frontier(Figure):
         sentences += pooled_findings(tables["panels"], "panel")
         for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
-            if len(own) > 1:
-                sentences.append(f"{panel['panel']}: {_frontier(own)}.")
+            alone = len(own) == 1
+            sentences.append(f"{panel['panel']}: {_alone(own[0], panel) if alone else _frontier(own)}.")
             compared = [v for v in own if v["verdict"]]
             sentences += [f"{panel['panel']}: {self._against(v, panel['reference_label'])}." for v in compared]
         for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
@@ -199,6 +199,14 @@ def _seeds(panel: str, variant: Variant) -> Records:
         named = {"panel": panel, "variant": variant.name, "seed": ", ".join(map(str, seeds))}
         rows.append({**named, "tokens": tokens, "accuracy": right})
     return rows
+
+
+def _alone(row: Row, panel: Row) -> str:
+    """What there is to say of a variant that is compared with no other."""
+    kind = TITLES[panel["token_kind"]].partition(" (")[0]
+    accuracy, tokens = span(row, "accuracy", ".1%"), span(row, "tokens", ",.0f")
+    per_right = span(row, "tokens_per_right", ",.0f")
+    return f"{row['label']}: accuracy {accuracy}, {tokens} {kind} per answer, {per_right} per right answer"
 
 
 def _frontier(own: Records) -> str:

@@ -88,7 +88,7 @@ class _Picking(Wrapped):
             scores = await self._score([steps(trace, method.cut) for trace in traces], request)
         except ModelFailure as error:
             raise ModelFailure(str(error), asked + (error.bill or Bill()).as_reward(method.reward_prices)) from error
-        ballots = await self.parsed(request, samples) if method.pick == "vote" else []
+        ballots = await self.ballots(request, samples) if method.pick == "vote" else []
         best = samples[self._pick(samples, scores, ballots)]
         read = sum((s.bill for s in scores), Bill())
         return replace(best, bill=asked + read.as_reward(method.reward_prices))
@@ -105,7 +105,7 @@ class _Picking(Wrapped):
     ) -> None:
         await self._opened.__aexit__(kind, error, trace)
 
-    def _pick(self, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[str]) -> int:
+    def _pick(self, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[int | None]) -> int:
         """The index of the sample to return; `ballots` are their parsed answers, if they vote."""
         totals = {
             index: score.total
@@ -117,8 +117,8 @@ class _Picking(Wrapped):
         best = max(totals, key=lambda index: totals[index])
         if self._method.pick == "best":
             return best
-        votes: defaultdict[str, float] = defaultdict(float)
+        votes: defaultdict[int | None, float] = defaultdict(float)
         for index, total in totals.items():
-            votes[ballots[index]] += total if ballots[index] != "null" else 0.0
+            votes[ballots[index]] += total if ballots[index] is not None else 0.0
         most = max(votes.values())
         return next(index for index in totals if votes[ballots[index]] == most)

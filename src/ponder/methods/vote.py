@@ -1,8 +1,9 @@
 """Samples n answers and returns the most frequent one (self-consistency, majority vote).
 
 After Wang et al. 2022, voting in every turn as in Sinha et al. 2025. All n samples are asked and billed (the published
-code reads at most five). Two answers are the same if the task parses them to the same value. Truncated and unparsed
-samples don't vote. A tie goes to the answer that was sampled first.
+code reads at most five). Answers that the task parses to the same value vote together; in a benchmark of mathematics,
+those that are equal as mathematics. Truncated and unparsed samples don't vote. A tie goes to the answer that was
+sampled first.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class _Voting(Wrapped):
 
     async def complete(self, request: Request) -> Completion:
         samples = await self.samples(request, self._n)
-        votes: Counter[str] = Counter()
-        first: dict[str, Completion] = {}
-        for completion, ballot in zip(samples, await self.parsed(request, samples), strict=True):
-            if completion.stop == "end" and ballot != "null":
+        votes: Counter[int] = Counter()
+        first: dict[int, Completion] = {}
+        for completion, ballot in zip(samples, await self.ballots(request, samples), strict=True):
+            if completion.stop == "end" and ballot is not None:
                 votes[ballot] += 1
                 first.setdefault(ballot, completion)
         winner = first[votes.most_common(1)[0][0]] if votes else samples[0]

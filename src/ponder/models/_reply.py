@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -57,7 +58,8 @@ class Reply(msgspec.Struct):
     error: Any = None
 
 
-class Said(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Said:
     """What a reply says."""
 
     thinking: str
@@ -65,6 +67,7 @@ class Said(NamedTuple):
     stop: Literal["end", "length"]
     note: str  # why there is no answer; "" if there is one
     refusal: str = ""  # its text, which is no answer to grade
+    written: tuple[str, ...] = field(default=(), compare=False)  # the texts as they came, with spaces and tags
 
 
 _decoder = msgspec.json.Decoder(Reply)
@@ -135,7 +138,8 @@ def read(reply: Reply) -> Said:
     answer, thinking, refusal = _parts(message.content)
     for given in (message.reasoning_details, message.reasoning, message.reasoning_content):
         thinking = text if (text := _text(given)).strip() else thinking
-    thinking, answer = encodable(thinking), encodable(answer)
+    thinking, answer, refusal = encodable(thinking), encodable(answer), encodable(refusal or _text(message.refusal))
+    written = (thinking, answer, refusal)
     if not thinking.strip():
         thinking, answer = split_thinking(answer)
     finish = choice.finish_reason.lower() if isinstance(choice.finish_reason, str) else ""
@@ -143,10 +147,11 @@ def read(reply: Reply) -> Said:
         raise Malformed(f"the endpoint reports an error in its reply: {reply.error or ''}")
     stop: Literal["end", "length"] = "length" if finish in _CUT else "end"
     if finish == "content_filter":
-        return Said(thinking, answer, stop, "content filter")
-    if refusal := encodable(refusal or _text(message.refusal)):
-        return Said(thinking, answer, stop, "refusal", refusal)
-    return Said(thinking, answer, stop, "" if thinking or answer or stop == "length" else "empty reply")
+        return Said(thinking, answer, stop, "content filter", written=written)
+    if refusal:
+        return Said(thinking, answer, stop, "refusal", refusal, written)
+    note = "" if thinking or answer or stop == "length" else "empty reply"
+    return Said(thinking, answer, stop, note, written=written)
 
 
 def _parts(content: Any) -> tuple[str, str, str]:
@@ -181,8 +186,7 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
     """
     usage = usage if isinstance(usage, dict) else {}
     prompt, cached = _prompt(usage)
-    total = _tokens(usage.get("completion_tokens")) or _tokens(usage.get("output_tokens"))
-    thought = _either(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+    total, thought = completion_tokens(usage), reasoning_tokens(usage)
     by: CountedBy = "server"
     visible = said.answer or said.refusal
     if total and (thought or not said.thinking):
@@ -199,21 +203,33 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
     return Bill(prompt or sent, thought, answered, seconds, by if prompt or not sent else "estimate", cached)
 
 
+def completion_tokens(usage: dict[str, Any]) -> int:
+    return as_count(usage.get("completion_tokens")) or as_count(usage.get("output_tokens"))
+
+
+def reasoning_tokens(usage: dict[str, Any]) -> int:
+    return _either(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+
+
+def prompt_tokens(usage: dict[str, Any]) -> int:
+    return _prompt(usage)[0]
+
+
 def _prompt(usage: dict[str, Any]) -> tuple[int, int]:
     """Prompt tokens, and those of them from the server's cache, as OpenAI and vLLM, DeepSeek or Anthropic name them."""
     cached = _either(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
-    cached = cached or _tokens(usage.get("prompt_cache_hit_tokens"))
-    if prompt := _tokens(usage.get("prompt_tokens")):
-        return prompt, min(prompt, cached or _tokens(usage.get("cache_read_input_tokens")))
+    cached = cached or as_count(usage.get("prompt_cache_hit_tokens"))
+    if prompt := as_count(usage.get("prompt_tokens")):
+        return prompt, min(prompt, cached or as_count(usage.get("cache_read_input_tokens")))
     # Anthropic counts what it reads from its cache, and what it writes to it, beside the input tokens.
-    beside = [_tokens(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation")]
-    prompt = _tokens(usage.get("input_tokens")) + sum(beside)
+    beside = [as_count(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation")]
+    prompt = as_count(usage.get("input_tokens")) + sum(beside)
     return prompt, min(prompt, cached or beside[0])
 
 
 def _either(usage: dict[str, Any], names: tuple[str, ...], field: str) -> int:
     """A count inside one of these fields."""
-    return next((tokens for name in names if (tokens := _tokens(_inside(usage, name, field)))), 0)
+    return next((tokens for name in names if (tokens := as_count(_inside(usage, name, field)))), 0)
 
 
 def _inside(usage: dict[str, Any], name: str, field: str) -> Any:
@@ -221,7 +237,7 @@ def _inside(usage: dict[str, Any], name: str, field: str) -> Any:
     return details.get(field) if isinstance(details, dict) else None
 
 
-def _tokens(value: Any) -> int:
+def as_count(value: Any) -> int:
     """A count from outside; 0 if it isn't given or can't be one."""
     if isinstance(value, str):
         value = float(value) if value.isdecimal() and len(value) < 20 else None

@@ -1,8 +1,9 @@
 """Asks any OpenAI-compatible chat endpoint: a hosted API, vLLM, SGLang, llama.cpp's server.
 
 Thinking is read from `reasoning_content`, `reasoning`, or `<think>` tags in the content, whichever the server uses.
-Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with `tokenizer`; else the
-completion's tokens are split in proportion to characters, and the bill says `estimate`.
+Thinking tokens are taken from the server's `usage` if it counts them; else they are counted with `tokenizer`; else with
+the server's own tokenizer, if it has a page for that; else the completion's tokens are split in proportion to
+characters, and the bill says `estimate`.
 
 Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a value in `body`.
 """
@@ -15,7 +16,6 @@ import random
 import time
 from asyncio import Semaphore, sleep
 from base64 import b64encode
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn, Self
@@ -27,6 +27,7 @@ from yarl import URL
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import encodable
+from ponder.models._counting import ServerTokenizer
 from ponder.models._failures import NoAnswer, broken, refused
 from ponder.models._pace import Pace
 from ponder.models._reply import (
@@ -76,7 +77,9 @@ class Endpoint(Model):
     )  # additional ones; values may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
     concurrency: int = not_in_key(32)  # requests in progress at once
-    probe: bool = not_in_key(True)  # check that the server can be reached when a run starts
+    probe: bool = not_in_key(
+        True
+    )  # check that the server can be reached when a run starts; false: only ask for replies
     stream: bool = not_in_key(False)  # stream replies: records the seconds to the first token, keeps proxies waiting
     timeout: float = not_in_key(1800.0)  # seconds for one reply
     idle_timeout: float = not_in_key(600.0)  # seconds without any data, if replies are streamed
@@ -168,7 +171,7 @@ class Endpoint(Model):
         self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
         self._free = Semaphore(self.concurrency)  # a method may ask several times at once
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency),
+            connector=aiohttp.TCPConnector(limit=0),  # `_free` is the limit; counting doesn't wait for other replies
             timeout=aiohttp.ClientTimeout(
                 total=self.timeout,
                 sock_connect=min(30.0, 0.9 * self.timeout),  # less than the total, so that the two can be told apart
@@ -178,6 +181,7 @@ class Endpoint(Model):
             # Looking up a proxy costs CPU on every request, so only if one is set.
             trust_env=any(k.lower().endswith("_proxy") for k in os.environ),
         )
+        self._server_tokenizer = ServerTokenizer(self._session, url, self.id)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -209,7 +213,7 @@ class Endpoint(Model):
         payload = msgspec.json.encode(self._payload(request, budget))
         for tries in range(self.retries + 1):
             try:
-                return await self._try(payload, budget, partial(request.on_send, request))
+                return await self._try(payload, budget, request)
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
                 request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
@@ -243,10 +247,10 @@ class Endpoint(Model):
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
         return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (0.5 + random.random()), str(failure)
 
-    async def _try(self, payload: bytes, budget: int | None, on_send: Callable[[], None]) -> Completion:
+    async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
+        prompt = len(payload) // 3  # estimated
         async with self._free:
-            prompt = len(payload) // 3  # estimated
-            charge = await self._pace.start(prompt, budget, on_send)
+            charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
             started = time.monotonic()
             try:
                 reply, first_token = await self._post(payload)
@@ -260,11 +264,14 @@ class Endpoint(Model):
                 raise
             cost = bill(reply.usage, said, time.monotonic() - started, self._count, prompt)
             self._pace.end(charge, cost)
-            # A refusal stands where the transcript shows it and no grader reads it.
-            texts = (said.thinking or said.refusal, said.answer)
-            thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
-            measures = {"first_token_seconds": first_token - started} if first_token else {}
-            return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
+        if cost.counted_by == "estimate" and self.probe:
+            usage, prompt = await self._server_tokenizer.fill(reply.usage, said, request.messages, payload, prompt)
+            cost = bill(usage, said, cost.seconds, self._count, prompt)
+        # A refusal stands where the transcript shows it and no grader reads it.
+        texts = (said.thinking or said.refusal, said.answer)
+        thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
+        measures = {"first_token_seconds": first_token - started} if first_token else {}
+        return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
 
     async def _post(self, payload: bytes) -> tuple[Reply, float | None]:
         """One HTTP request: the reply, and when its first token came, if it is streamed.

@@ -27,7 +27,7 @@ from ponder.models.pocket.execution import (
     step_word,
     value_word,
 )
-from ponder.tasks.execution import dictionary
+from ponder.tasks.execution import dictionary, keys_in
 
 Fault: TypeAlias = Literal["start", "value", "digit", "carry", "key", "skip", "twice"]
 FAULTS: tuple[Fault, ...] = ("start", "value", "digit", "carry", "key", "skip", "twice")
@@ -61,8 +61,8 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
     problem, table = request.problem, dictionary(request.problem)
     *past, now = (m for m in request.messages if m.role != "system")
     start = (request.task.parse(problem, past[-1].content) or 0) if past else 0
-    done = sum(len(m.content.split(", ")) for m in past if m.role == "user")
-    plan = list(enumerate(now.content.split(", "), done + 1))
+    done = sum(len(keys_in(m.content)) for m in past if m.role == "user")
+    plan = list(enumerate(keys_in(now.content), done + 1))
     true = _pass(start, plan, style, {}, table, rng)[0]
     thinking, labels, false, end, early = list[Words](), list[bool](), list[Places](), start, False
     for n in range(rng.randint(1, PASSES) if style == "long" else 1):

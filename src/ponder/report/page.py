@@ -21,6 +21,7 @@ from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
 from ponder.report.spreadsheet import inert
+from ponder.runner.ballots import with_ballots
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
@@ -41,7 +42,8 @@ class Drawn(NamedTuple):
 
 def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Coverage]:
     """Write the report and return its files, the page first, and how much of the study it covers."""
-    outcomes = list(store.outcomes(study.cells))
+    voting = any(figure.counts_votes for figure in study.figures)
+    outcomes = with_ballots(store, study.cells) if voting else list(store.outcomes(study.cells))
     if not any(o.status != "failed" for o in outcomes):
         raise no_answers(study, store)
     page = _place(folder)
@@ -89,7 +91,11 @@ def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     for ending, content in files.items():
         yield _written(folder / f"{chart.name}.{ending}", content)
     for name, records in figure.tables.items():
-        yield _written(folder / f"{chart.name}-{name}.csv", _csv(records).encode())
+        path = folder / f"{chart.name}-{name}.csv"
+        if records:
+            yield _written(path, _csv(records).encode())
+        else:
+            path.unlink(missing_ok=True)  # of a former report, when the study had other sizes
 
 
 def _written(path: Path, content: bytes) -> Path:

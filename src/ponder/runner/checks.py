@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Request, UserError, error_at, plugins
-from ponder.core.settings import Table, build, check_keys, check_name, convert, variants
+from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.runner.cells import Cell
 from ponder.runner.plan import some_problems
 
@@ -120,7 +120,7 @@ def _check_figure(study: Study, table: Table, where: str) -> None:
 def _declared(name: str, study: Study, where: str) -> _Declared | None:
     """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
     with error_at(f"{where}.name"):
-        source = plugins.source("figures", name, study.folder)
+        source = plugins.source("figures", name, base(name, study.folder))
     if source is None:
         return None
     with error_at(f"{where}.name"):

@@ -53,7 +53,7 @@ def write(tally: Tally) -> None:
 def line(tally: Tally, width: int = 10_000) -> str:
     """The state of a run as one line of at most `width` characters; what matters least is left out first."""
     if tally.making:
-        return _fitted(["  ".join(f"{key} {value}".replace("_", " ") for key, value in tally.making.items())], width)
+        return _fitted([f"{key} {value}".replace("_", " ") for key, value in tally.making.items()], width)
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
@@ -74,12 +74,13 @@ def line(tally: Tally, width: int = 10_000) -> str:
 
 
 def _fitted(parts: list[str], width: int) -> str:
-    """The parts that fit, in their order; the first that doesn't fit is cut, if enough of it remains to be read."""
+    """The parts that fit, in their order; of the first that doesn't, the words that do, if enough remain to be read."""
     text = printable(parts[0])
     for part in map(printable, parts[1:]):
         room = width - len(text) - 2
         if len(part) > room:
-            return f"{text}  {part[: room - 1]}…" if room >= 20 else text[:width]
+            words = part[: max(0, room)].rpartition(" ")[0].rstrip(" ,:")
+            return f"{text}  {words}…" if len(words) >= 20 else text[:width]
         text += f"  {part}"
     return text[:width]
 

@@ -71,8 +71,8 @@ class Study:
     folder: Path = Path()
 
     @classmethod
-    def load(cls, name: str, settings: Sequence[str] = ()) -> Study:
-        """Read a built-in study by its name, or a study file by its path."""
+    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Study:
+        """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
         if path.suffix != ".toml" or not path.is_file():
             raise _no_study(name, path)
@@ -80,8 +80,10 @@ class Study:
         try:
             content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
         except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
-            hint = "docs/reference/studies.md has examples"
+            hint = "ponder show study effort prints one to compare with"
             raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
+        if models:
+            content["model"] = [dict(model) for model in models]
         for setting in settings:
             assign(content, setting)
         return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
@@ -210,8 +212,16 @@ class Study:
             hint = "name a size, or remove `size` to use the task's own"
             raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
         for size in sizes:
-            with error_at(f"{where}.size"):
-                task.check_size(size)
+            try:
+                with error_at(f"{where}.{'search' if search else 'size'}"):
+                    task.check_size(size)
+            except UserError as error:
+                if not search:
+                    raise
+                hint = "remove `search`, or set `largest`, above which it doesn't search"
+                raise UserError(
+                    f"a search can't ask for size {size}: {error.what}", where=error.where, hint=hint
+                ) from None
         return sizes
 
     def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:

@@ -53,7 +53,7 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
                 size=float(size),
                 accuracy=accuracy(part.correct, part.problem, level),
                 tokens=mean(part.tokens, part.problem, level),
-                median=_median(part, level),
+                median=median_tokens(part, level),
                 graded=len(part) - unparsed - truncated,
                 unparsed=unparsed,
                 truncated=truncated,
@@ -110,7 +110,7 @@ def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0
     return Estimate(mean, max(least, mean - half), mean + half, n, problems)
 
 
-def _median(data: Columns, level: float) -> Estimate:
+def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
     """The median with Woodruff's interval: the quantiles at the ends of the interval of the fraction below it."""
     n, problems = len(data), data.problems
     if n == 0:

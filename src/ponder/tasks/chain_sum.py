@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ponder.core import Grade, Problem, Task, UserError, answers
 
 LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
+MOST_SHOTS = 100
+# An empty pair of tags in a prompt is copied by some models; this wording made two small ones work in steps (35 of 36).
+ASK = "Work step by step, then write the final number between <answer> and </answer>."
 
 
 @dataclass(frozen=True)
 class ChainSum(Task):
     digits: int = 2  # digits of each number
+    shots: int = 0  # worked examples in the prompt
 
+    version = 2  # another prompt
     default_sizes = (2, 4, 8, 16, 32)
     unit = "terms"
 
     def __post_init__(self) -> None:
         if not 1 <= self.digits <= 100:
             raise UserError(f"digits must be from 1 to 100, not {self.digits}")
+        if not 0 <= self.shots <= MOST_SHOTS:
+            raise UserError(f"shots must be from 0 to {MOST_SHOTS}, not {self.shots}")
 
     def check_size(self, size: int) -> None:
         if size < 2:
@@ -28,20 +37,33 @@ class ChainSum(Task):
             raise UserError(f"chain_sum adds at most {LARGEST:,} numbers, not {size:,}", hint="size = [2, 4, 8]")
 
     def problem(self, size: int, seed: int) -> Problem:
-        rng = random.Random(seed)
+        numbers = self._numbers(size, random.Random(seed))
+        chain = _chain(numbers)
+        shots = "".join(_shot(self._numbers(4, random.Random(f"shot {n}"))) for n in range(self.shots))
+        return Problem(id=chain, size=size, turns=(f"{shots}What is {chain}? {ASK}",), gold=sum(numbers))
+
+    def _numbers(self, size: int, rng: random.Random) -> list[int]:
         low, high = 10 ** (self.digits - 1), 10**self.digits - 1
         numbers = [rng.choice((1, -1)) * rng.randint(low, high) for _ in range(size)]
-        numbers[0] = abs(numbers[0])
-        chain = str(numbers[0]) + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in numbers[1:])
-        question = f"What is {chain}? End with the number alone in <answer></answer> tags."
-        return Problem(id=chain, size=size, turns=(question,), gold=sum(numbers))
+        return [abs(numbers[0]), *numbers[1:]]
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.number(answers.final(answer) or "")
+        parsed = answers.final_number(answer)
         if parsed is None:
             return Grade(correct=False, why="no number")
         correct = parsed == problem.gold
         return Grade(correct=correct, parsed=str(parsed), why="" if correct else "wrong sum")
+
+
+def _chain(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in numbers[1:])
+
+
+def _shot(numbers: Sequence[int]) -> str:
+    """A worked example."""
+    sums = list(accumulate(numbers))
+    steps = [f"{_chain((sums[i], n))} = {sums[i + 1]}" for i, n in enumerate(numbers[1:])]
+    return "\n".join([f"Example: What is {_chain(numbers)}?", *steps, f"<answer>{sums[-1]}</answer>\n\n"])

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from ponder.core import Grade, Message, Problem, Task, UserError, answers, digest, renamed
 
@@ -56,8 +56,11 @@ Now the real task. The dictionary is:
 HOW = {
     "answer": "Reply with the sum so far as <answer>N</answer> and nothing else.",
     "thinking": "Reply with the sum so far as <answer>N</answer> and nothing else.",
-    "cot": "Work step by step, then end your reply with the sum so far as <answer>N</answer>.",
+    "cot": "In every reply, first write out each step (the key, its value, and the new sum), then the sum so far "
+    "between <answer> and </answer>.",
 }
+# In every turn, because a small chat model that is told once, in the system message, stops after a turn or two.
+WORK = "\nWork step by step, then write the sum so far between <answer> and </answer>."
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,10 @@ class Execution(Task):
             hint = f"size = {(self.history_turns + 1) * max(1, self.per_turn)}"
             raise UserError(f"all turns are in the history (history_turns = {self.history_turns})", hint=hint)
 
+    def identity(self) -> dict[str, Any]:
+        # The prompt of this mode alone has changed: what is stored of the others stays valid.
+        return super().identity() | ({"prompt": 2} if self.mode == "cot" else {})
+
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
         table = make_dictionary(random.Random("shared") if self.shared else rng, self.dictionary, self.values)
@@ -103,16 +110,16 @@ class Execution(Task):
         per_turn = self.per_turn or size
         turns = [keys[i : i + per_turn] for i in range(0, size, per_turn)]
         shown = self._shown([sum(table[k] for k in turn) for turn in turns[: self.history_turns]], rng)
-        history = []
+        history, work = [], WORK if self.mode == "cot" else ""
         for turn, total in zip(turns, shown, strict=False):
-            history += [Message("user", ", ".join(turn)), Message("assistant", f"<answer>{total}</answer>")]
+            history += [Message("user", ", ".join(turn) + work), Message("assistant", f"<answer>{total}</answer>")]
         start = shown[-1] if shown else 0
         live = turns[self.history_turns :]
         sums = list(accumulate((sum(table[k] for k in turn) for turn in live), initial=start))
         return Problem(
             id=digest(table, keys, per_turn, self.mode, shown).hex(),
             size=size,
-            turns=tuple(", ".join(turn) for turn in live),
+            turns=tuple(", ".join(turn) + work for turn in live),
             gold={"sums": sums[1:], "start": start},
             system=_system(table, self.mode, per_turn),
             history=tuple(history),
@@ -169,9 +176,14 @@ def dictionary(problem: Problem) -> dict[str, int]:
     return {key: int(value) for key, value in entries}
 
 
+def keys_in(message: str) -> list[str]:
+    """The keys that a user's message names, for models that render their own prompt."""
+    return message.partition("\n")[0].split(", ")
+
+
 def _number(text: str) -> int | None:
-    """The integer in the last answer tag, or of a reply that is nothing but a number; `1,234` and `12.0` count."""
-    number = answers.number(answers.tagged(text) or text)
+    """The integer that a reply gives as its answer; `1,234` and `12.0` count."""
+    number = answers.final_number(text)
     return int(number) if number is not None and number.denominator == 1 else None
 
 

@@ -11,21 +11,24 @@ names than those of mathematics is wrong.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from typing import Any, ClassVar
 
 from reasoning_gym.coaching.base_curriculum import BaseCurriculum
 from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core import Grade, Problem, Task, UserError, answers, digest, seed_from
 from ponder.core.limited import Limited, Stopped, serve
 from ponder.core.plugins import nearest
 
-SYSTEM = "Solve the problem. End with the final answer alone in <answer></answer> tags."
+SYSTEM = "Solve the problem. Work step by step, then write the final answer alone between <answer> and </answer>."
+MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,9 @@ class Gym(Task):
     dataset: str  # its name in reasoning-gym
     vary: str = ""  # the curriculum attribute that the size sets; default: all of them
     options: dict[str, Any] = field(default_factory=dict)  # settings of the dataset
+    shots: int = 0  # examples in the prompt: other problems of the same level with their answers
 
+    version = 2  # another prompt
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
     slow_grading = True
     unit = "levels"
@@ -41,6 +46,8 @@ class Gym(Task):
     def __post_init__(self) -> None:
         if self.dataset not in DATASETS:
             raise UserError(f"reasoning-gym has no dataset `{self.dataset}`", hint=nearest(self.dataset, DATASETS))
+        if not 0 <= self.shots <= MOST_SHOTS:
+            raise UserError(f"shots must be from 0 to {MOST_SHOTS}, not {self.shots}")
         if self.vary and self.vary not in self._curriculum().attributes:
             hint = nearest(self.vary, self._curriculum().attributes)
             raise UserError(f"{self.dataset} has no curriculum attribute `{self.vary}`", hint=hint)
@@ -91,22 +98,34 @@ class Gym(Task):
             size=size,
             turns=(item["question"],),
             gold={"answer": item["answer"], "seed": seed},
-            system=SYSTEM,
+            system=SYSTEM + self._examples(size, item["question"]),
+        )
+
+    def _examples(self, size: int, asked: str) -> str:
+        drawn = (self._dataset(size, seed_from("shot", n) % 2**31)[0] for n in itertools.count())
+        others = (item for item in islice(drawn, 10 * self.shots) if item["question"] != asked)
+        return "".join(
+            f"\n\nExample:\n{item['question']}\n<answer>{item['answer']}</answer>"
+            for item in islice(others, self.shots)
         )
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold['answer']}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.final(answer)
-        if parsed is None:
+        readings = answers.readings(answer, like=str(problem.gold["answer"]))
+        if not readings:
             return Grade(correct=False, why="no answer")
         asked = (self.dataset, self.vary, self.options, problem.size, problem.gold)
+        score = 0.0
         try:
-            score = _scorer.call(*asked, parsed)
+            for reading in readings:
+                score = max(score, _scorer.call(*asked, reading))
+                if score >= 1:
+                    break
         except Stopped as stopped:
             return Grade(correct=False, why=f"the scorer of reasoning-gym {stopped}")
-        return Grade(score >= 1, parsed, "" if score >= 1 else "wrong answer", {"score": score})
+        return Grade(score >= 1, readings[0], "" if score >= 1 else "wrong answer", {"score": score})
 
     def score(self, size: int, gold: dict[str, Any], answer: str) -> float:
         """Reasoning-gym's score of an answer. It may run code in the answer: use `grade`."""

@@ -1,7 +1,8 @@
 """Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have `size` and `id`.
 
-It may also have `system` (a system message) and `facts` (kept with each attempt). Answers are compared as numbers if
-both are, else as text, ignoring case and spacing.
+It may also have `system` (a system message) and `facts` (kept with each attempt). If the right answer is a number, the
+number that the reply ends with is compared with it; otherwise texts are compared, ignoring case, spacing and marks such
+as `**`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
     system: str = ""
     facts: dict[str, Any] = {}
 
-    def problem(self) -> Problem:
+    def problem(self, instruction: str) -> Problem:
         name = self.id or digest(self.prompt, str(self.answer)).hex()
-        return Problem(name, self.size, (self.prompt,), str(self.answer), self.system, facts=self.facts)
+        prompt = f"{self.prompt}\n\n{instruction}" if instruction else self.prompt
+        return Problem(name, self.size, (prompt,), str(self.answer), self.system, facts=self.facts)
 
 
 @dataclass(frozen=True)
 class Jsonl(Task):
     file: Path  # relative to the study's folder
+    instruction: str = ""  # appended to every prompt, such as "Work step by step, then put the answer in \\boxed{}."
 
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 
@@ -48,7 +51,7 @@ class Jsonl(Task):
     def _problems(self) -> list[Problem]:
         by_id: dict[str, Problem] = {}
         for where, given in records(self.file, GivenProblem, LINE):
-            problem = given.problem()
+            problem = given.problem(self.instruction)
             if problem.id in by_id:
                 what = f"the id {problem.id!r} occurs twice"
                 raise UserError(what, where=where, hint="give each problem its own id")
@@ -63,8 +66,11 @@ class Jsonl(Task):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.final(answer)
-        if parsed is None:
+        readings = answers.readings(answer, like=problem.gold)
+        if not readings:
             return Grade(correct=False, why="no answer")
-        correct = answers.same(parsed, problem.gold)
-        return Grade(correct=correct, parsed=parsed, why="" if correct else "wrong answer")
+        correct = any(answers.same(reading, problem.gold) for reading in readings)
+        return Grade(correct=correct, parsed=readings[0], why="" if correct else "wrong answer")
+
+    def same_answer(self, one: str, other: str) -> bool:
+        return answers.same(one, other)

@@ -19,14 +19,14 @@ class Mine(Task):
         rng = random.Random(seed)
         numbers = [rng.randint(0, self.highest) for _ in range(size)]
         text = " ".join(map(str, numbers))
-        question = f"Which is the largest of {text}? Answer in <answer></answer> tags."
+        question = f"Which is the largest of {text}? Write the number between <answer> and </answer>."
         return Problem(text, size, (question,), max(numbers))
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.number(answers.final(answer) or "")
+        parsed = answers.final_number(answer)
         if parsed is None:
             return Grade(correct=False, why="no number")
         correct = parsed == problem.gold

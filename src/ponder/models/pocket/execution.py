@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from ponder.core import ModelFailure, Request, Task, UserError
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
-from ponder.tasks.execution import WORDS, Execution, dictionary, make_dictionary
+from ponder.tasks.execution import WORDS, Execution, dictionary, keys_in, make_dictionary
 
 STEPS = 96  # most steps in a problem
 ENTRIES = 24  # most entries in a dictionary
@@ -148,7 +148,7 @@ class ExecutionCodec(PocketCodec):
             words += [key, value_word(value)]
         for message in request.messages:
             if message.role == "user":
-                for key in message.content.split(", "):
+                for key in keys_in(message.content):
                     step += 1
                     words += [step_word(step), key]
             elif message.role == "assistant":
@@ -195,8 +195,8 @@ class ExecutionCodec(PocketCodec):
         shown = request.task.parse(request.problem, past[-1].content) if past else 0
         if shown is None:
             return None
-        table, keys = dictionary(request.problem), now.content.split(", ")
-        done = sum(len(m.content.split(", ")) for m in past if m.role == "user")
+        table, keys = dictionary(request.problem), keys_in(now.content)
+        done = sum(len(keys_in(m.content)) for m in past if m.role == "user")
         steps = [(done + n, key, table[key]) for n, key in enumerate(keys, 1)]
         if style != "long":
             words, end, _ = _pass(shown, steps, style)

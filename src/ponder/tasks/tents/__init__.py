@@ -31,23 +31,32 @@ cells so that:
 
 Cell codes: 0 = empty, 1 = tree, 2 = tent, 3 = grass (known to be no tent).
 
+{examples}{given}
+
+Solve it by reasoning alone, without tools or code. End with the filled grid as a JSON array of {height} arrays of \
+{width} cell codes, with trees and tents in place and every other cell 0 or 3."""
+
+GIVEN = """\
 Grid:
 {grid}
 
 Tents in each column, from left to right: {columns}
-Tents in each row, from top to bottom: {rows}
-
-Solve it by reasoning alone, without tools or code. End with the filled grid as a JSON array of {height} arrays of \
-{width} cell codes, with trees and tents in place and every other cell 0 or 3."""
+Tents in each row, from top to bottom: {rows}"""
+MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
 class Tents(Task):
     difficulty: Difficulty = "easy"  # easy or tricky, as in Simon Tatham's puzzle collection
     ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
+    shots: int = 0  # examples in the prompt: other puzzles, of 4 × 4 cells, with their solutions
 
     default_sizes = (16, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100)
     unit = "cells"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shots <= MOST_SHOTS:
+            raise UserError(f"shots must be from 0 to {MOST_SHOTS}, not {self.shots}")
 
     def check_size(self, size: int) -> None:
         if self.ids:
@@ -75,7 +84,7 @@ class Tents(Task):
             except ValueError as error:
                 hint = "one game id per line, such as 4x4:_cia,1,1,0,1,1,0,1,1"
                 raise UserError(f"not a game id: {error}", where=where, hint=hint) from None
-            by_id[puzzle.id] = _problem(puzzle, {})
+            by_id[puzzle.id] = _problem(puzzle, {}, self.shots)
         return list(by_id.values())
 
     def problem(self, size: int, seed: int) -> Problem:
@@ -84,7 +93,7 @@ class Tents(Task):
             return of_size[seed % len(of_size)]
         width, height = shape(size) or (0, 0)
         puzzle = generate(width, height, self.difficulty, random.Random(seed))
-        return _problem(puzzle, {"difficulty": self.difficulty, "seed": seed})
+        return _problem(puzzle, {"difficulty": self.difficulty, "seed": seed}, self.shots)
 
     def solve(self, problem: Problem) -> str:
         puzzle = Puzzle.from_id(problem.gold)
@@ -92,9 +101,9 @@ class Tents(Task):
         return _rows(grid) if grid else "This puzzle has no solution."
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        grid = answers.last_json_grid(answer)
+        grid = answers.last_grid(answer)
         if grid is None:
-            return Grade(correct=False, why="no JSON")
+            return Grade(correct=False, why="no grid")
         broken = Puzzle.from_id(problem.gold).check(grid)
         return Grade(correct=broken is None, parsed=grid, why=broken or "")
 
@@ -105,15 +114,23 @@ def shape(size: int) -> tuple[int, int] | None:
     return (size // height, height) if height and size <= 2 * height * height else None
 
 
-def _problem(puzzle: Puzzle, facts: dict[str, object]) -> Problem:
+def _problem(puzzle: Puzzle, facts: dict[str, object], shots: int) -> Problem:
     text = PROMPT.format(
-        width=puzzle.width,
-        height=puzzle.height,
-        grid=_rows(puzzle.grid()),
-        columns=list(puzzle.columns),
-        rows=list(puzzle.rows),
+        width=puzzle.width, height=puzzle.height, examples=_examples(puzzle, shots), given=_given(puzzle)
     )
     return Problem(puzzle.id, puzzle.width * puzzle.height, (text,), gold=puzzle.id, facts=facts)
+
+
+def _given(puzzle: Puzzle) -> str:
+    return GIVEN.format(grid=_rows(puzzle.grid()), columns=list(puzzle.columns), rows=list(puzzle.rows))
+
+
+def _examples(asked: Puzzle, shots: int) -> str:
+    """Solved puzzles, none of which is the one asked."""
+    drawn = (generate(4, 4, "easy", random.Random(f"shot {n}")) for n in range(shots + 1))
+    others = [puzzle for puzzle in drawn if puzzle != asked] if shots else []
+    solved = (f"Example:\n{_given(puzzle)}\nSolution:\n{_rows(puzzle.solve() or [])}\n\n" for puzzle in others[:shots])
+    return "".join(solved) + ("Now the puzzle to solve:\n" if shots else "")
 
 
 def _rows(grid: Grid) -> str:
