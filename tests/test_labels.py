@@ -173,10 +173,10 @@ def test_a_model_inside_a_method() -> None:
 
 def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     monkeypatch.setenv("MINE", "sk-secret-of-mine")
-    task = EXECUTION | {"mode": "cot", "window": 2}
+    task = EXECUTION | {"mode": "answer", "window": 2}
     [cell] = Study(task=[task], model=[SERVED | {"key": "$MINE", "url": "http://$MINE@h/v1", "body": {"a": [1]}}]).cells
     assert dict(cell.task_settings) == {
-        "name": "execution", "per_turn": 1, "mode": "cot", "dictionary": 100, "values": 99, "shared": False,
+        "name": "execution", "per_turn": 1, "mode": "answer", "dictionary": 100, "values": 99, "shared": False,
         "history_turns": 0, "error_rate": 0.0, "remember": "visible", "window": 2,
     }  # fmt: skip
     assert cell.model_settings["temperature"] is None
@@ -184,7 +184,7 @@ def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     assert "concurrency" not in cell.model_settings  # not in the key
     assert "sk-secret" not in json.dumps(dict(cell.model_settings))
     with pytest.raises(TypeError):
-        cell.task_settings["mode"] = "answer"  # type: ignore[index]
+        cell.task_settings["mode"] = "cot"  # type: ignore[index]
     [oracle] = Study(task=[task], model=[ORACLE]).cells
     assert oracle.model_settings["critical_size"] is None  # infinite, which JSON can't say
     [pocket] = Study(task=[READ], model=[POCKET]).cells

@@ -20,6 +20,7 @@ from ponder.figures.budget import Budget
 from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
 from ponder.figures.horizon import Horizon
+from ponder.figures.samples import Samples
 from ponder.figures.selection import Selection
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
@@ -142,7 +143,7 @@ def test_self_conditioning_has_a_line_per_setting() -> None:
     assert [row["series"] for row in tables["summary"]] == ["m, mode=answer", "m, mode=cot"]
 
 
-@pytest.mark.parametrize("figure", [Frontier(), Budget(), BestOf(), Horizon(), SelfConditioning(), Heatmap(x="history_turns", y="error_rate", sizes="together")])  # fmt: skip
+@pytest.mark.parametrize("figure", [Frontier(), Budget(), BestOf(), Samples(), Horizon(), SelfConditioning(), Heatmap(x="history_turns", y="error_rate", sizes="together")])  # fmt: skip
 def test_pooled_sizes_are_said(figure: Figure) -> None:
     sizes = [16, 25, 36, 64, 100]
     tables = figure.estimate([outcome(size=size, problem=f"{size}/{i}") for size in sizes for i in range(3)])
