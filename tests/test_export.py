@@ -75,9 +75,12 @@ def test_rows_are_the_outcomes(exported, form) -> None:
         nested = {name: json.loads(row[name]) for name in names}
         assert nested == {
             "details": dict(outcome.details), "methods": [], "seeds": [], "made": {},
-            "task_settings": {"name": "jsonl", "file": "problems.jsonl", "remember": "visible", "window": None},
-            "model_settings": {"name": "replay", "file": "answers.jsonl"},
+            "task_settings": dict(outcome.task_settings), "model_settings": dict(outcome.model_settings),
         }  # fmt: skip
+        assert (nested["task_settings"]["file"], nested["model_settings"]["file"]) == (
+            "problems.jsonl",
+            "answers.jsonl",
+        )
         plain = {k: v for k, v in outcome._asdict().items() if k not in nested}
         assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
     by_problem = {row["problem"]: row for row in rows}
