@@ -177,6 +177,12 @@ FAULTS = [
         "order",
     ),
     ("figure", "size=row.size,", "size=(row.size,),", "plain values"),
+    (
+        "figure",
+        "by_series(outcomes)",
+        'by_series([o._replace(task="", task_settings={}) for o in outcomes])',
+        "pools attempts of different settings",
+    ),
     ("figure", 'tables["sizes"]', 'tables["size"]', "raised KeyError('size') in draw"),
 ]
 

@@ -68,11 +68,19 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_rows_are_the_outcomes(exported, form) -> None:
     path = exported(form)
     rows = rows_of(path) if form == "csv" else polars.read_parquet(path).to_dicts()
-    assert list(rows[0]) == list(Outcome._fields)
+    assert list(rows[0]) == list(Outcome._fields)  # no setting differs, so none has a column of its own
     assert path.name == f"s.{form}"
     for row, outcome in zip(rows, outcomes(), strict=True):
-        nested = {name: json.loads(row[name]) for name in ("details", "methods", "seeds", "made")}
-        assert nested == {"details": dict(outcome.details), "methods": [], "seeds": [], "made": {}}
+        names = ("details", "methods", "seeds", "made", "task_settings", "model_settings")
+        nested = {name: json.loads(row[name]) for name in names}
+        assert nested == {
+            "details": dict(outcome.details), "methods": [], "seeds": [], "made": {},
+            "task_settings": dict(outcome.task_settings), "model_settings": dict(outcome.model_settings),
+        }  # fmt: skip
+        assert (nested["task_settings"]["file"], nested["model_settings"]["file"]) == (
+            "problems.jsonl",
+            "answers.jsonl",
+        )
         plain = {k: v for k, v in outcome._asdict().items() if k not in nested}
         assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
     by_problem = {row["problem"]: row for row in rows}
@@ -174,6 +182,73 @@ def test_the_chain_of_methods_is_in_the_columns(folder) -> None:
     assert (row["attempt"], row["base"], row["variant"]) == ("7", "base", "v")
 
 
+SETTINGS = """
+problems = 2
+[[task]]
+name = "execution"
+mode = "answer"
+size = 2
+[[task]]
+name = "execution"
+mode = "cot"
+size = 2
+window = 1
+[[model]]
+name = "oracle"
+method = [[], [{ name = "vote", n = 3 }], [{ name = "vote", n = 4 }, { name = "vote", n = 5 }]]
+[[model]]
+name = "oracle"
+error = 1
+spread = 0.5
+"""
+
+
+@pytest.fixture
+def settings(write, ponder):
+    write("s.toml", SETTINGS)
+    assert ponder("run", "s.toml").exit_code == 0
+    return lambda form: json.loads(ponder("export", "s.toml", "--format", form, "--json").stdout)
+
+
+def test_settings_that_differ_have_columns(settings) -> None:
+    settings("csv")
+    settings("parquet")
+    rows = polars.read_parquet("s.parquet")
+    added = rows.columns[len(Outcome._fields) :]
+    # A second vote is asked in one chain only, so its n differs from no other.
+    assert added == ["method.vote.n", "model.error", "model.spread", "task.mode", "task.window"]
+    kinds = {"task.mode": polars.String, "task.window": polars.Int64, "model.error": polars.Float64}
+    assert {name: rows.schema[name] for name in kinds} == kinds
+    for row in rows.to_dicts():
+        tables = [json.loads(row[name]) for name in ("task_settings", "model_settings")]
+        assert [row["task.mode"], row["task.window"]] == [tables[0]["mode"], tables[0]["window"]]
+        assert [row["model.error"], row["model.spread"]] == [tables[1]["error"], tables[1]["spread"]]
+        assert row["method.vote.n"] == {0: None, 1: 3, 2: 4}[len(json.loads(row["methods"]))]
+        assert f"mode={row['task.mode']}" in row["task"]
+        assert row["model.error"] == (0.0 if row["correct"] else 1.0)
+    read = rows_of(Path("s.csv"))
+    assert list(read[0]) == rows.columns
+    assert [(r["task.mode"], r["task.window"]) for r in read] == [
+        (r["task.mode"], str(r["task.window"] or "")) for r in rows.to_dicts()
+    ]
+
+
+def test_jsonl_lines_and_inspect_logs_name_the_settings(settings) -> None:
+    settings("jsonl")
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
+    assert {line["task_settings"]["mode"] for line in lines} == {"answer", "cot"}
+    assert all(f"mode={line['task_settings']['mode']}" in line["task"] for line in lines)
+    assert {len(line["methods"]) for line in lines} == {0, 1, 2}
+    logs = [json.loads(Path(file).read_text()) for file in settings("inspect")["files"]]
+    assert sorted((log["eval"]["model_args"]["error"], len(log["eval"]["metadata"]["methods"])) for log in logs) == [
+        (0.0, 0), (0.0, 1), (0.0, 2), (1, 0)
+    ]  # fmt: skip
+    for log in logs:
+        assert [args["mode"] for args in log["eval"]["task_args"].values()] == ["answer", "cot"]
+        for sample in log["samples"]:
+            assert sample["metadata"]["task_settings"] == log["eval"]["task_args"][sample["metadata"]["task"]]
+
+
 def test_jsonl_has_a_line_per_turn(exported) -> None:
     lines = {line["problem"]: line for line in map(json.loads, exported("jsonl").read_text().splitlines())}
     assert set(lines) == set("abcd")
@@ -197,7 +272,9 @@ def test_jsonl_is_what_replay_reads(write, ponder) -> None:
         assert ponder("run", f"{study}.toml").exit_code == 0
         ponder("export", f"{study}.toml", "--format", "jsonl")
         lines = [json.loads(line) for line in Path(f"{study}.jsonl").read_text().splitlines()]
-        kept.append([{k: v for k, v in line.items() if k not in ("model", "seconds")} for line in lines])
+        kept.append(
+            [{k: v for k, v in line.items() if k not in ("model", "model_settings", "seconds")} for line in lines]
+        )
     assert kept[0] == kept[1]
     assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ponder.core import UserError
 from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
@@ -210,12 +209,6 @@ def test_figures_are_swept_too() -> None:
         task=[{"name": "chain_sum"}], model=[{"name": "oracle"}], figure=[{"name": "max_turn", "target": [0.5, 0.8]}]
     )
     assert [figure.target for figure in study.figures] == [0.5, 0.8]  # type: ignore[attr-defined]
-
-
-def test_two_models_of_one_name_are_refused() -> None:
-    study = Study(task=[{"name": "chain_sum"}], model=[{"name": "oracle"}, {"name": "oracle", "error": 0.5}])
-    with pytest.raises(UserError, match="two models are both called `oracle`"):
-        _ = study.cells
 
 
 def test_settings_that_change_no_answer_are_not_in_the_key() -> None:

@@ -288,18 +288,24 @@ def method(method: Method) -> Iterator[str]:
         yield "its model must keep the prices, and a concurrency of at least 1"
 
 
+SETTINGS = ("birch", "larch")  # values of a setting that no figure draws
+
+
 def figure(figure: Figure) -> Iterator[str]:
     outcomes = _outcomes()
     cases = {"many attempts": outcomes, "one size": outcomes[:12], "one attempt": outcomes[:1]}
     cases["two variants"] = [*outcomes, *map(_shortened, outcomes)]
+    cases["two settings"] = [_with_setting(o, value) for value in SETTINGS for o in outcomes[:24]]
     for name, case in cases.items():
         tables = figure.estimate(case)
         if figure.estimate(random.Random(1).sample(case, len(case))) != tables:
             yield f"{name}: its numbers depend on the order of the attempts"
         if msgspec.json.decode(msgspec.json.encode(tables)) != tables:
             yield f"{name}: its tables must hold plain values, and None for what is unknown"
-        figure.draw(tables).to_dict()
-        figure.findings(tables)
+        spec, findings = figure.draw(tables).to_dict(), figure.findings(tables)
+        # A figure that splits by a setting names its values, and one that says what it pools names them too.
+        if name == "two settings" and any(tables.values()) and not all(v in f"{spec}{findings}" for v in SETTINGS):
+            yield "it pools attempts of different settings without saying so: use `by_series`, or say `pooled`"
 
 
 def _outcomes() -> list[Outcome]:
@@ -317,6 +323,11 @@ def _outcomes() -> list[Outcome]:
         names = {"base": "model", "variant": "model", "attempt": len(outcomes) + 1}
         outcomes.append(Outcome("task", "model", size, *graded, *bill, details, **names))  # type: ignore[arg-type]
     return outcomes
+
+
+def _with_setting(outcome: Outcome, value: str) -> Outcome:
+    """The same attempt at a task with a setting of this value, as a study labels it."""
+    return outcome._replace(task=f"task wood={value}", task_settings={"name": "task", "wood": value})
 
 
 def _shortened(outcome: Outcome) -> Outcome:

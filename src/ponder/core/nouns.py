@@ -295,8 +295,8 @@ class MethodUse(NamedTuple):
 class Outcome(NamedTuple):
     """An attempt as statistics see it: facts in columns, no text. Labels are for people; nothing parses them."""
 
-    task: str  # label: the task's name, and the settings that the study sweeps
-    model: str  # label: the base model, its methods, and the settings that the study sweeps
+    task: str  # label: the task's name, and the settings that tell it from others of the study
+    model: str  # label: the base model, its methods, and the settings that tell it from others of the study
     size: int
     problem: str
     sample: int
@@ -317,6 +317,10 @@ class Outcome(NamedTuple):
     made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
     unit: str = ""  # what size counts, as the task says: `Task.unit`
+    # The name and every setting that an attempt's key holds, defaults included, as JSON; read-only, and one object for
+    # all attempts of a cell.
+    task_settings: Mapping[str, Any] = MappingProxyType({})  # with `remember` and `window`
+    model_settings: Mapping[str, Any] = MappingProxyType({})  # of the base model
 
     def tokens(self, kind: TokenKind) -> int:
         thinking, answer = self.thinking_tokens, self.answer_tokens

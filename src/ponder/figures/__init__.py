@@ -19,6 +19,7 @@ import altair as alt
 from ponder.core import Estimate, Outcome, Records, UserError
 from ponder.core.plugins import nearest
 from ponder.core.text import count
+from ponder.stats.settings import apart
 
 PUBLISHED = Path(__file__).parent / "published"
 SOLVED, WRONG, TRUNCATED = "#1f6fb4", "#e8802f", "#b03a2e"
@@ -40,12 +41,29 @@ def published(name: str) -> Records:
 
 
 def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
-    """Groups outcomes by model, and by task if the study has several, in the study's order."""
+    """Groups outcomes by model, and by task if the study has several, in the study's order.
+
+    Outcomes of two studies may have the same labels and different settings, which then name the model too.
+    """
     several = len({o.task for o in outcomes}) > 1
-    groups: dict[str, list[Outcome]] = {}
+    labelled: dict[tuple[str, str], list[Outcome]] = {}
     for o in outcomes:
-        groups.setdefault(f"{o.model}, {o.task}" if several else o.model, []).append(o)
+        labelled.setdefault((o.model, o.task), []).append(o)
+    groups: dict[str, list[Outcome]] = {}
+    for part in labelled.values():
+        rest = apart(part)
+        for o in part:
+            one = o._replace(model=f"{o.model} {rest(o)}") if rest(o) else o
+            groups.setdefault(f"{one.model}, {o.task}" if several else one.model, []).append(one)
     yield from groups.items()
+
+
+def pooled_findings(records: Records, name: str) -> list[str]:
+    """Sentences on what a figure pools, from the column `pooled` of its panels or series, whose name is in `name`."""
+    said = dict.fromkeys(r["pooled"] for r in records)
+    if len(said) == 1:
+        return [f"{text[0].upper()}{text[1:]}." for text in said if text]
+    return [f"{r[name]}: {r['pooled']}." for r in records if r["pooled"]]
 
 
 def with_details(outcomes: Sequence[Outcome], name: str) -> list[Outcome]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ponder.core import Outcome, UserError
 from ponder.figures import flat
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
-from ponder.figures._variants import panels
+from ponder.figures._variants import panels, pooled_in_panels
 from ponder.stats.frontier import Variant, accuracy_difference, fraction
 from ponder.stats.grid import paired_difference
 
@@ -62,10 +62,11 @@ class Panel:
     title: str
     problems: int
     rests_on: str
+    pooled: str
     students: tuple[Student, ...]  # by line and number, rewards by size; the untrained one first
 
     def record(self) -> Row:
-        return {"panel": self.title, "problems": self.problems, "rests_on": self.rests_on}
+        return {"panel": self.title, "problems": self.problems, "rests_on": self.rests_on, "pooled": self.pooled}
 
     def baseline(self, student: Student, by: str) -> Student | None:
         """The student of as many traces that were selected otherwise, with the same other settings if there is one."""
@@ -96,11 +97,12 @@ def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal[
         if bare := [o for o in outcomes if o.variant == name and setting(o, chosen) is None]:
             kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
             asked += [o._replace(variant=UNTRAINED) for o in bare]
+        pools = pooled_in_panels(asked, by)
         for title, data, rests_on in panels(asked, by):
             group = sorted((_student(variant, **kinds[variant.name]) for variant in data.variants), key=_place)
             if group and group[-1].by != UNTRAINED:
                 full_title = f"{name} | {title}" if len(names) > 1 else title
-                yield Panel(full_title, data.problems, rests_on, tuple(group))
+                yield Panel(full_title, data.problems, rests_on, pools[title], tuple(group))
 
 
 def _place(student: Student) -> tuple[Any, ...]:

@@ -44,10 +44,13 @@ def _owner(outcome: Outcome, name: str) -> tuple[MethodUse | None, str]:
 
 
 def in_words(settings: Mapping[str, Mapping[str, Any]], but: Collection[str] = ()) -> dict[str, str]:
-    """For each model's settings, those that differ between the models: `budget 64, match length`."""
+    """For each model's settings, those that differ between the models: `budget 64, match length`.
+
+    `but` leaves settings out, with those of a plugin inside: `reward` also leaves out `reward.size`.
+    """
     keys = dict.fromkeys(key for model in sorted(settings) for key in settings[model])
     tables = settings.values()
-    varied = [k for k in keys if k.rpartition(".")[2] not in but and len({str(t.get(k)) for t in tables}) > 1]
+    varied = [k for k in keys if not {*k.split(".")} & {*but} and len({str(t.get(k)) for t in tables}) > 1]
     return {
         model: ", ".join(_words(k, table[k]) for k in varied if table.get(k) is not None and table[k] is not False)
         for model, table in settings.items()

@@ -12,6 +12,7 @@ from ponder.core import Outcome, TokenKind, UserError
 from ponder.core.plugins import nearest
 from ponder.figures import counts
 from ponder.stats.frontier import Variants, variants
+from ponder.stats.settings import pooled
 
 
 def panels(
@@ -21,14 +22,30 @@ def panels(
 
     It has no variants if no problem was answered by all of them.
     """
+    for title, part in _parts(outcomes, by):
+        data = variants(part, tokens)
+        if data.variants or data.left_out:
+            left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
+            yield title, data, counts(part) + left_out
+
+
+def pooled_in_panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> dict[str, str]:
+    """For each panel, by its title: the sizes and settings that one of its variants pools, in words."""
+    pools = {}
+    for title, part in _parts(outcomes, by):
+        groups: dict[str, list[Outcome]] = {}
+        for o in part:
+            groups.setdefault(o.variant, []).append(o)
+        pools[title] = pooled(groups.values())
+    return pools
+
+
+def _parts(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, list[Outcome]]]:
     groups: dict[tuple[str, int], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.task, o.size if by == "size" else 0), []).append(o)
     for (task, size), part in sorted(groups.items()):
-        data = variants(part, tokens)
-        if data.variants or data.left_out:
-            left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
-            yield f"{task} {size}" if by == "size" else task, data, counts(part) + left_out
+        yield f"{task} {size}" if by == "size" else task, part
 
 
 def cut_short(data: Variants, short: Mapping[str, str]) -> str:
@@ -58,8 +75,9 @@ def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
-    """The title of a panel: its name, the attempts it is based on, and what it leaves out."""
-    lines = [panel["rests_on"], *textwrap.wrap(panel["cut_short"], int(width / 5.4))]
+    """The title of a panel: its name, the attempts it is based on, what it pools, and what it leaves out."""
+    notes = (panel["rests_on"], panel.get("pooled", ""), panel.get("cut_short", ""))
+    lines = [line for note in notes for line in textwrap.wrap(note, int(width / 5.1))]
     return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 
 

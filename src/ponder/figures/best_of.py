@@ -17,13 +17,13 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
-from ponder.figures import MUTED, flat, published, span, themed, values
+from ponder.figures import MUTED, flat, pooled_findings, published, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
 from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import compared, panels, points
+from ponder.figures._variants import compared, panel_title, panels, points, pooled_in_panels
 from ponder.stats.columns import Ints, summed
 from ponder.stats.difference import difference
 from ponder.stats.frontier import Variant, Variants, accuracy_difference, fraction, mean_tokens
@@ -49,9 +49,9 @@ class BestOf(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}
         kind = token_kind(outcomes, self.tokens)
-        for title, data, rests_on, named, read in _asked(outcomes, self.by, kind):
+        for title, data, rests_on, pools, named, read in _asked(outcomes, self.by, kind):
             single = next((v for v in data.variants if v.name == ONE), None)
-            record = {"panel": title, "problems": data.problems, "rests_on": rests_on}
+            record = {"panel": title, "problems": data.problems, "rests_on": rests_on, "pooled": pools}
             record |= counted(outcomes, self.tokens)
             tables["panels"].append({**record, "samples": int(_tried(single).max()) if single else 0})
             rows = [
@@ -66,7 +66,7 @@ class BestOf(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"])
+        sentences = token_findings(tables["panels"]) + pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
             own = [r for r in tables["pickers"] if r["panel"] == panel["panel"]]
             passes = {p["n"]: p for p in tables["passes"] if p["panel"] == panel["panel"]}
@@ -112,7 +112,7 @@ class BestOf(Figure):
 
 def _asked(
     outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
-) -> Iterator[tuple[str, Variants, str, dict[str, tuple[str, int]], dict[str, float]]]:
+) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float]]]:
     """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
 
     The last is what the reward has read and written for each variant.
@@ -134,11 +134,12 @@ def _asked(
             n = settings["n"]
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
+        pools = pooled_in_panels(asked, by)
         for title, data, rests_on in panels(asked, by, tokens):
             if not data.variants:
                 continue
             read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
-            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, named, read
+            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, pools[title], named, read
 
 
 def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -230,8 +231,7 @@ def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:
         picked.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
         picked.mark_point(filled=True, size=42, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
     ]
-    title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-    return alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=title)
+    return alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=panel_title(panel, SIZE[0]))
 
 
 def _published(overlay: str) -> Records:

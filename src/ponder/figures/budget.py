@@ -16,7 +16,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, flat, percent, span, themed, values
+from ponder.figures import COLOURS, flat, percent, pooled_findings, span, themed, values
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
     cut_findings,
@@ -24,6 +24,7 @@ from ponder.figures._variants import (
     panel_title,
     panels,
     points,
+    pooled_in_panels,
     reference_of,
     short_names,
     with_answers,
@@ -49,11 +50,11 @@ class Budget(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
         reference = reference_of(outcomes, self.reference)
-        short = short_names(outcomes, reference)
+        short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
         for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
             most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
             record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
-            record |= {"cut_short": cut_short(data, short), **counted(outcomes, self.tokens)}
+            record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
             ref = next((v for v in data.variants if v.name == reference), None)
             for variant in data.variants:
@@ -69,6 +70,7 @@ class Budget(Figure):
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        sentences += pooled_findings(tables["panels"], "panel")
         for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             areas = ", ".join(f"{v['label']} {span(v, 'auc', '.0%')}" for v in sorted(own, key=lambda v: -v["auc"]))

@@ -14,14 +14,16 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, counts, flat, percent, span, themed, values
-from ponder.figures._settings import beneath, owners, setting
+from ponder.figures import COLOURS, counts, flat, heading, percent, pooled_findings, span, themed, values
+from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 from ponder.stats.grid import matched, paired_difference
+from ponder.stats.settings import pooled
 
 FULL = "full"  # the policy that evicts nothing, and a model without a policy
+WIDTH = 420  # pixels of a panel
 LOG_FROM = 4  # ratio of the largest cache to the smallest from which the axis is logarithmic
 
 
@@ -43,8 +45,12 @@ class Cache(Figure):
             )
         whole_of = beneath(outcomes, lambda o: owners(o, self.by))
         groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
+        named = [label.rpartition(".")[2] for label in self.labels]
+        pruned = {o.model: beside(o, self.by) for o in counted if setting(o, self.by) not in (None, FULL)}
+        rests = in_words(pruned, but=named)
         for o in counted:
-            point = (str(setting(o, self.by) or FULL), o.model)
+            policy = str(setting(o, self.by) or FULL)
+            point = (", ".join(filter(None, (policy, rests.get(o.model)))), o.model)
             groups.setdefault((o.task, o.size, whole_of[o.model]), {}).setdefault(point, []).append(o)
         several = len({(task, model) for task, _, model in groups}) < len(groups)
         tables: Tables = {"summary": [], "points": []}
@@ -52,7 +58,8 @@ class Cache(Figure):
             panel = f"{model} | {f'{task} {size}' if several else task}"
             whole = [o for (policy, _), part in sorted(by_point.items()) if policy == FULL for o in part]
             everything = [o for part in by_point.values() for o in part]
-            tables["summary"].append({"panel": panel, "rests_on": counts(everything)})
+            record = {"panel": panel, "rests_on": counts(everything), "pooled": pooled(by_point.values())}
+            tables["summary"].append(record)
             rows = [self._point(panel, policy, part, whole) for (policy, _), part in sorted(by_point.items())]
             answered = [p for p in rows if p["attempts"]]
             tables["points"] += sorted(answered, key=lambda p: (p["policy"], p["bytes"]))
@@ -74,7 +81,7 @@ class Cache(Figure):
         return {**record, "settings": said, **{k: v for k, v in named.items() if v is not None}, **rests_on}
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "panel")
         for row in tables["summary"]:
             own = [p for p in tables["points"] if p["panel"] == row["panel"]]
             whole = [p for p in own if p["policy"] == FULL]
@@ -127,8 +134,9 @@ class Cache(Figure):
             shown.mark_rule(opacity=0.22).encode(x=alt.X("bytes_low:Q"), x2="bytes_high:Q", y=y, color=colour),
             shown.mark_point(filled=True, size=46, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
         ]
-        title = alt.TitleParams(row["panel"], subtitle=row["rests_on"], fontSize=12)
-        return alt.layer(*layers, width=420, height=280, title=title)
+        title = heading(row["panel"], [row["rests_on"], row["pooled"]], WIDTH)
+        title.fontSize = 12
+        return alt.layer(*layers, width=WIDTH, height=280, title=title)
 
     def _line(self, point: dict[str, Any], own: Records) -> str:
         """The name of a point's line: the policy, and the settings that vary besides the first of the labels."""

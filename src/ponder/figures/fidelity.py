@@ -15,10 +15,13 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Tables, UserError
-from ponder.figures import COLOURS, counts, flat, span, themed, values
+from ponder.figures import COLOURS, counts, flat, heading, pooled_findings, span, themed, values
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters
+from ponder.stats.settings import pooled
+
+WIDTH = 420  # pixels of a panel
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Fidelity(Figure):
         tables: Tables = {"summary": [], "points": []}
         for panel, groups in sorted(panels.items()):
             everything = [o for part in groups.values() for o in part]
-            tables["summary"].append({"panel": panel, "rests_on": counts(everything)})
+            record = {"panel": panel, "rests_on": counts(everything), "pooled": pooled(groups.values(), (self.by,))}
+            tables["summary"].append(record)
             points = [
                 self._point(panel, policy, rest, part, groups.get((self.reference, rest), []))
                 for (policy, rest), part in sorted(groups.items())
@@ -69,7 +73,7 @@ class Fidelity(Figure):
         return {**record, **(flat(less=less) if less is not None else empty)}
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "panel")
         for panel in dict.fromkeys(p["panel"] for p in tables["points"]):
             for rest in dict.fromkeys(p["settings"] for p in tables["points"] if p["panel"] == panel):
                 points = [p for p in tables["points"] if p["panel"] == panel and p["settings"] == rest]
@@ -103,8 +107,9 @@ class Fidelity(Figure):
             dots = base.mark_point(filled=True, size=46, opacity=1).encode(
                 x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip
             )
-            title = alt.TitleParams(row["panel"], subtitle=row["rests_on"], fontSize=12)
-            charts.append(alt.layer(bars, dots).properties(width=420, height=alt.Step(11), title=title))
+            title = heading(row["panel"], [row["rests_on"], row["pooled"]], WIDTH)
+            title.fontSize = 12
+            charts.append(alt.layer(bars, dots).properties(width=WIDTH, height=alt.Step(11), title=title))
         note = "Bars: 95 % intervals over texts."
         head = alt.TitleParams("Drift of the predictions from the full cache: less is better", subtitle=note)
         return themed(alt.vconcat(*charts, spacing=30).properties(title=head))

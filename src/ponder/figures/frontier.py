@@ -15,7 +15,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, INK, MUTED, flat, published, span, themed, values
+from ponder.figures import COLOURS, INK, MUTED, flat, pooled_findings, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
@@ -25,6 +25,7 @@ from ponder.figures._variants import (
     panel_title,
     panels,
     points,
+    pooled_in_panels,
     reference_of,
     short_names,
     with_answers,
@@ -56,10 +57,10 @@ class Frontier(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
         reference = reference_of(outcomes, self.reference)
-        short = short_names(outcomes, reference)
+        short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
         for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
-            record |= {"cut_short": cut_short(data, short), **counted(outcomes, self.tokens)}
+            record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "reference_label": short[reference]})
             summaries = summarize(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
             for variant, summary in zip(data.variants, summaries, strict=True):
@@ -94,6 +95,7 @@ class Frontier(Figure):
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
+        sentences += pooled_findings(tables["panels"], "panel")
         for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             alone = len(own) == 1

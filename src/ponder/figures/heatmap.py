@@ -8,7 +8,8 @@ cache, are given above the map.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,12 +17,13 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import counts, flat, published, span, themed, values
+from ponder.figures import counts, flat, pooled_findings, published, span, themed, values
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
+from ponder.stats.settings import apart, pooled
 
 Panel = dict[str, Any]
 FULL = "full"  # the policy that evicts nothing: it has the settings, but they do nothing
@@ -56,7 +58,8 @@ class Heatmap(Figure):
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
             right = np.array([o.correct for o in answered], dtype=np.bool_)
             mapped = grid(row, column, clusters(answered), right)
-            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part))
+            said = pooled([part], (self.x, self.y, self.by))
+            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part), said)
             best = mapped.cells[mapped.best]
             of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
             tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
@@ -75,9 +78,9 @@ class Heatmap(Figure):
         maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
-        whole = beneath(outcomes, lambda o: owners(o, *axes))
+        whole, task_of = beneath(outcomes, lambda o: owners(o, *axes)), _tasks(outcomes, axes)
         for o in outcomes:
-            asked = (o.task, o.size if self.sizes == "apart" else 0, whole[o.model])
+            asked = (task_of(o), o.size if self.sizes == "apart" else 0, whole[o.model])
             policy = setting(o, self.by)
             if setting(o, self.x) is None or setting(o, self.y) is None or policy == FULL:
                 without.setdefault(asked, []).append(o)
@@ -103,7 +106,15 @@ class Heatmap(Figure):
         return titled
 
     def _tabulate(
-        self, tables: Tables, title: str, source: str, mapped: Grid, ys: list[Any], xs: list[Any], rests_on: str
+        self,
+        tables: Tables,
+        title: str,
+        source: str,
+        mapped: Grid,
+        ys: list[Any],
+        xs: list[Any],
+        rests_on: str,
+        pooled: str = "",
     ) -> None:
         best, second = mapped.cells[mapped.best], mapped.cells[mapped.runner_up]
         mean = float(np.mean([c.accuracy.value for c in mapped.cells]))
@@ -130,6 +141,7 @@ class Heatmap(Figure):
             tied=sum(abs(c.accuracy.value - best.accuracy.value) < 1e-9 for c in mapped.cells),
             compared=mapped.compared,
             rests_on=rests_on,
+            pooled=pooled,
         )
         tables["panels"].append(record)
         for cell in mapped.cells:
@@ -146,7 +158,7 @@ class Heatmap(Figure):
             )
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
             sentences.append(f"{panel['panel']}: {self._best(panel)}; {self._structure(panel)}.{_needed(panel)}")
             sentences += [_against(panel, row) for row in tables["without"] if row["panel"] == panel["panel"]]
@@ -262,6 +274,17 @@ class Heatmap(Figure):
         return alt.layer(*layers, width=CELL[0] * len(xs), height=CELL[1] * len(ys), title=title)
 
 
+def _tasks(outcomes: Sequence[Outcome], axes: Sequence[str]) -> Callable[[Outcome], str]:
+    """Names the task of an outcome, without the settings that are an axis: a map has several of their values."""
+    rest = apart(outcomes, axes, of="task")
+
+    def name(o: Outcome) -> str:
+        drawn = any(_key(axis) in o.task_settings for axis in axes)
+        return f"{o.task_settings.get('name', '')} {rest(o)}".strip() if drawn else o.task
+
+    return name
+
+
 def _key(name: str) -> str:
     """A setting's own name: `window` for `compress.window`."""
     return name.rpartition(".")[2]
@@ -345,5 +368,6 @@ def _under(panel: Panel, without: Records) -> list[str]:
     """The lines under a panel's title."""
     told = _p(panel["p_value"], "; cells differ: ")
     said = [f"{panel['may_be_best']} of {panel['cells']} cells could be the best{told}"]
+    said += textwrap.wrap(panel["pooled"], 60)
     own = [r for r in without if r["panel"] == panel["panel"]]
     return said + [f"{_reference(r)}: {span(r, 'accuracy', '.0%')}" for r in own]

@@ -22,6 +22,7 @@ from ponder.figures import (
     flat,
     heading,
     percent,
+    pooled_findings,
     published,
     span,
     themed,
@@ -29,6 +30,7 @@ from ponder.figures import (
     with_details,
 )
 from ponder.stats.horizon import horizon, rollouts
+from ponder.stats.settings import apart, pooled
 
 TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
 OTHERS, PUBLISHED = "task accuracy, other panels", "published"
@@ -50,18 +52,21 @@ class Horizon(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "turns": [], "survival": []}
         groups: dict[tuple[str, int, str], list[Outcome]] = {}
-        for o in with_details(outcomes, "per_turn"):
+        asked = with_details(outcomes, "per_turn")
+        rest = apart(asked, ("per_turn",), of="task")
+        for o in asked:
             groups.setdefault((o.model, o.details["per_turn"], o.task), []).append(o)
-        tasks_of: dict[tuple[str, int], int] = {}
-        for model, per_turn, _ in groups:
-            tasks_of[model, per_turn] = tasks_of.get((model, per_turn), 0) + 1
+        tasks_of: dict[tuple[str, int], dict[str, str]] = {}
+        for (model, per_turn, task), part in groups.items():
+            tasks_of.setdefault((model, per_turn), {})[task] = rest(part[0])
         models = list(dict.fromkeys(model for model, _, _ in groups))
         for model, per_turn, task in sorted(groups, key=lambda k: (models.index(k[0]), *k[1:])):
             part = groups[model, per_turn, task]
             result = horizon(rollouts(part), target=self.target)
             name = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
-            if tasks_of[model, per_turn] > 1:
-                name = f"{name}, {task}"
+            if len(tasks := tasks_of[model, per_turn]) > 1:
+                named = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
+                name = f"{name}, {tasks[task] if named else task}"
             labels = {"series": f"{model}, {name}" if len(models) > 1 else name}
             tables["summary"].append(
                 flat(
@@ -75,6 +80,7 @@ class Horizon(Figure):
                     constancy_p=result.trend.p_value,
                     turn_accuracy=result.trend.direction,
                     rests_on=counts(part),
+                    pooled=pooled([part]),
                 )
             )
             tables["survival"] += curve_records(result.survival, **labels)
@@ -84,7 +90,7 @@ class Horizon(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "series")
         for row in tables["summary"]:
             predicted = f"predicted from a constant step accuracy of {span(row, 'step_accuracy', '.4f')}"
             trend = f"turn accuracy along the rollout: {row['turn_accuracy']}"
@@ -141,7 +147,7 @@ class Horizon(Figure):
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
             layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
         reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
-        title = heading(row["panel"], [*reach, row["rests_on"]], size[0])
+        title = heading(row["panel"], [*reach, row["rests_on"], row["pooled"]], size[0])
         title.fontSize = 12
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
 

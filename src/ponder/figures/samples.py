@@ -17,12 +17,14 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables
-from ponder.figures import counts, flat, series_colour, span, themed, values
+from ponder.figures import counts, flat, pooled_findings, series_colour, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
+from ponder.figures._variants import panel_title
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.samples import Votes, majority_at, pass_at
+from ponder.stats.settings import pooled
 
 Row = dict[str, Any]
 PASS, MAJORITY = "pass@k: at least one is right", "maj@k: the majority vote is right"
@@ -41,14 +43,18 @@ class Samples(Figure):
         tables: Tables = {"panels": [], "samples": []}
         kind = token_kind(outcomes, self.tokens)
         for title, part in _panels(outcomes, self.by):
-            tables["panels"].append({"panel": title, "rests_on": counts(part), **counted(outcomes, self.tokens)})
-            for model in dict.fromkeys(o.model for o in part):
-                rows = one_series([o for o in part if o.model == model])
+            models: dict[str, list[Outcome]] = {}
+            for o in part:
+                models.setdefault(o.model, []).append(o)
+            record = {"panel": title, "rests_on": counts(part), "pooled": pooled(models.values())}
+            tables["panels"].append({**record, **counted(outcomes, self.tokens)})
+            for model, own in models.items():
+                rows = one_series(own)
                 tables["samples"] += [{"panel": title, "model": model, **row} for row in _rows(rows, kind)]
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["panels"])
+        sentences = token_findings(tables["panels"]) + pooled_findings(tables["panels"], "panel")
         for panel in tables["panels"]:
             own = [r for r in tables["samples"] if r["panel"] == panel["panel"]]
             for model in dict.fromkeys(r["model"] for r in own):
@@ -87,8 +93,7 @@ class Samples(Figure):
                 x=across, y=up, color=colour, detail="line:N", tooltip=tooltip
             ),
         ]
-        title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-        return alt.layer(*layers, data=values(lines), width=SIZE[0], height=SIZE[1], title=title)
+        return alt.layer(*layers, data=values(lines), width=SIZE[0], height=SIZE[1], title=panel_title(panel, SIZE[0]))
 
 
 def _panels(outcomes: Sequence[Outcome], by: str) -> Iterator[tuple[str, list[Outcome]]]:

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 
 from ponder.core import Figure, Outcome, Records, Tables
-from ponder.figures import SOLVED, themed, values
+from ponder.figures import SOLVED, pooled_findings, themed, values
 from ponder.figures._labels import Frame, lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._published import published_panel, selected, within_chance
 from ponder.figures._selection import ALL, RANDOM, REWARD, UNTRAINED, Panel, students, traces
-from ponder.figures._variants import compared, points, signed
+from ponder.figures._variants import compared, panel_title, points, signed
 
 Row = dict[str, Any]
 OWN = {
@@ -67,7 +67,7 @@ class Selection(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["panels"], "panel")
         for panel in (p["panel"] for p in tables["panels"]):
             own = [d for d in tables["differences"] if d["panel"] == panel]
             named = [s for s in tables["students"] if s["panel"] == panel]
@@ -226,8 +226,7 @@ def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, col
             x=x, y=y, color=colour, tooltip=tooltip
         ),
     ]
-    title = alt.TitleParams(panel["panel"], subtitle=panel["rests_on"], fontSize=12, frame="group")
-    main = alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=title)
+    main = alt.layer(*layers, width=SIZE[0], height=SIZE[1], title=panel_title(panel, SIZE[0]))
     if not gains:
         return main
     strip = _gain_strip(_abreast(gains, step), x.copy().title(BY_NUMBER), colour)

@@ -15,12 +15,26 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Tables
-from ponder.figures import counts, flat, heading, percent, series_colour, span, themed, values, with_details
+from ponder.figures import (
+    counts,
+    flat,
+    heading,
+    percent,
+    pooled_findings,
+    series_colour,
+    span,
+    themed,
+    values,
+    with_details,
+)
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.difference import difference
+from ponder.stats.settings import apart, pooled
 
+DRAWN = ("history_turns", "error_rate")
 WIDTH, HEIGHT = 460, 300  # pixels
+ASIDE = 0.01  # of the axis, between the intervals of two series
 
 
 @dataclass(frozen=True)
@@ -30,12 +44,16 @@ class SelfConditioning(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "points": [], "effects": []}
         groups: dict[str, dict[tuple[int, float], list[Outcome]]] = {}
-        for o in with_details(outcomes, "history_turns"):
+        asked = with_details(outcomes, "history_turns")
+        rest = apart(asked, DRAWN, of="task")
+        for o in asked:
             history = (o.details["history_turns"], o.details["error_rate"])
-            groups.setdefault(o.model, {}).setdefault(history, []).append(o)
+            series = f"{o.model}, {rest(o)}" if rest(o) else o.model
+            groups.setdefault(series, {}).setdefault(history, []).append(o)
         for model, histories in groups.items():
             rests_on = counts([o for part in histories.values() for o in part])
-            tables["summary"].append({"series": model, "rests_on": rests_on})
+            record = {"series": model, "rests_on": rests_on, "pooled": pooled(histories.values(), DRAWN)}
+            tables["summary"].append(record)
             measured = {history: _next_turn(part) for history, part in sorted(histories.items())}
             for (turns, rate), right in measured.items():
                 row = {"series": model, "history_turns": turns, "error_rate": rate}
@@ -46,7 +64,7 @@ class SelfConditioning(Figure):
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = []
+        sentences = pooled_findings(tables["summary"], "series")
         for row in tables["effects"]:
             wrong = f" with {row['error_rate']:.0%} wrong" if row["error_rate"] else ""
             history = f"after {row['history_turns']} turns{wrong}"
@@ -56,11 +74,14 @@ class SelfConditioning(Figure):
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        later = [p for p in tables["points"] if p["history_turns"]] or tables["points"]
+        series = [r["series"] for r in tables["summary"]]
+        aside = {name: ASIDE * (i - (len(series) - 1) / 2) for i, name in enumerate(series)}
+        shown_points = [{**p, "place": p["error_rate"] + aside[p["series"]]} for p in tables["points"]]
+        later = [p for p in shown_points if p["history_turns"]] or shown_points
         fresh = [p for p in tables["points"] if not p["history_turns"]]
-        colour = series_colour([r["series"] for r in tables["summary"]])
+        colour = series_colour(series)
         x = alt.X(
-            "error_rate:Q",
+            "place:Q",
             title="fraction of wrong sums in the history",
             scale=alt.Scale(domain=[-0.04, 1.04], nice=False),
             axis=alt.Axis(format="%", values=sorted({p["error_rate"] for p in later})),
@@ -78,7 +99,7 @@ class SelfConditioning(Figure):
             shown.mark_rule().encode(x=x, y=low, y2=high, color=colour),
             shown.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=colour, tooltip=tooltip),
         ]
-        notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
+        notes = [", ".join(filter(None, (f"{r['series']}: {r['rests_on']}", r["pooled"]))) for r in tables["summary"]]
         asked = f"asked after {' or '.join(map(str, lengths))} turns; bars: 95 % intervals"
         notes.append(f"{asked}; dashed: the first turn of a fresh conversation" if fresh else asked)
         title = heading("Accuracy after errors in the history (higher and flatter is better)", notes, WIDTH)

@@ -15,11 +15,25 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, TokenKind
-from ponder.figures import INK, MUTED, counts, flat, heading, percent, published, span, themed, values, with_details
+from ponder.figures import (
+    INK,
+    MUTED,
+    counts,
+    flat,
+    heading,
+    percent,
+    pooled_findings,
+    published,
+    span,
+    themed,
+    values,
+    with_details,
+)
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
+from ponder.stats.settings import apart, pooled
 
 ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 
@@ -36,20 +50,24 @@ class Tradeoff(Figure):
         groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
         asked = with_details(outcomes, "per_turn")
         kind = token_kind(asked, self.tokens)
+        rest = apart(asked, ("per_turn",), of="task")
         for o in asked:
-            groups.setdefault((o.model, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
+            groups.setdefault((f"{o.model}, {rest(o)}" if rest(o) else o.model, o.size), {}).setdefault(
+                o.details["per_turn"], []
+            ).append(o)
         models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
         for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
             by_turn = groups[model, steps]
             everything = [o for part in by_turn.values() for o in part]
             record = {"series": model, "steps": steps, "rests_on": counts(everything)}
+            record |= {"pooled": pooled(by_turn.values(), ("per_turn",))}
             tables["summary"].append({**record, **counted(asked, self.tokens)})
             for per_turn, part in sorted(by_turn.items()):
                 tables["points"].append(_point(model, steps, per_turn, part, kind))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
-        sentences = token_findings(tables["summary"])
+        sentences = token_findings(tables["summary"]) + pooled_findings(tables["summary"], "series")
         overlay = published(self.overlay) if self.overlay else []
         for row in [row for row in tables["summary"] if _comparable(overlay, row)][:1]:
             sentences += [f"{note.capitalize()}." for note in overlay_notes("output", row["token_kind"])]
@@ -121,6 +139,7 @@ def _panel(tables: Tables, row: dict[str, Any], overlay: Records, *, first: bool
         if own:
             layers.append(alt.layer(*marks, *lettering("tokens", alt.value(INK)), data=values(own)))
     notes = [f"after {row['steps']} steps; labels: steps per turn", f"{row['rests_on']}; bars: 95 % intervals"]
+    notes.append(row["pooled"])
     notes += overlay_notes("output", row["token_kind"]) if others else []
     notes += [f"at 1: no {TITLES[row['token_kind']]} reported"] if silent else []
     return alt.layer(*layers, width=size[0], height=size[1], title=heading(row["series"], notes, size[0]))

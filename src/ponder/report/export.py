@@ -1,7 +1,8 @@
 """Writes a study's attempts for other programs: CSV, Parquet, JSONL, or a log for Inspect's viewer.
 
-CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts. JSONL has one line per turn with
-its texts, and can be answered from by the model `replay`. An Inspect log has room for one model, so each model has one.
+CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts; each setting that differs between
+cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts, and can
+be answered from by the model `replay`. An Inspect log has room for one model, so each model has one.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from operator import is_
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, Outcome, UserError, digest
+from ponder.core import Attempt, Completion, MethodUse, Outcome, UserError, digest
 from ponder.report.page import no_answers
 from ponder.report.spreadsheet import inert
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+from ponder.stats.settings import differing, dotted
 
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
@@ -42,12 +45,45 @@ def write(study: Study, store: Store, form: str, path: Path | None = None) -> tu
         raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
 
 
-def _rows(study: Study, store: Store) -> Iterator[dict[str, Any]]:
-    """Outcomes with plain values: what is a table or a list becomes JSON."""
+def _rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    """Outcomes with plain values: what is a table or a list becomes JSON. `columns` are further ones, for settings."""
+    of_cell: tuple[Any, ...] = ()
+    same: dict[str, Any] = {}
     for outcome in store.outcomes(study.cells):
-        methods = [use._asdict() for use in outcome.methods]
-        nested = {"details": outcome.details, "methods": methods, "seeds": outcome.seeds, "made": outcome.made}
-        yield outcome._asdict() | {name: json.dumps(value, default=_plain) for name, value in nested.items()}
+        settings = (outcome.task_settings, outcome.model_settings, outcome.methods)
+        if not (of_cell and all(map(is_, settings, of_cell))):  # the attempts of a cell share them
+            of_cell, own = settings, dotted(*settings)
+            same = {name: _json(value) for name, value in _settings(*settings).items()}
+            same |= {name: _as(kind, own.get(name)) for name, kind in columns.items()}
+        nested = {"details": outcome.details, "seeds": outcome.seeds, "made": outcome.made}
+        yield outcome._asdict() | {name: _json(value) for name, value in nested.items()} | same
+
+
+def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[MethodUse]) -> dict[str, Any]:
+    """The settings of a task, a model and its methods, as the columns that hold them all."""
+    methods = [{"name": use.name, "settings": dict(use.settings)} for use in uses]
+    return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
+
+
+def _setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
+    """A column for each setting that differs between cells, with its type."""
+    tables = [dotted(cell.task_settings, cell.model_settings, cell.methods_used) for cell in cells]
+    columns: dict[str, type] = {}
+    for name, values in differing(tables).items():
+        kinds = {type(value) for value in values if value is not None}
+        one = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
+        columns[name] = one if one in (bool, int, float) else str
+    return columns
+
+
+def _as(kind: type, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return _json(value) if kind is str else kind(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -56,11 +92,11 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
-    written = 0
+    written, columns = 0, _setting_columns(study.cells)
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, Outcome._fields)
+        rows = csv.DictWriter(file, (*Outcome._fields, *columns))
         rows.writeheader()
-        for row in _rows(study, store):
+        for row in _rows(study, store, columns):
             rows.writerow(inert(row))
             written += 1
     return written
@@ -74,8 +110,9 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     from polars.io.plugins import register_io_source
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
-    schema = {name: kinds.get(kind, polars.String) for name, kind in get_type_hints(Outcome).items()}
-    rows, written, failed = _rows(study, store), 0, list[UserError]()
+    columns = _setting_columns(study.cells)
+    schema = {name: kinds.get(kind, polars.String) for name, kind in (get_type_hints(Outcome) | columns).items()}
+    rows, written, failed = _rows(study, store, columns), 0, list[UserError]()
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         nonlocal written
@@ -96,17 +133,25 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     """One line per turn, in the form that the model `replay` reads."""
     attempts = 0
     with path.open("wb") as file:
-        for done in _attempts(study.cells, store):
-            attempts += 1
-            for turn, reply in enumerate(done.attempt.completions):
-                attempt, cell = done.attempt, done.cell
-                where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size}
-                which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
-                graded = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
-                texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
-                line = where | which | graded | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
-                file.write(msgspec.json.encode(line) + b"\n")
+        for cell in study.cells:
+            where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
+            for done in store.attempts(cell):
+                attempts += 1
+                file.writelines(msgspec.json.encode(where | line) + b"\n" for line in _turns(done.attempt))
     return attempts
+
+
+def _turns(attempt: Attempt) -> Iterator[dict[str, Any]]:
+    for turn, reply in enumerate(attempt.completions):
+        which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
+        graded = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
+        texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
+        yield which | graded | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
+
+
+def _encoded(cell: Cell) -> dict[str, msgspec.Raw]:
+    settings = _settings(cell.task_settings, cell.model_settings, cell.methods_used)
+    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in settings.items()}
 
 
 def _attempts(cells: Iterable[Cell], store: Store) -> Iterator[Done]:
@@ -168,9 +213,10 @@ def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -
         "eval": {
             "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
             "task": cells[0].task_label, "task_id": study.name, "task_version": cells[0].task.version,
-            "task_args": {}, "model": model, "model_args": {},
+            "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
-            "packages": {"ponder": __version__}, "metadata": {"study": study.resolved()},
+            "packages": {"ponder": __version__},
+            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].methods_used]},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
         "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
@@ -190,9 +236,19 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
         "id": problem.id, "epoch": attempt.sample + 1, "input": problem.turns[0], "target": json.dumps(problem.gold),
         "messages": _inspect_messages(attempt), "scores": {"ponder": score},
         "output": {"model": done.cell.model_label, "choices": [choice], "usage": usage},
-        "metadata": {"size": problem.size, "status": attempt.status}, "store": {}, "events": [],
+        "metadata": {
+            "size": problem.size, "status": attempt.status, "task": done.cell.task_label,
+            "task_settings": dict(done.cell.task_settings),
+        },
+        "store": {}, "events": [],
         "model_usage": {done.cell.model_label: usage}, "attachments": {},
     }  # fmt: skip
+
+
+def _task_args(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The settings of the task; of several, by their labels."""
+    by_task = {cell.task_label: dict(cell.task_settings) for cell in cells}
+    return by_task if len(by_task) > 1 else next(iter(by_task.values()))
 
 
 def _usage(prompt: int, thinking: int, answer: int) -> dict[str, int]:

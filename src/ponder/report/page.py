@@ -131,12 +131,14 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequ
 
 
 def _attempts(outcomes: Sequence[Outcome]) -> Records:
-    """How the attempts of each model ended, and the tokens they took."""
-    rows = []
-    for model in dict.fromkeys(o.model for o in outcomes):
-        mine = [o for o in outcomes if o.model == model]
+    """How the attempts of each model ended, by task if there are several, and the tokens they took."""
+    rows, several = [], len({o.task for o in outcomes}) > 1
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for o in outcomes:
+        groups.setdefault((o.model, o.task), []).append(o)
+    for (model, task), mine in groups.items():
         ended = Counter(_ended(o) for o in mine)
-        row: dict[str, Any] = {"model": model, "attempts": len(mine)}
+        row: dict[str, Any] = {"model": model, **({"task": task} if several else {}), "attempts": len(mine)}
         row |= {end: ended[end] for end in ("right", "wrong", "unparsed", "truncated", "failed")}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
         rows.append(row)
@@ -149,6 +151,7 @@ def _ended(attempt: Attempt | Outcome) -> str:
 
 def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """For each model a few attempts of every ending, from small sizes to large."""
+    several = len({cell.task_label for cell in cells}) > 1
     for label in dict.fromkeys(cell.model_label for cell in cells):
         mine = [cell for cell in cells if cell.model_label == label]
         shown: Counter[str] = Counter()
@@ -158,7 +161,7 @@ def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[tuple[str, lis
                 ended = _ended(done.attempt)
                 if shown[ended] < TRANSCRIPTS_PER_MODEL // 3:
                     shown[ended] += 1
-                    sample.append(_transcript(done))
+                    sample.append({"task": done.cell.task_label if several else "", **_transcript(done)})
         yield label, sample
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterator
+import math
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Memory, Method, MethodUse, Model, Plugin, Problem, Progress, Task, TurnLimit, digest, seed_from
@@ -51,7 +53,17 @@ class Cell:
     @cached_property
     def methods_used(self) -> tuple[MethodUse, ...]:
         """The chain of methods with every setting, defaults included."""
-        return tuple(MethodUse(m.plugin_name(), _settings(m)) for m in self.methods)
+        return tuple(MethodUse(m.plugin_name(), _of_method(m)) for m in self.methods)
+
+    @cached_property
+    def task_settings(self) -> Mapping[str, Any]:
+        """The task's name and what the key holds of its settings, with `remember` and `window`."""
+        return MappingProxyType(_settings(self.task) | asdict(self.memory))
+
+    @cached_property
+    def model_settings(self) -> Mapping[str, Any]:
+        """The name of the model's plugin, and what the key holds of its settings."""
+        return MappingProxyType(_settings(self.model))
 
     @cached_property
     def training_seeds(self) -> tuple[int, ...]:
@@ -102,10 +114,51 @@ class Cell:
         return model
 
 
-def _settings(method: Method) -> dict[str, Any]:
-    fields = [f for f in dataclasses.fields(method) if not f.metadata.get("not_in_key")]  # type: ignore[arg-type]
-    return {f.name: _plain(getattr(method, f.name)) for f in fields}
+def in_key(plugin: Plugin) -> dict[str, Any]:
+    """The settings of a plugin that are part of an attempt's key, defaults included."""
+    fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
+    return {f.name: getattr(plugin, f.name) for f in fields if not f.metadata.get("not_in_key")}
+
+
+def _of_method(plugin: Plugin) -> dict[str, Any]:
+    """Settings in the key. A plugin inside it is shown by its title, and has its own settings as `reward.size`."""
+    settings: dict[str, Any] = {}
+    for name, value in in_key(plugin).items():
+        if isinstance(value, tuple):
+            settings[name] = tuple(described(one) for one in value)
+        else:
+            settings[name] = value.title() if isinstance(value, Plugin) else value
+        if isinstance(value, Plugin):
+            settings |= {f"{name}.{key}": inner for key, inner in _of_method(value).items()}
+    return settings
+
+
+def _settings(plugin: Plugin) -> dict[str, Any]:
+    """What the key holds of a task or a model, defaults included, as JSON; a file by its path."""
+    fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
+    known = {f.metadata.get("was") or f.name for f in fields if not f.metadata.get("not_in_key")}
+    # What the key holds besides settings, such as a digest of the weights.
+    more = {key: value for key, value in plugin.identity().items() if key not in known}
+    return more | {name: _plain(value) for name, value in in_key(plugin).items()}
 
 
 def _plain(value: Any) -> Any:
-    return value.title() if isinstance(value, Plugin) else value
+    """A setting's value as JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    value = described(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no infinity
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def described(value: Any) -> Any:
+    """A plugin inside a plugin by its title and the settings that its title doesn't show; other values as they are."""
+    if not isinstance(value, Plugin):
+        return value
+    defaults = {f.name: f.default for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+    title = value.title()
+    changed = {name: str(_plain(one)) for name, one in in_key(value).items() if one != defaults[name]}
+    return " ".join([title, *(f"{k}={text}" for k, text in changed.items() if text not in title and title not in text)])

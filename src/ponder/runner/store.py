@@ -308,6 +308,7 @@ class Store:
                 same = dict[str, str]().setdefault
                 labels = (cell.task_label, cell.model_label, cell.size)
                 model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
+                task = (cell.task.unit, cell.task_settings, cell.model_settings)
                 for row_id, name, check, *row in self._db.execute(sql, self._asked(cell)):
                     verify_attempt(f"attempt {row_id}", row, check)
                     if not isinstance(name, str):
@@ -315,7 +316,7 @@ class Store:
                     _, _, sample, status, correct, why, details, *tokens, seconds, counted_by, cached = row
                     graded = (same(name, name), sample, same(status, status), bool(correct), same(why, why))
                     cost = (*tokens, seconds, same(counted_by, counted_by), _details(details))
-                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached, cell.task.unit))
+                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached, *task))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""

@@ -10,14 +10,15 @@ import dataclasses
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
 from ponder.core.settings import Table, assign, build, check_name, convert, sweep, variants
 from ponder.runner.cells import Cell
+from ponder.runner.labels import Chain, Label, Part, labels
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
@@ -34,6 +35,19 @@ TASK_KEYS = (
     "target",
     "largest",
 )  # that every [[task]] has, besides its settings
+
+
+class _Asked(NamedTuple):
+    """A task at one size, as a [[task]] asks it."""
+
+    task: Task
+    size: int
+    memory: Memory
+    part: Part  # its label's
+    search: Search | None
+
+    def repeats(self, other: _Asked) -> bool:
+        return self[:3] == other[:3] and self.search == other.search
 
 
 @dataclass(frozen=True)
@@ -124,25 +138,32 @@ class Study:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell of the study, model by model."""
-        tasks = []
+        tasks: list[_Asked] = []
         for one in self._tasks(self.task, "task"):
-            if one not in tasks:  # two tables that overlap ask once
+            if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
                 tasks.append(one)
+        task_labels = labels([(one.part,) for one in tasks])
+        models = list(self._models())
         cells = []
-        labels = set[str]()
-        for model, methods, (base, label, variant) in self._models():
-            if label in labels:
-                what, hint = f"two models are both called `{label}`", "give each [[model]] a `label`"
-                raise UserError(what, where=f"{self.where}: model", hint=hint)
-            labels.add(label)
-            for task, size, memory, task_label, search in tasks:
-                with error_at(f"{self.where}: model `{label}`"):
+        for (model, methods, _), label in zip(models, self._model_labels(models), strict=True):
+            for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
+                with error_at(f"{self.where}: model `{label.whole}`"):
                     model.check(task, size)
                 counts = (search.most, 1) if search else (self._problems(task), self.samples)
-                names = (base, label, variant)
-                cell = Cell(task, task_label, size, model, methods, *names, *counts, self.seed, memory, search)
+                names = (label.base, label.whole, label.variant)
+                cell = Cell(task, of_task.whole, size, model, methods, *names, *counts, self.seed, memory, search)
                 cells.append(cell)
         return tuple(cells)
+
+    def _model_labels(self, models: Sequence[tuple[Model, tuple[Method, ...], Chain]]) -> list[Label]:
+        given = labels([chain for _, _, chain in models])
+        seen = set[str]()
+        for label in given:
+            if label.whole in seen:
+                what, hint = f"two models are both called `{label.whole}`", "give each [[model]] a `label`"
+                raise UserError(what, where=f"{self.where}: model", hint=hint)
+            seen.add(label.whole)
+        return given
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -154,7 +175,7 @@ class Study:
             figures += [build("figures", table, where, self.folder) for table, _ in tables]
         return tuple(figures)
 
-    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[tuple[Task, int, Memory, str, Search | None]]:
+    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_Asked]:
         for i, table in enumerate(tables):
             where = f"{self.where}: {key}[{i}]"
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
@@ -164,7 +185,10 @@ class Study:
                 search = self._search(table, where)
                 sizes = self._sizes(task, table, where, search)
                 for (memory, remembered), size in itertools.product(memories, sizes):
-                    yield task, size, memory, _label(task.plugin_name(), {**swept, **remembered}), search
+                    names = (*swept, *remembered)
+                    wanted = {} if search is None else {"target": search.target, "largest": search.high}
+                    part = Part(task.plugin_name(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    yield _Asked(task, size, memory, part, search)
 
     def _search(self, table: Table, where: str) -> Search | None:
         """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
@@ -207,25 +231,22 @@ class Study:
             with error_at(f"{where}.window"):
                 yield Memory(**settings), swept
 
-    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], tuple[str, str, str]]]:
-        """Each model, its chain of methods, and its labels: without methods, with them, and without training seeds."""
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain]]:
+        """Each model, its chain of methods, and the parts of its label."""
         for i, table in enumerate(self.model):
             where = f"{self.where}: model[{i}]"
             settings = {k: v for k, v in table.items() if k != "method"}
             chains = [links for chain in _chains(table) for links in self._links(chain, where)]
             for variant, swept in sweep("models", settings, where, self.folder):
                 model: Model = build("models", variant, where, self.folder, also=("method",))
-                base = _label(model.label or model.title(), swept)
+                base = Part(model.label or model.title(), model, variant, tuple(swept))
                 for links in chains:
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
-                    parts, seedless = [base], [base]
-                    for method, (_, chosen) in zip(methods, links, strict=True):
-                        trains = method.training_seed() is not None
-                        parts.append(_label(method.title(), chosen))
-                        seedless.append(
-                            _label(method.title(), {k: v for k, v in chosen.items() if not (trains and k == "seed")})
-                        )
-                    yield model, methods, (base, " + ".join(parts), " + ".join(seedless))
+                    parts = (
+                        Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
+                        for m, (written, chosen) in zip(methods, links, strict=True)
+                    )
+                    yield model, methods, (base, *parts)
 
     def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
         """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
@@ -283,10 +304,3 @@ def _no_study(name: str, path: Path) -> UserError:
 def built_in() -> dict[str, str]:
     """The built-in studies with their titles."""
     return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
-
-
-def _label(name: str, swept: Table) -> str:
-    # A plugin inside a plugin is shown by its values: { name = "qwen", size = "small" } as `qwen small`.
-    shown = {k: " ".join(map(str, v.values())) if isinstance(v, Mapping) else v for k, v in swept.items()}
-    # What is called by one of its settings, such as an eviction policy, says it once.
-    return name + "".join(f" {k}={v}" for k, v in shown.items() if v != name)
