@@ -235,6 +235,13 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
         ("ANSWER: B", "B"),
         ("Answer: Boron", None),
         ("\\boxed{20 m}", None),
+        ("\\boxed{d}", "D"),
+        ("\\boxed{\\frac{1}{16}}", "D"),
+        ("It is **neon**.", "C"),
+        ("\\boxed{A \\text{ or } B}", None),
+        ("The answer is B, not A or C.", "B"),
+        ("\\boxed{B}\n\nEdit: that's incorrect. My final answer is A.", "A"),
+        ("Die richtige Antwort ist **A**.", "A"),
         ("the answer is a mystery", None),
         ("A", "A"),
         ("**B)** helium", "B"),
@@ -248,4 +255,5 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
     ],
 )
 def test_choice(text: str, letter: str | None) -> None:
-    assert answers.choice(text, "ABCD") == letter
+    options = {"A": "20 km", "B": "boron", "C": "neon", "D": "1/16"}
+    assert answers.choice(text, options) == letter

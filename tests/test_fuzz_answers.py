@@ -81,7 +81,7 @@ def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
 @given(texts)
 def test_readers_accept_any_text(text: str) -> None:
     assert isinstance(answers.number(text), Fraction | None)
-    assert answers.choice(text, "ABCD") in (None, *"ABCD")
+    assert answers.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
     assert answers.same(text, text)
     grid = answers.last_grid(text)
     assert grid is None or isinstance(grid[0], list)

@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "final_number": answers.final_number,
     "readings": lambda text: answers.readings(text, "Paris"),
     "tagged": answers.tagged,
-    "choice": lambda text: answers.choice(text, "ABCD"),
+    "choice": lambda text: answers.choice(text, dict.fromkeys("ABCD", "x")),
     "same": lambda text: answers.same(text, "1"),
     "differs": lambda text: answers.differs(text, "1"),
     "judge": _judged,

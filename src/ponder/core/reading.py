@@ -51,17 +51,22 @@ _RESULT = re.compile(
     re.IGNORECASE,
 )
 _HEDGED = re.compile(
-    r"\b(?:or|not|either|is between|about|approximately|roughly|around|maybe|perhaps|if|than|least|most)\b|n['’]t\b|\?",
+    r"\b(?:or|not|either|is between|about|approximately|roughly|around|maybe|perhaps|if|than|at least|at most)\b"
+    r"|n['’]t\b|\?",
     re.IGNORECASE,
 )
 _UNDECIDED = re.compile(r"\b(?:either|can(?:'t|’t|not)|unable|sorry)\b|\?\s*$", re.IGNORECASE)
-_COUNTED = {"once": 1, "twice": 2, "thrice": 3} | {
-    f"{word} times": n
-    for n, word in enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2)
+# Not "one", which is a pronoun as well.
+_WORDS = {"once": 1, "twice": 2} | {
+    word: n
+    for n, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 2
+    )
 }
 _COPULA = re.compile(rf"(?:{_IS})\s*$", re.IGNORECASE)
 SHORT = 8  # words of a sentence in which a number needs no word before it: "A hexagon has 6 sides."
 _LINKED = re.compile(rf"(?:{_IS}|:)\s*", re.IGNORECASE)
+_LISTED = re.compile(r"(?:(?:^|\n)[ \t]{0,9}(?:\d{1,3}[.)]|[*•-])[ \t][^\n]{1,200}){2,100}\s{0,9}$")
 _OPEN = re.compile(r"[=+*×÷/−-]\s*$")
 
 
@@ -180,6 +185,9 @@ def readings(text: str, like: str) -> list[str]:
         value = final_number(text)
         return [] if value is None else [*dict.fromkeys([decimal(value), plain, said])]
     ends = [_ASIDE.sub("", plain), _LINKED.split(plain)[-1]]
+    ends += [aside[0].strip(" ()（）")] if (aside := _ASIDE.search(plain)) else []  # 渥太华 (Ottawa)
+    if (items := _LISTED.search(text[-_TAIL:])) and _marked(text) is None:
+        ends.append(", ".join(undecorated(_plain(line)) for line in items[0].strip().splitlines()))
     if _marked(text) is None and (opening := _opening(text[:_TAIL])):
         # A reply without steps opens with its answer: "The symbol is Au. It is a metal."
         ends += [_LINKED.split(opening, maxsplit=1)[-1], re.split("[,;]", _LINKED.split(opening, maxsplit=1)[-1])[0]]
@@ -217,8 +225,13 @@ def _number_in(place: _Place) -> Fraction | None:
     if len(text) > _TAIL or _HEDGED.search(plain):
         return None
     if not any(map(str.isdigit, plain)):
-        counted = [count for word, count in _COUNTED.items() if re.search(rf"\b{word}\b", plain)]
-        return Fraction(counted[0]) if len(counted) == 1 else None
+        short = place.marked or len(plain.split()) <= SHORT
+        words = [
+            _WORDS[word]
+            for word in re.findall(r"[a-z]+(?= times\b)|\b(?:once|twice)\b" if not short else r"[a-z]+", plain.lower())
+            if word in _WORDS
+        ]
+        return Fraction(words[0]) if len(words) == 1 else None
     plain = _DETACHED.sub(r"\1\2", plain)
     if named := list(_NAMED.finditer(plain)):
         first = IN_TEXT.match(plain, named[-1].end())
