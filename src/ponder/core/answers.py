@@ -1,30 +1,24 @@
 """Reads answers from a model's text and compares them with the right ones: what tasks grade with.
 
 A task chooses from these functions instead of parsing text itself, so that the same reply is read in the same way
-everywhere. How they read is in `reading.py`, `numerals.py` and `grids.py`.
+everywhere. How they read is in `reading/`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import unicodedata
 from functools import lru_cache
 
 from ponder.core import UserError
-from ponder.core.grids import last_grid
 from ponder.core.limited import Limited, Stopped, serve
-from ponder.core.numerals import number
-from ponder.core.reading import (
-    boxed,
-    choice,
-    expressions,
-    final,
-    final_number,
-    readings,
-    split_thinking,
-    tagged,
-    undecorated,
-)
+from ponder.core.reading import expressions, final, final_number, readings
+from ponder.core.reading.choices import choice
+from ponder.core.reading.grids import last_grid
+from ponder.core.reading.marks import boxed, split_thinking, tagged
+from ponder.core.reading.markup import undecorated
+from ponder.core.reading.numerals import number
 
 __all__ = [
     "boxed", "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "readings", "same",
@@ -33,11 +27,12 @@ __all__ = [
 
 
 def same(said: str, gold: str) -> bool:
-    """Whether two final answers are equal: as numbers if both are, else as text, ignoring case and spacing."""
+    """Whether two final answers are equal: as numbers if both are, else as text, without case, spacing, subscripts."""
     left, right = number(said), number(gold)
     if left is not None and right is not None:
         return left == right
-    return " ".join(said.split()).casefold() == " ".join(gold.split()).casefold()
+    one, other = (" ".join(unicodedata.normalize("NFKC", text).split()).casefold() for text in (said, gold))
+    return one == other
 
 
 TOO_LONG = 1000  # characters; the longest answer in MATH-500 has 53

@@ -1,0 +1,77 @@
+"""Replies of chat models are read as a person reads them.
+
+`data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. People
+labelled each one without knowing how Ponder reads: right, wrong, or none if it gives no final answer. Replies on
+which they hesitated are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ponder.core import Problem, Task, plugins
+from ponder.core.settings import build
+
+
+class Reply(msgspec.Struct):
+    task: str
+    size: int
+    gold: Any
+    reply: str
+    label: str
+    writer: str
+    prompt: str = ""
+    settings: dict[str, Any] = {}
+
+
+LINES = (Path(__file__).parent / "data" / "replies.jsonl").read_bytes().splitlines()
+REPLIES = [msgspec.json.decode(line, type=Reply) for line in LINES]
+
+
+@cache
+def task_of(name: str, dataset: str) -> Task:
+    settings = {"dataset": dataset} if dataset else plugins.load("tasks", name).example
+    return build("tasks", {"name": name, **settings}, name, Path())
+
+
+def graded(reply: Reply) -> str:
+    task = task_of(reply.task, reply.settings.get("dataset", ""))
+    if reply.task == "execution":  # one turn of a conversation
+        gold = {"sums": [reply.gold], "start": 0}
+        problem = Problem("p", reply.size, (reply.prompt,), gold, facts={"per_turn": 1})
+    else:
+        problem = Problem("p", reply.size, (reply.prompt,), reply.gold)
+    grade = task.grade(problem, reply.reply)
+    return "none" if grade.parsed is None else "right" if grade.correct else "wrong"
+
+
+@pytest.fixture(scope="module")
+def table() -> Counter[tuple[str, str]]:
+    return Counter((reply.label, graded(reply)) for reply in REPLIES)
+
+
+def test_there_are_enough_replies_of_every_kind() -> None:
+    real = [reply for reply in REPLIES if reply.writer != "hand"]
+    assert len({reply.writer for reply in real}) == 2
+    assert len(REPLIES) - len(real) > 200
+    assert min(Counter(reply.task for reply in REPLIES).values()) >= 40
+    assert min(Counter(reply.label for reply in REPLIES).values()) >= 50
+
+
+def test_no_answer_is_right_that_a_person_finds_wrong(table: Counter[tuple[str, str]]) -> None:
+    assert table["wrong", "right"] + table["none", "right"] == 0
+
+
+def test_right_answers_are_found(table: Counter[tuple[str, str]]) -> None:
+    missed = table["right", "wrong"] + table["right", "none"]
+    assert missed <= 0.01 * sum(n for (label, _), n in table.items() if label == "right")
+
+
+def test_a_wrong_answer_is_rarely_called_unparsed(table: Counter[tuple[str, str]]) -> None:
+    assert table["wrong", "none"] <= 0.05 * sum(n for (label, _), n in table.items() if label == "wrong")
