@@ -1,8 +1,8 @@
 """Replies of chat models are read as a person reads them.
 
-`data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. People
-labelled each one without knowing how Ponder reads: right, wrong, or none if it gives no final answer. Replies on
-which they hesitated are left out.
+`data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. Each
+was labelled by reading it, without knowing how Ponder reads: right, wrong, or none if it gives no final answer.
+Doubtful ones are left out.
 """
 
 from __future__ import annotations

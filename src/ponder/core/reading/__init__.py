@@ -3,7 +3,7 @@
 An answer stands in the last `<answer>` tag or `\\boxed{}` that has content, unless the reply takes it back afterwards;
 else after the last "answer is"; else it is what the reply puts in bold; else what its last sentences state. A reply
 that wavers ("9 or 10", "about 9", "not 9") states nothing. `tests/data/replies.jsonl` has hundreds of replies, of real
-models and in the manner of others, labelled by people; a test holds these rules to the labels.
+models and in the manner of others, labelled by reading them; a test holds these rules to the labels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from ponder.core.reading.statements import ANSWER, IS, LEADS, NAMED, doubtful, s
 _FENCED = re.compile(r"```\w*\n([^\n`]{1,500})\n```\s{0,9}$")
 _ANSWER_IS = re.compile(rf"(?:{ANSWER})(?:{LEADS}|[ \t]{{0,9}}\n\s{{0,9}})", re.IGNORECASE)
 _BOLD_HEADING = re.compile(rf"\*\*([^*\n]{{0,60}}(?:{ANSWER})[^*\n]{{0,30}}?[:：]?)\*\*", re.IGNORECASE)
-
-
 _CHECKED = re.compile(r"(?im)^\W{0,5}(?:let(?:'s| me| us) )?(?:double-?check|check|verify|verification|proof|probe)\b")
 _TAKEN_BACK = re.compile(
     r"\b(?:correction|mistake|incorrect|disregard|ignore|on reflection|not right|sorry|wait|edit)\b", re.IGNORECASE
