@@ -43,6 +43,8 @@ def test_split_thinking(text, thinking, answer) -> None:
         ("[[0, 0], [0, 0]]\nbecomes\n0 1\n2 3", [[0, 1], [2, 3]]),
         ("0 1\n2 3\nbecomes [[1, 1], [1, 1]]", [[1, 1], [1, 1]]),
         ("[[0, 1], [2, 3]]\n1 0\n3 2 1", [[0, 1], [2, 3]]),  # no grid: its rows differ in length
+        ("[[0, 1, 2], [2, 3, 0]]\nTents at:\n1 3\n2 1", [[0, 1, 2], [2, 3, 0]]),  # of another shape
+        ("0 1\n2 3\n\nTents at:\n- (1, 2)\n- (2, 1)", [[0, 1], [2, 3]]),
         ("one row\n0 1 2", None),
         ("nothing", None),
         ("[1, 2]", None),
@@ -135,6 +137,76 @@ def test_what_states_no_number(text: str) -> None:
 @pytest.mark.parametrize(("text", "number"), [("It is -9.", -9), ("= − 9", -9), ("5 - 14 = -9", -9), ("14 -5 = 9", 9)])
 def test_signs(text: str, number: int) -> None:
     assert answers.final_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("<answer>minus 9</answer>", -9),
+        ("<answer>–9</answer>", -9),
+        ("<answer>- 9</answer>", -9),
+        ("The result is negative 9.", -9),
+        ("31 minus 7", None),
+        ("pages 5–9", None),
+        ("<answer>9</answer>\n\nWait, that's wrong. 4 + 6 = 10.", 10),
+        ("<answer>9</answer>\n\nActually, it is 10.", 10),
+        ("<answer>9</answer>\n\nActually, I like this puzzle.", 9),
+        ("The answer is 9.\n\nHold on. I forgot to carry. The total is 109.", 109),
+        ("\\boxed{9} or \\boxed{10}", None),
+        ("\\boxed{9}, $\\boxed{10}$", None),
+        ("\\boxed{9}. Then \\boxed{10}", 10),
+        ("<answer>x = 9, y = 10</answer>", None),
+        ("<answer>> 9</answer>", None),
+        ("<answer>~9</answer>", None),
+        ("<answer>almost 9</answer>", None),
+        ("<answer>9 thousand</answer>", None),
+        ("<answer>9:30</answer>", None),
+        ("\\boxed{\\sqrt{9}}", None),
+        ("The answer is 78, because 31 - 7 = 24 and 24 + 54 = 80.", 78),
+        ("Answer:\n31 - 7 = 24\n24 + 54 = 78", 78),
+        ("Answer: 31 - 7 + 54\n= 24 + 54\n= 78", 78),
+        ("31 - 7 = **24**. Then 24 + 54 = 78.", 78),
+        ("We need 3 steps.", None),
+        ("The answer is a 2-digit number.", None),
+        ("Next, add 54", None),
+    ],
+)
+def test_what_else_could_be_misread(text: str, number: int | None) -> None:
+    assert answers.final_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("Paris, I thought at first. But the capital is Lyon.", "Paris"),
+        ("Yes, at first glance. The answer is no.", "yes"),
+        ("True. Hmm, let me reconsider. It is false.", "True"),
+        ("Blue, red, or green would all work.", "blue"),
+        ("A, B", "A"),
+        ("<answer>Lyon (Paris)</answer>", "Paris"),
+    ],
+)
+def test_no_reading_is_what_the_reply_only_mentions(text: str, gold: str) -> None:
+    assert not any(answers.same(reading, gold) for reading in answers.readings(text, gold))
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("The reversed word is: olleh. Explanation: h-e-l-l-o", "olleh"),
+        ("Yes, the graph has a cycle.", "yes"),
+        ("The symbol is Au, from aurum. It is a metal.", "Au"),
+        ("渥太华 (Ottawa)", "Ottawa"),
+    ],
+)
+def test_readings_of_an_opening(text: str, gold: str) -> None:
+    assert any(answers.same(reading, gold) for reading in answers.readings(text, gold))
+
+
+def test_the_end_of_a_ratio_or_of_two_statements_is_no_expression() -> None:
+    assert "10" not in answers.expressions("ratio 9: 10")
+    assert "10" not in answers.expressions("y is 3, x is 10")
+    assert "10" in answers.expressions("the length is 10")
 
 
 def test_readings_of_texts_and_numbers() -> None:

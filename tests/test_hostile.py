@@ -23,7 +23,7 @@ SIZE = 10_000_000
 CPU_SECONDS = 40
 REPEATED = (
     "<answer>", "</answer>", "<think>", "</think>", "\\boxed{", "\\text{", "[[", "[[1],", "1", "1,", "{", "}", '{"',
-    '{"a":', '{"steps":[', "answer is ", "answer to ", "the sum is 1. ", "0 1\n", "**", "\\boxed{}", '"', "\0", "\u0315\u0300\u0327", "\ud800", ".", "\n", " ", "\\frac{1",
+    '{"a":', '{"steps":[', "answer is ", "answer to ", "the sum is 1. ", "9 ", "0 1\n", "**", "\\boxed{}", '"', "\0", "\u0315\u0300\u0327", "\ud800", ".", "\n", " ", "\\frac{1",
 )  # fmt: skip
 LONG = {
     "nested boxes": "\\boxed{" + "{}" * (SIZE // 2),

@@ -14,6 +14,7 @@ _ROW = re.compile(
     r"((?:\d{1,4}[\s,;|&]{1,9}){1,400}\d{1,4}|[0-9]{3,400})[\s|\])}*`,\\]{0,9}",
     re.IGNORECASE,
 )
+_PLACE = re.compile(r"[\s*•-]{0,9}\(\d{1,4},\s{0,3}\d{1,4}\)[\s,]{0,9}")  # a row and a column: `- (1, 2)`
 _NOT_CELLS = re.compile(r"\\(?:begin|end)\{[^{}\n]{1,20}\}|\\boxed\{|\$+|(?:#|//)[^\n]*")
 
 
@@ -27,13 +28,16 @@ def last_grid(text: str) -> list[Any] | None:
     rest = text[max(end, len(text) - _TAIL) :].replace("\\\\", "\n")
     block: list[list[int]] = []
     for line in reversed(_NOT_CELLS.sub("", rest).splitlines()):
-        if row := _ROW.fullmatch(line):
+        if (row := _ROW.fullmatch(line)) and not _PLACE.fullmatch(line):
             block.insert(0, [int(cell) for cell in (re.findall(r"\d+", row[1]) if not row[1].isdigit() else row[1])])
         elif len(block) > 1:
             break
         elif line.strip(" \t`|-+:]})"):
             block = []
-    return block if len(block) > 1 and len(set(map(len, block))) == 1 else grid
+    if len(block) < 2 or len(set(map(len, block))) > 1:
+        return grid
+    # Numbers after a JSON grid may be something else, such as the tents' places.
+    return block if grid is None or (len(block), len(block[0])) == (len(grid), len(grid[0])) else grid
 
 
 def _last_json_grid(text: str) -> tuple[list[Any] | None, int]:

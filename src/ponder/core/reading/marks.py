@@ -9,6 +9,7 @@ ANSWER_TAG = re.compile(r"(?:<|&lt;)\s{0,3}(/?)\s{0,3}(?:final[_ ])?answer\s{0,3
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 # What a model leaves in a tag that it only quotes: "between <answer> and </answer>", "<answer>...</answer>".
 _QUOTED = re.compile(r"[\s.…*_`$]*(?:and|\\[lc]?dots)?[\s.…*_`$]*", re.IGNORECASE)
+_SEVERAL = re.compile(r"\\boxed\{([^{}]{1,100})\}[\s$]{0,5}(,|\bor\b|\band\b|\\text\{ ?(?:or|and) ?\})[\s$]{0,5}$")
 EMPTY = re.compile(rf"{ANSWER_TAG.pattern}|\\boxed\{{[\s.…]{{0,9}}(?:\\[lc]?dots)?\s{{0,9}}(?:\}}|$)", re.IGNORECASE)
 
 
@@ -73,6 +74,8 @@ def _box(text: str) -> tuple[str, str] | None:
             return None
         close = _closing(text, start)
         if close >= 0 and not _QUOTED.fullmatch(inside := text[start + 7 : close].strip()):
+            if several := _SEVERAL.search(text, max(0, start - 200), start):
+                inside = f"{several[1].strip()}{several[2]}{inside}"
             return inside, text[close + 1 :]
         end = start
     return None

@@ -7,9 +7,10 @@ from decimal import Decimal
 from fractions import Fraction
 
 _THIN = "\u00a0\u2009\u202f"  # spaces between groups of three digits
+_MINUS = "−‐‑‒–—﹣－"  # what stands for a minus besides the hyphen
 # A number inside a sentence. A minus after a digit or a bracket subtracts.
 IN_TEXT = re.compile(
-    rf"(?<![\w.])(?:(?<![\d)])[+\-−])?(?:\d[\d,.{_THIN}]*\d|\d)(?:/\d+)?(?![\w²³])|(?<![\w.])\.\d+|\\[dt]?frac\{{\d+\}}\{{\d+\}}"
+    rf"(?<![\w.])(?<!\d:)(?:(?<![\d)])[+\-{_MINUS}])?(?:\d[\d,.{_THIN}]*\d|\d)(?:/\d+)?(?![\w²³]|:\d)|(?<![\w.])\.\d+|\\[dt]?frac\{{\d+\}}\{{\d+\}}"
 )
 # Words of languages that write 1.234,5 for 1,234.5. Two of them in a reply settle it.
 _COMMA_LANGUAGE = re.compile(
@@ -22,7 +23,8 @@ def number(text: str) -> Fraction | None:
     """A text that is nothing but a number, as an exact fraction: `1,234`, `-0.5`, `3/4`, `\\frac{3}{4}`; else None."""
     if len(plain := text.strip()) > 10_000:  # far more than its digits, below, can take with all separators
         return None
-    plain = re.sub(rf"\\[,!]|[{_THIN}_]", "", plain.strip("$").replace("−", "-").replace("{,}", ","))
+    plain = re.sub(rf"\\[,!]|[{_THIN}_]", "", plain.strip("$").replace("{,}", ","))
+    plain = re.sub(rf"^[{_MINUS}]", "-", plain)
     plain = re.sub(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", plain)
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", plain):
         plain = plain.replace(",", "")
@@ -33,6 +35,13 @@ def number(text: str) -> Fraction | None:
         return Fraction(plain) if "/" not in plain else Fraction(plain.split("/")[0]) / Fraction(plain.split("/")[1])
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def signed(text: str) -> str:
+    """A text with its signs as a hyphen: "minus 9", `–9`, "is - 9". After a number, a minus subtracts."""
+    text = re.sub(r"(?i)(?<![\d)] )\b(?:minus|negative)\s{1,3}(?=[\d$])", "-", text)
+    text = re.sub(rf"(?<![\w)])[{_MINUS}](?=\d)", "-", text)
+    return re.sub(rf"(^|(?:[=:(]|\bis)\s{{0,9}})[-{_MINUS}]\s{{1,3}}(?=\d)", r"\1-", text)
 
 
 def decimal(value: Fraction) -> str:
