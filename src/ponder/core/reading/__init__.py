@@ -142,9 +142,8 @@ def readings(text: str, like: str) -> list[str]:
             ", ".join(plain(line) for line in items[0].strip().splitlines()) for items in _LISTED.finditer(text[-TAIL:])
         ]
         # A reply without steps opens with its answer: "The symbol is Au, from aurum. It is a metal."
-        first = opening(text[:TAIL])
-        if not (_after_answer_is(text[-TAIL:]) or _TURNS.search(text) or _TAKEN_BACK.search(text)):
-            first = _LINKED.split(first, maxsplit=1)[-1]
+        if len(text) <= TAIL and not (_after_answer_is(text) or _TURNS.search(text) or _TAKEN_BACK.search(text)):
+            first = _LINKED.split(opening(text), maxsplit=1)[-1]
             ways += [first, _EXPLAINED.split(first)[0]]
     return [
         *dict.fromkeys(way for way in map(undecorated, ways) if way),
