@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ponder.core import UserError, answers, plugins
+from ponder.core.settings import build
 from ponder.runner.study import Study
 
 MATHS = ["math500", "aime24", "aime25", "amc23"]
@@ -187,6 +188,12 @@ def test_without_the_packages(monkeypatch, tmp_path: Path) -> None:
 )
 def test_mathematics_is_compared(said: str, gold: str, why: str) -> None:
     assert answers.differs(said, gold) == why
+
+
+def test_an_answer_in_a_sentence_votes_with_the_same_answer_alone() -> None:
+    task = build("tasks", {"name": "math500", **plugins.load("tasks", "math500").example}, "task", Path())
+    assert task.same_answer("The length is $2\\sqrt{3}$", "\\sqrt{12}")
+    assert not task.same_answer("The length is 3", "4")
 
 
 def test_a_comparison_that_runs_away_is_stopped() -> None:

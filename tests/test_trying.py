@@ -123,6 +123,8 @@ def test_a_cap_holds_for_one_command(ponder, serve) -> None:
         (["chain_sum", "--model", "pocket", "--id", "m"], "--id is for --id and --url; --model has its own keys\n" + ANY_MODEL),
         (["chain_sum", "--model", "orcle"], "--model: model `orcle` is unknown\nhint: did you mean `oracle`?"),
         (["chain_sum", "--model", "endpoint idd=m"], "--model idd: model `endpoint` has no key `idd`\nhint: did you mean `id`?"),
+        (["jsonl", "--model", "oracle"], "task `jsonl` needs the key `file`\nhint: ponder show jsonl has its keys; --set KEY=VALUE"),
+        (["chain_sum", "--model", "oracle =3"], "--model: `=3` is not KEY=VALUE"),
         (["chain_sum", "--model", "endpoint"], "--model: model `endpoint` needs the key `id`\nhint: ponder show endpoint has its keys"),
         (["chain_sum", "--model", "endpoint m"], "--model: `m` is not KEY=VALUE\nhint: --model 'endpoint id=NAME'; a value with spaces"),
         (["chain_sum", "--model", "id=m"], "--model: the first word must be a kind of model"),

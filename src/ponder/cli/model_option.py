@@ -35,7 +35,7 @@ def model_table(text: str) -> dict[str, Any]:
         raise UserError("the first word must be a kind of model", where="--model", hint=EXAMPLE)
     table: dict[str, Any] = {"name": Typed(words[0])}
     for word in words[1:]:
-        if not word.partition("=")[1]:
+        if word.find("=") < 1:
             hint = "--model 'endpoint id=NAME'; a value with spaces needs quotes of its own"
             raise UserError(f"`{word}` is not KEY=VALUE", where="--model", hint=hint)
         assign({"model": [table]}, f"model.{word}")

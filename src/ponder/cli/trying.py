@@ -148,7 +148,8 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
             place = f"--set {key}" if key else ""
         elif place.startswith("model["):
             place = f"--model {key.removesuffix('name')}".strip() if models else f"--{key}" if key in given else ""
-        hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + EXAMPLE, error.hint)
+        example = EXAMPLE if error.where.removeprefix("try: ").startswith("model[") else "--set KEY=VALUE"
+        hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
         raise UserError(error.what, where=WHERE.get(place, place), hint=hint) from None
 

@@ -7,6 +7,7 @@ loaded without it. It is identified by the content of its problems, not by where
 from __future__ import annotations
 
 import csv
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,8 @@ class Maths(Benchmark):
         return answers.final(answer) or None
 
     def same_answer(self, one: str, other: str) -> bool:
-        return not answers.differs(one, other)
+        pairs = itertools.product(answers.expressions(one), answers.expressions(other))
+        return any(not answers.differs(*pair) for pair in pairs)
 
 
 class _LazyProblems(Sequence[Problem]):
