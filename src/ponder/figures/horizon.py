@@ -126,7 +126,7 @@ class Horizon(Figure):
             grids.append(grid.resolve_scale(x="shared", y="shared"))
         notes = [f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"]
         notes.append(
-            "predicted: the horizon if step accuracy stayed as it is up to the first error; bands and bars: 95 % intervals"
+            "predicted: the horizon if step accuracy stayed as it is up to the first error; bars: 95 % intervals"
         )
         if self.overlay:
             notes.append("published: horizons of other models at one step per turn, without thinking")

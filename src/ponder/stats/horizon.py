@@ -122,12 +122,11 @@ def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: floa
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
     after_right, after_wrong = _conditioned(data, level)
-    ends = (column[-1] for column in (survival.value, survival.low, survival.high))
     return Horizon(
         rows=_rows(data, level, blur),
         survival=survival,
         horizon=_crossing(data, survival, target),
-        at_end=Estimate(*ends, len(data), data.problems),
+        at_end=Estimate(survival.value[-1], survival.low[-1], survival.high[-1], len(data), data.problems),
         step_accuracy=step,
         predicted=_predicted(step, target),
         after_right=after_right,
