@@ -125,9 +125,8 @@ class Horizon(Figure):
             grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
             grids.append(grid.resolve_scale(x="shared", y="shared"))
         notes = [f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"]
-        notes.append(
-            "predicted: the horizon if step accuracy stayed as it is up to the first error; bars: 95 % intervals"
-        )
+        notes.append("predicted: the horizon if step accuracy stayed as it is up to the first error")
+        notes.append("after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals")
         if self.overlay:
             notes.append("published: horizons of other models at one step per turn, without thinking")
         title = heading("Accuracy along a rollout", notes, width)
@@ -158,7 +157,9 @@ class Horizon(Figure):
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
             layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
         reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
-        reach += [_conditioned(row)] if row["after_wrong"] is not None else []
+        if row["after_wrong"] is not None:
+            reach.append(f"after right answers {span(row, 'after_right', '.0%')}")
+            reach.append(f"after wrong ones {span(row, 'after_wrong', '.0%')}")
         title = heading(row["panel"], [*reach, row["rests_on"], row["pooled"]], size[0])
         title.fontSize = 12
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
