@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import runpy
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import coverage_horizon as coverage
 from ponder.core import Outcome, Status
 from ponder.stats.accuracy import accuracy
 from ponder.stats.horizon import Rollouts, horizon, rollouts
@@ -217,7 +218,8 @@ def test_turn_accuracy_after_right_and_wrong_answers_by_hand() -> None:
 
 def test_coverage_of_the_prediction_and_of_turns_after_right_and_wrong_answers() -> None:
     """`python benchmarks/coverage_horizon.py` is the long form."""
-    for scenario, reached, _, _ in coverage.rows(60, seed=3):
+    benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "coverage_horizon.py"))
+    for scenario, reached, _, _ in benchmark["rows"](60, seed=3):
         assert reached >= 0.88, scenario  # 2.5 standard errors below .95
 
 
