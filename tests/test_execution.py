@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, islice
 
 import pytest
 
-from ponder.core import Problem
+from ponder.core import Memory, Problem
+from ponder.models.oracle import Oracle
+from ponder.runner.cells import Cell
 from ponder.tasks.execution import Execution, dictionary, keys_in
 
 
@@ -89,10 +92,55 @@ def test_details_hold_what_the_horizon_needs() -> None:
     problem = task.problem(6, 3)
     right = [task.solve_turn(problem, turn) for turn in range(2)]
     details = {"parsed": problem.gold["sums"], "true": problem.gold["sums"], "start": problem.gold["start"]}
-    details |= {"per_turn": 2, "history_turns": 1, "error_rate": 0.5}
+    details |= {"per_turn": 2, "history_turns": 1, "error_rate": 0.5, "plan": problem.facts["plan"]}
     assert task.grade_turns(problem, right).details == details
 
 
 def test_old_names_are_in_the_key() -> None:
     """Stored attempts have them."""
     assert Execution(history_turns=2, error_rate=0.5).identity() == {"name": "execution", "filled": 2, "errors": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "problem"),
+    [
+        ({}, "6d1134ab0597a78ca22d4e50232b4205", "b376905827077d5bb5a9b2e3c5fcc031"),
+        ({"per_turn": 0}, "265d71ede90346d6462c4298738dad93", "bdec2ec9860d24370e33f0809824feb0"),
+        ({"per_turn": 0, "dictionary": 16}, "383c0d3d75f7bb4a80f4c77dafbc0576", "05134f49cf3ffec2adea026e6c3dacaa"),
+        ({"mode": "cot"}, "defbcad61404dac5cd18a26663c2408f", "fb732daab9c3dd177ceda9fcb29f4429"),
+        (
+            {"history_turns": 2, "error_rate": 0.5},
+            "136e4e9da22e67dd31f00bd8107d525c",
+            "786ad1133b4d05dace8958b656c4a956",
+        ),
+    ],
+)
+def test_stored_attempts_of_one_step_or_all_steps_per_turn_stay_valid(settings, key, problem) -> None:
+    """Keys and problems as they were before turn lengths shared their plans."""
+    cell = Cell(Execution(**settings), "e", 12, Oracle(), (), "o", "o", "o", 3, 1, 7, Memory())
+    assert (cell.key.hex(), next(cell.asked()).id) == (key, problem)
+
+
+def test_turn_lengths_share_plans_and_have_keys_of_their_own() -> None:
+    def asked(per_turn: int) -> list[Problem]:
+        return list(islice(Execution(per_turn=per_turn, dictionary=8).problems(12, 7), 5))
+
+    def plans(problems: list[Problem]) -> list[tuple[object, ...]]:
+        return [(dictionary(p), [key for turn in p.turns for key in keys_in(turn)]) for p in problems]
+
+    single = asked(1)
+    for per_turn in (2, 3, 12):
+        shared = asked(per_turn)
+        assert plans(shared) == plans(single)
+        assert [p.facts["plan"] for p in shared] == [p.facts["plan"] for p in single]
+        assert not {p.id for p in shared} & {p.id for p in single}
+    assert not {p.facts["plan"] for p in asked(0)} & {p.facts["plan"] for p in single}
+    assert Execution(per_turn=2).identity() == {"name": "execution", "per_turn": 2, "plans": 2}
+
+
+@pytest.mark.parametrize("settings", [{}, {"history_turns": 2, "error_rate": 1.0}, {"mode": "cot"}])
+def test_a_stored_problem_without_its_plan_is_graded_with_it(settings) -> None:
+    task = Execution(per_turn=2, **settings)
+    problem = task.problem(12, 5)
+    old = replace(problem, facts={"per_turn": 2})
+    assert task.grade(old, "").details["plan"] == problem.facts["plan"]

@@ -279,6 +279,29 @@ def test_jsonl_is_what_replay_reads(write, ponder) -> None:
     assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
 
 
+def test_a_turn_has_its_own_grade_and_the_true_sum(write, ponder) -> None:
+    task = '[[task]]\nname = "execution"\nsize = 12\nper_turn = 2\ndictionary = 8\n'
+    write("s.toml", f'problems = 6\n{task}[[model]]\nname = "oracle"\nerror = 0.3\n')
+    assert ponder("run", "s.toml").exit_code == 0
+    ponder("export", "s.toml", "--format", "jsonl")
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
+    assert len(lines) == 36
+    table, total = {}, 0
+    for line in lines:
+        if line["turn"] == 0:
+            table, total = line["dictionary"], line["start"]
+        else:
+            assert not {"dictionary", "start", "plan"} & set(line)
+        total += sum(table[key] for key in line["prompt"].split(", "))
+        assert line["true"] == total
+        assert line["correct"] == (line["parsed"] == total) == (line["answer"] == f"<answer>{total}</answer>")
+        assert line["why"] == ("" if line["correct"] else "wrong sum")
+    for outcome in outcomes():
+        own = [line for line in lines if line["problem"] == outcome.problem]
+        assert {line["attempt_correct"] for line in own} == {outcome.correct} == {all(t["correct"] for t in own)}
+    assert len({line["correct"] for line in lines if not line["attempt_correct"]}) == 2
+
+
 def test_an_inspect_log(exported) -> None:
     path = exported("inspect")
     log = json.loads(path.read_text())

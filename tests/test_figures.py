@@ -246,15 +246,18 @@ def test_horizon_by_hand() -> None:
     one, two = tables["summary"]
     assert (one["series"], two["series"]) == ("1 step per turn", "2 steps per turn")
     assert (one["horizon"], two["horizon"]) == (None, 6)
-    assert two["step_accuracy"] == pytest.approx((74 / 80) ** 0.5)  # six of eighty turns don't follow from the last
+    assert two["step_accuracy"] == pytest.approx((44 / 50) ** 0.5)  # six errors in 6 · 3 + 4 · 8 turns at risk
+    assert (two["after_right"], two["after_wrong"]) == (pytest.approx(34 / 40), 1)
     survival = {r["size"]: r["value"] for r in tables["survival"] if r["series"] == two["series"]}
     assert (survival[0], survival[6]) == (1, pytest.approx(0.4))
     third = [r for r in tables["turns"] if r["series"] == two["series"]][2]
     assert (third["last"], third["task"], third["turn"]) == (6, pytest.approx(0.4), pytest.approx(0.4))
     assert Horizon(target=0.3).estimate(rows)["summary"][1]["horizon"] is None
-    first, second = Horizon().findings(tables)
+    first, end, second, after = Horizon().findings(tables)
     assert first.startswith("m, 1 step per turn: horizon not reached, at least 8 steps;")
+    assert end.startswith("m, 1 step per turn: 100% [")
     assert second.startswith("m, 2 steps per turn: horizon 6 [")
+    assert after.startswith("m, 2 steps per turn: turn accuracy 85% [")
 
 
 def test_horizon_has_a_panel_with_intervals_per_series_and_model() -> None:

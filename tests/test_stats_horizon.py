@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import runpy
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,9 +185,9 @@ def test_every_turn_wrong() -> None:
 
 
 def test_step_accuracy_and_prediction_by_hand() -> None:
-    # 20 rollouts of 10 turns of 3 steps; 20 turns are wrong: turn accuracy 0.9.
+    # 20 rollouts of 10 turns of 3 steps, whose first errors are in turns 1 to 10: 20 errors in 110 turns at risk.
     found = horizon(rollouts(clean_until([1 + i % 10 for i in range(20)], per_turn=3)))
-    p = 0.9 ** (1 / 3)
+    p = (90 / 110) ** (1 / 3)
     assert found.step_accuracy.value == pytest.approx(p)
     assert found.predicted.value == pytest.approx(math.log(0.5) / math.log(p))
     assert found.step_accuracy.low < p < found.step_accuracy.high
@@ -193,6 +195,32 @@ def test_step_accuracy_and_prediction_by_hand() -> None:
         assert getattr(found.predicted, end) == pytest.approx(
             math.log(0.5) / math.log(getattr(found.step_accuracy, end))
         )
+
+
+def test_turns_after_the_first_error_do_not_move_the_prediction() -> None:
+    """A model whose answers are all wrong after a slip has the horizon of one that slips once."""
+    once = [outcome(sums([1 + i], 40), true(40), f"p{i}") for i in range(40)]
+    lost = [outcome(sums(range(1 + i, 41), 40), true(40), f"p{i}") for i in range(40)]
+    assert horizon(rollouts(once)).predicted == horizon(rollouts(lost)).predicted
+    assert horizon(rollouts(once)).step_accuracy.value == pytest.approx(780 / 820)
+
+
+def test_turn_accuracy_after_right_and_wrong_answers_by_hand() -> None:
+    # Off by one from turn 2 on; the first rollout slips again in turn 4. Turn 1 has no answer before it.
+    found = horizon(rollouts([outcome(sums([2, 4], 4), true(4), "a"), outcome(sums([2], 4), true(4), "b")]))
+    assert (found.after_right.value, found.after_wrong.value) == (0, 3 / 4)  # turns 2 and 2; turns 3, 4, 3 and 4
+    assert (found.after_wrong.attempts, found.after_wrong.problems) == (2, 2)
+    clean = horizon(rollouts(clean_until([None] * 20)))
+    assert clean.after_right.value == 1
+    assert math.isnan(clean.after_wrong.value)
+    assert (clean.after_wrong.low, clean.after_wrong.high) == (0, 1)
+
+
+def test_coverage_of_the_prediction_and_of_turns_after_right_and_wrong_answers() -> None:
+    """`python benchmarks/coverage_horizon.py` is the long form."""
+    benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "coverage_horizon.py"))
+    for scenario, reached, _, _ in benchmark["rows"](60, seed=3):
+        assert reached >= 0.88, scenario  # 2.5 standard errors below .95
 
 
 def test_one_problem_or_none_says_nothing() -> None:

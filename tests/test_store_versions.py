@@ -128,10 +128,14 @@ def test_keys_of_an_old_store_are_still_valid(tmp_path, name, make) -> None:
 @pytest.mark.parametrize("make", [version_2, version_1])
 def test_grades_of_an_old_store_are_those_of_today(tmp_path, make) -> None:
     make(tmp_path / "old.db")
-    before = read(tmp_path / "old.db", "conversation")
     with Store(tmp_path / "old.db", lock=True) as store:
-        assert grade_again(old("conversation"), store) == 0
-    assert read(tmp_path / "old.db", "conversation") == before
+        cells = old("conversation").cells
+        before = list(store.outcomes(cells))
+        assert grade_again(old("conversation"), store) == 6  # attempts at `execution`, which now record their plan
+        after = list(store.outcomes(cells))
+    plans = [o.details.get("plan") for o in after]
+    assert [plan is None for plan in plans] == ["per_turn" not in o.details for o in before]
+    assert [o._replace(details={k: v for k, v in o.details.items() if k != "plan"}) for o in after] == before
 
 
 def test_details_of_other_tasks_keep_their_names(tmp_path) -> None:

@@ -127,6 +127,10 @@ class Task(Plugin, ABC):
         """What is kept of a reply in the history under `remember = "answers"`."""
         return answer
 
+    def turn_grades(self, problem: Problem, answers: Sequence[str]) -> Sequence[Grade]:  # noqa: ARG002 for subclasses
+        """Judge each turn of a conversation by itself, for exports; empty if only the whole is judged."""
+        return ()
+
     def fixed(self) -> Sequence[Problem] | None:
         """Every problem of a task with a fixed set; None for a task that generates them."""
         return None
@@ -141,13 +145,17 @@ class Task(Plugin, ABC):
         if self.fixed() is not None and size not in self.sizes():
             raise UserError(f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}")
 
+    def stream(self) -> dict[str, Any]:
+        """What problem seeds are hashed from. Settings that it leaves out change how a problem is asked, not which."""
+        return self.identity()
+
     def problems(self, size: int, seed: int) -> Iterator[Problem]:
         """Distinct problems of one size in a fixed order; endless unless the set is fixed or exhausted."""
         if (fixed := self.fixed()) is not None:
             yield from (p for p in fixed if p.size == size)
             return
         seen: set[bytes] = set()
-        key = digest(self.identity(), self.version, size, seed).hex()
+        key = digest(self.stream(), self.version, size, seed).hex()
         index = repeats = 0
         while repeats < 200:  # enough to find the last of 240 puzzles, and no endless search among ten
             problem = self.problem(size, seed_from(key, index))

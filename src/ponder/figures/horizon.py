@@ -2,7 +2,8 @@
 
 After Sinha et al. (2025). Task accuracy is the fraction of rollouts without an error so far (Kaplan-Meier estimate);
 turn accuracy judges each turn from the model's own previous answer. The horizon is the step at which task accuracy
-falls below the target. Beside it stands the horizon that a constant step accuracy predicts.
+falls below the target. Beside it stands the horizon that a constant step accuracy up to the first error predicts. Turn
+accuracy after a right answer and after a wrong one shows self-conditioning in the model's own rollouts.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class Horizon(Figure):
                     per_turn=per_turn,
                     horizon=result.horizon,
                     predicted=result.predicted,
+                    at_end=result.at_end,
                     step_accuracy=result.step_accuracy,
+                    after_right=result.after_right,
+                    after_wrong=result.after_wrong,
                     constancy_p=result.trend.p_value,
                     turn_accuracy=result.trend.direction,
                     rests_on=counts(part),
@@ -98,6 +102,11 @@ class Horizon(Figure):
             sentences.append(
                 f"{row['model']}, {row['panel']}: horizon {_reach(row)} steps; {steps} {predicted}; {trend}."
             )
+            if row["horizon"] is None and row["at_end"] is not None:
+                right = span(row, "at_end", ".0%")
+                sentences.append(f"{row['model']}, {row['panel']}: {right} of rollouts have no error at the last step.")
+            if row["after_wrong"] is not None:
+                sentences.append(f"{row['model']}, {row['panel']}: {_conditioned(row)}.")
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -116,7 +125,8 @@ class Horizon(Figure):
             grid = alt.concat(*panels, columns=columns, spacing=18, title=heading(model, [], width))
             grids.append(grid.resolve_scale(x="shared", y="shared"))
         notes = [f"horizon: the first step at which task accuracy is below {self.target:.0%} (dashed)"]
-        notes.append("predicted: the horizon if step accuracy were constant; bands and bars: 95 % intervals")
+        notes.append("predicted: the horizon if step accuracy stayed as it is up to the first error")
+        notes.append("after right or wrong answers: turn accuracy there; bands and bars: 95 % intervals")
         if self.overlay:
             notes.append("published: horizons of other models at one step per turn, without thinking")
         title = heading("Accuracy along a rollout", notes, width)
@@ -147,6 +157,9 @@ class Horizon(Figure):
             diamonds = _chart(marks, PUBLISHED).mark_point(shape="diamond", size=45)
             layers.append(diamonds.encode(x=x, y=percent("target"), color=colour, tooltip=["model:N", "size:Q"]))
         reach = [f"horizon {_reach(row)}", f"predicted {span(row, 'predicted', STEPS)}"]
+        if row["after_wrong"] is not None:
+            reach.append(f"after right answers {span(row, 'after_right', '.0%')}")
+            reach.append(f"after wrong ones {span(row, 'after_wrong', '.0%')}")
         title = heading(row["panel"], [*reach, row["rests_on"], row["pooled"]], size[0])
         title.fontSize = 12
         return alt.layer(*layers, width=size[0], height=size[1], title=title)
@@ -163,6 +176,11 @@ class Horizon(Figure):
 
 def _chart(rows: Records, measure: str) -> alt.Chart:
     return alt.Chart(values([{**r, "measure": measure} for r in rows]))
+
+
+def _conditioned(row: dict[str, Any]) -> str:
+    right, wrong = (span(row, name, ".0%") for name in ("after_right", "after_wrong"))
+    return f"turn accuracy {right} after a right answer, {wrong} after a wrong one"
 
 
 def _reach(row: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Plots final task accuracy against tokens, with one labelled point per number of steps per turn.
 
 Shows whether a model executes a fixed number of steps better in few large turns or in many small ones. After Sinha et
-al. (2025), whose points are about 20 rollouts each, without intervals; here both axes have 95 % intervals.
+al. (2025), whose points are about 20 rollouts each, without intervals; here both axes have 95 % intervals. Turn lengths
+are compared plan by plan, and none is called the best unless a test tells it from every other.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 from ponder.stats.settings import apart, pooled
+from ponder.stats.turn_length import TurnLength, independent, turn_length
 
+ROLLOUTS = 20  # per published point, about
 ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
 
 
@@ -61,6 +64,8 @@ class Tradeoff(Figure):
             everything = [o for part in by_turn.values() for o in part]
             record = {"series": model, "steps": steps, "rests_on": counts(everything)}
             record |= {"pooled": pooled(by_turn.values(), ("per_turn",))}
+            right, by_plan = _by_plan(by_turn)
+            record |= _tested(turn_length(right, paired=by_plan))
             tables["summary"].append({**record, **counted(asked, self.tokens)})
             for per_turn, part in sorted(by_turn.items()):
                 tables["points"].append(_point(model, steps, per_turn, part, kind))
@@ -74,9 +79,12 @@ class Tradeoff(Figure):
         for row in tables["summary"]:
             points = _points(tables, row)
             if len(points) > 1:
-                best, cheapest = max(points, key=lambda p: p["accuracy"]), min(points, key=lambda p: p["tokens"])
-                ends = f"most accurate with {_phrase(best)}; cheapest with {_phrase(cheapest)}"
-                sentences.append(f"{row['series']}, {row['steps']} steps: {ends}.")
+                where = f"{row['series']}, {row['steps']} steps"
+                sentences += [f"{where}: {row['compared']}.", f"{where}: {_verdict(row, points)}."]
+                cheapest = min(points, key=lambda p: p["tokens"])
+                sentences.append(f"{where}: fewest tokens with {_phrase(cheapest)}.")
+            if others := _published(overlay, row["steps"]):
+                sentences.append(others)
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
@@ -87,6 +95,57 @@ class Tradeoff(Figure):
             return themed(panels[0])
         columns = 2 if len(panels) <= 4 else 3
         return themed(alt.concat(*panels, columns=columns, spacing=24).resolve_scale(x="independent", y="shared"))
+
+
+def _by_plan(by_turn: dict[int, list[Outcome]]) -> tuple[dict[int, dict[str, float]], bool]:
+    """Each turn length's accuracy on each plan; on each problem, unpaired, if an attempt records no plan."""
+    answered = {k: [o for o in part if o.status != "failed"] for k, part in by_turn.items()}
+    paired = all("plan" in o.details for part in answered.values() for o in part)
+    right: dict[int, dict[str, list[bool]]] = {}
+    for k, part in answered.items():
+        for o in part:
+            right.setdefault(k, {}).setdefault(o.details["plan"] if paired else o.problem, []).append(o.correct)
+    return {k: {name: sum(one) / len(one) for name, one in own.items()} for k, own in right.items()}, paired
+
+
+def _tested(test: TurnLength | None) -> dict[str, Any]:
+    """What is tested of a panel, as columns."""
+    if test is None:
+        return {"compared": ""}
+    by = (
+        f"compared on the same {test.problems} plans"
+        if test.paired
+        else "compared as independent problems, not by plan"
+    )
+    columns = flat(p_any=test.p_any, per_doubling=test.slope, p_trend=test.p_trend)
+    return {**columns, "could_be_best": list(test.could_be_best), "compared": f"turn lengths {by}"}
+
+
+def _verdict(row: dict[str, Any], points: Records) -> str:
+    """The best turn length if the test tells it from every other, and the trend."""
+    could = row["could_be_best"]
+    lead = [p for p in points if p["per_turn"] in could]
+    if len(could) == 1:
+        said = f"most accurate with {_phrase(lead[0])}"
+    else:
+        said = f"{', '.join(map(str, could))} per turn can't be told apart as the most accurate"
+    trend = f"{span(row, 'per_doubling', '+.1%')} accuracy per doubling of the turn, p = {row['p_trend']:.2g}"
+    return f"{said}; {trend}; p = {row['p_any']:.2g} for any difference"
+
+
+def _published(overlay: Records, steps: int) -> str:
+    """The same test on the published points of as many steps, if each is of `ROLLOUTS` rollouts."""
+    points = sorted((int(r["per_turn"]), r["accuracy"]) for r in overlay if r["steps"] == steps)
+    if len(points) < 2:
+        return ""
+    lengths, accuracies = zip(*points, strict=True)
+    test = independent(lengths, np.array(accuracies), np.full(len(points), float(ROLLOUTS)))
+    could = ", ".join(map(str, test.could_be_best))
+    said = f"most accurate with {could}" if test.best else f"{could} per turn can't be told apart as the most accurate"
+    return (
+        f"Published, if each point is {ROLLOUTS} rollouts: {said}; "
+        f"p = {test.p_trend:.2g} for the trend, p = {test.p_any:.2g} for any difference."
+    )
 
 
 def _points(tables: Tables, row: dict[str, Any]) -> Records:

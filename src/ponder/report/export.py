@@ -1,8 +1,9 @@
 """Writes a study's attempts for other programs: CSV, Parquet, JSONL, or a log for Inspect's viewer.
 
 CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts; each setting that differs between
-cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts, and can
-be answered from by the model `replay`. An Inspect log has room for one model, so each model has one.
+cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts and, if
+the task judges turns, the turn's own grade; the model `replay` can answer from it. An Inspect log has room for one
+model, so each model has one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, MethodUse, Outcome, UserError, digest
+from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Task, UserError, digest
 from ponder.report.page import no_answers
 from ponder.report.spreadsheet import inert
 from ponder.runner.cells import Cell
@@ -137,16 +138,24 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
             where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
             for done in store.attempts(cell):
                 attempts += 1
-                file.writelines(msgspec.json.encode(where | line) + b"\n" for line in _turns(done.attempt))
+                lines = (where | line for line in _turns(cell.task, done.attempt))
+                file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
     return attempts
 
 
-def _turns(attempt: Attempt) -> Iterator[dict[str, Any]]:
+def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
+    """The lines of an attempt. A task that judges its turns says which of them are right, and what it knows of each."""
+    grades = task.turn_grades(attempt.problem, [reply.answer for reply in attempt.completions])
+    whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
     for turn, reply in enumerate(attempt.completions):
         which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
-        graded = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
+        own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}
         texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
-        yield which | graded | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
+        yield which | whole | own | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
+
+
+def _graded(grade: Grade) -> dict[str, Any]:
+    return {"correct": grade.correct, "why": grade.why, "parsed": grade.parsed, **grade.details}
 
 
 def _encoded(cell: Cell) -> dict[str, msgspec.Raw]:

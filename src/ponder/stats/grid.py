@@ -91,11 +91,11 @@ def grid(
     right, tried = _by_problem(cell, problem, correct)
     rng = np.random.default_rng(seed)
     if len(right) < 2:  # nothing to compare
-        p_best, p_value, luck, parts = np.ones(len(places)), math.nan, math.nan, (UNKNOWN,) * 3
+        best_p, p_value, luck, parts = np.ones(len(places)), math.nan, math.nan, (UNKNOWN,) * 3
         right = np.array([[e.value for e in estimates]])
     else:
-        p_best = _p_best(right, replicates, rng)
-        p_value, luck = _shuffled(right, replicates, rng)
+        best_p = p_best(right, replicates, rng)
+        p_value, luck = shuffled(right, replicates, rng)
         full = len(places) == number.size
         parts = _parts(right.reshape(-1, *number.shape), replicates, rng) if full else (UNKNOWN,) * 3
     means = right.mean(axis=0)
@@ -105,7 +105,7 @@ def grid(
     return Grid(
         cells=tuple(
             Cell(*place, estimate, p, p > 1 - level or k == best)
-            for k, (place, estimate, p) in enumerate(zip(places, estimates, p_best.tolist(), strict=True))
+            for k, (place, estimate, p) in enumerate(zip(places, estimates, best_p.tolist(), strict=True))
         ),
         best=best,
         runner_up=runner_up,
@@ -130,11 +130,8 @@ def from_accuracies(
     # Agresti & Coull add two answers of each kind, so that 0 % and 100 % have noise too.
     smooth = (flat * samples + 2) / (samples + 4)
     variance = smooth * (1 - smooth) / samples
-    apart = np.sqrt(variance[:, None] + variance)
+    best_p = independent_p_best(flat, variance, replicates, rng)
     noise = rng.standard_normal((replicates, cells)) * np.sqrt(variance)
-    lag = ((flat - flat[:, None]) / apart).max(axis=1)
-    drawn = np.column_stack([((noise - noise[:, [k]]) / apart[k]).max(axis=1) for k in range(cells)])
-    p_best = _p_values(drawn, lag)
     best, runner_up = _first_two(flat)
     common = float(flat.mean())
     of_chance = common * (1 - common) / samples
@@ -149,7 +146,7 @@ def from_accuracies(
     return Grid(
         cells=tuple(
             Cell(k // means.shape[1], k % means.shape[1], binomial(right, samples, level), p, p > 1 - level)
-            for k, (right, p) in enumerate(zip(flat.tolist(), p_best.tolist(), strict=True))
+            for k, (right, p) in enumerate(zip(flat.tolist(), best_p.tolist(), strict=True))
         ),
         best=best,
         runner_up=runner_up,
@@ -262,7 +259,16 @@ def _p_values(drawn: Floats, measured: Floats) -> Floats:
     return np.asarray((1 + as_large) / (1 + len(drawn)), dtype=np.float64)
 
 
-def _p_best(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
+def independent_p_best(means: Floats, variance: Floats, replicates: int, rng: np.random.Generator) -> Floats:
+    """As `p_best`, for cells with independent means of a known variance."""
+    apart = np.sqrt(variance[:, None] + variance)
+    noise = rng.standard_normal((replicates, len(means))) * np.sqrt(variance)
+    lag = ((means - means[:, None]) / apart).max(axis=1)
+    drawn = np.column_stack([((noise - noise[:, [k]]) / apart[k]).max(axis=1) for k in range(len(means))])
+    return _p_values(drawn, lag)
+
+
+def p_best(right: Floats, replicates: int, rng: np.random.Generator) -> Floats:
     """For each cell, the p-value of how far it trails the cell that leads it by most, paired by problem."""
     cells = right.shape[1]
     apart = [_unit(right - right[:, [k]]) for k in range(cells)]
@@ -280,7 +286,7 @@ def _unit(apart: Floats) -> Floats:
     return np.asarray(apart / np.where(length > 0, length, 1.0), dtype=np.float64)
 
 
-def _shuffled(right: Floats, replicates: int, rng: np.random.Generator) -> tuple[float, float]:
+def shuffled(right: Floats, replicates: int, rng: np.random.Generator) -> tuple[float, float]:
     """The p-value of the variance between cells, and the mean lead of the best cell, if settings make no difference.
 
     Shuffles cells within each problem. All samples of a problem in a cell move together: that a setting suits one

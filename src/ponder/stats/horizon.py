@@ -1,9 +1,13 @@
 """Accuracy along a rollout, survival until the first error, and the horizon H_s.
 
 After Sinha et al. (2025). H_s is the first step at which the fraction of rollouts without an error is below s; a
-constant step accuracy p predicts ln s / ln p. Differences from the paper: a reply without a number is wrong even if the
-turn adds up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every number has an interval
-clustered by problem; and whether p is constant is tested.
+constant step accuracy p predicts ln s / ln p. Differences from the paper: p counts turns at risk only, those up to a
+rollout's first error, because later ones say nothing about H_s; a reply without a number is wrong even if the turn adds
+up to 0; rollouts of different lengths are censored at their ends (Kaplan-Meier); every number has an interval clustered
+by problem; and whether p is constant is tested.
+
+Turn accuracy after a right sum and after a wrong one shows self-conditioning without injected errors. The two also
+differ if some problems are harder than others, because those have more turns after an error.
 
 The survival band is Wilson's interval on the effective sample size (Rothman 1978), with the variance summed by problem
 (Williams 1995); without censoring it equals the interval of `accuracy`. The interval of the horizon holds every step
@@ -85,8 +89,11 @@ class Horizon:
     rows: tuple[TurnRow, ...]
     survival: Curve  # a step function: each value holds until the next step listed
     horizon: Estimate  # nan: task accuracy never falls below the target within the steps seen
-    step_accuracy: Estimate  # assuming that it is the same at every step
+    at_end: Estimate  # task accuracy at the last step seen
+    step_accuracy: Estimate  # up to the first error, assuming that it is the same at every step
     predicted: Estimate  # the horizon that follows from it; nan if no turn was wrong
+    after_right: Estimate  # turn accuracy after an answer that is the true sum; the first turn has no answer before it
+    after_wrong: Estimate  # turn accuracy after another answer, or none
     trend: Trend
     failed: int
 
@@ -114,12 +121,16 @@ def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: floa
     """Turns are averaged in groups, each `blur` times as long as all before it, to keep long rollouts readable."""
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
+    after_right, after_wrong = _conditioned(data, level)
     return Horizon(
         rows=_rows(data, level, blur),
         survival=survival,
         horizon=_crossing(data, survival, target),
+        at_end=Estimate(survival.value[-1], survival.low[-1], survival.high[-1], len(data), data.problems),
         step_accuracy=step,
         predicted=_predicted(step, target),
+        after_right=after_right,
+        after_wrong=after_wrong,
         trend=_trend(data, level),
         failed=data.failed,
     )
@@ -219,15 +230,42 @@ def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
 
 
 def _step_accuracy(data: Rollouts, level: float) -> Estimate:
-    """The K-th root of turn accuracy, for K steps per turn."""
-    turn = _over(data, data.turn, slice(None), level)
-    low, total = turn.low, int(data.length.sum())
-    if turn.value == 1.0 and data.problems > 1:
+    """The K-th root of the accuracy of turns at risk, for K steps per turn."""
+    turn = np.arange(1, data.index.shape[1] + 1)
+    at_risk = turn <= np.minimum(data.first_error, data.length)[:, None]
+    right = _pooled(data, data.index, at_risk, level)
+    low = right.low
+    if right.value == 1.0 and data.problems > 1:
         # With a constant turn accuracy q, a rollout of T turns has no error with probability q^T. The bound on the
         # fraction of such rollouts therefore bounds q more tightly than one turn per problem would.
-        low = low ** (data.problems / total)
-    value, low, high = (x ** (1 / data.per_turn) for x in (turn.value, low, turn.high))
-    return replace(turn, value=value, low=low, high=high)
+        low = low ** (data.problems / int(data.length.sum()))
+    value, low, high = (x ** (1 / data.per_turn) for x in (right.value, low, right.high))
+    return replace(right, value=value, low=low, high=high)
+
+
+def _conditioned(data: Rollouts, level: float) -> tuple[Estimate, Estimate]:
+    """Turn accuracy after an answer that is right, and after one that is wrong."""
+    before, later = data.index[:, :-1], data.seen[:, 1:]
+    after_right, after_wrong = (_pooled(data, data.turn[:, 1:], later & which, level) for which in (before, ~before))
+    return after_right, after_wrong
+
+
+def _pooled(data: Rollouts, values: Bools, turns: Bools, level: float) -> Estimate:
+    """The fraction of True over these turns of all rollouts, each turn counting once; clustered by problem.
+
+    A mean of the problems' fractions would be biased: a rollout that errs at once has few turns at risk, all wrong.
+    """
+    row, column = np.nonzero(turns)
+    right, problem = values[row, column], data.problem[row]
+    n, problems, rollouts = len(right), len(np.unique(problem)), len(np.unique(row))
+    if problems < 2:
+        return Estimate(float(right.mean()) if n else math.nan, 0.0, 1.0, rollouts, problems)
+    fraction = float(right.mean())
+    totals = np.bincount(problem, weights=right - fraction)
+    variance = float(totals @ totals) / n**2 * problems / (problems - 1)
+    rarer = len(np.unique(problem[right == (fraction < 0.5)]))
+    low, high = wilson(fraction, effective_sample(fraction, variance, n, problems, rarer, level), level)
+    return Estimate(fraction, low, high, rollouts, problems)
 
 
 def _predicted(step: Estimate, target: float) -> Estimate:
@@ -249,7 +287,7 @@ def _trend(data: Rollouts, level: float) -> Trend:
     centred = (turn - (data.length[:, None] - 1) / 2) * data.seen
     drift = summed((centred * data.turn).sum(axis=1), data.problem) if len(data) else np.zeros(0)
     drift = drift[drift != 0]
-    p_value = _sign_flips(drift)
+    p_value = sign_flips(drift)
     direction: Direction = "no clear trend"
     if 2.0 ** (1 - len(drift)) > 1 - level:
         direction = "too few errors"
@@ -264,7 +302,7 @@ def _half(data: Rollouts, turns: Bools, level: float) -> Estimate:
     return replace(accuracy(data.turn[row, column], data.problem[row], level), attempts=len(np.unique(row)))
 
 
-def _sign_flips(drift: Floats) -> float:
+def sign_flips(drift: Floats) -> float:
     """The probability of a sum as far from 0 if every sign were random."""
     n, far = len(drift), abs(float(drift.sum()))
     if n == 0:

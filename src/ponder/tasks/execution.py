@@ -2,7 +2,8 @@
 
 Each step names a key, whose value is looked up in a dictionary and added to the sum. Plan and dictionary are given, so
 only execution is tested. Size = steps in all, of which `per_turn` are asked at once; the answer to each turn is the sum
-so far. `history_turns` and `error_rate` give a history with injected errors, to measure self-conditioning.
+so far. `history_turns` and `error_rate` give a history with injected errors, to measure self-conditioning. Whatever the
+`per_turn` (0 excepted), one size and seed give the same plans, so that turn lengths are compared plan by plan.
 
 Differences from the paper: each problem has its own dictionary unless `shared`; the prompts are ours, with right worked
 examples (two of the published ones are wrong); the last answer tag counts, not the first; a reply without a number is
@@ -14,7 +15,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -100,8 +101,13 @@ class Execution(Task):
             raise UserError(f"all turns are in the history (history_turns = {self.history_turns})", hint=hint)
 
     def identity(self) -> dict[str, Any]:
-        # The prompt of this mode alone has changed: what is stored of the others stays valid.
-        return super().identity() | ({"prompt": 2} if self.mode == "cot" else {})
+        # The prompt of this mode alone has changed, and the plans of these turn lengths: other attempts stay valid.
+        changed = ({"prompt": 2} if self.mode == "cot" else {}) | ({"plans": 2} if self.per_turn > 1 else {})
+        return super().identity() | changed
+
+    def stream(self) -> dict[str, Any]:
+        """A plan is the same in turns of any length. `per_turn = 0` keeps the plans that models were trained on."""
+        return (replace(self, per_turn=1) if self.per_turn > 1 else self).identity()
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
@@ -128,6 +134,7 @@ class Execution(Task):
                 "per_turn": per_turn,
                 "history_turns": self.history_turns,
                 "error_rate": self.error_rate,
+                "plan": digest(table, keys).hex(),
             },
         )
 
@@ -152,11 +159,23 @@ class Execution(Task):
         # Older stores have other names for the other facts, so those come from the settings.
         details |= {"per_turn": problem.facts["per_turn"]}
         details |= {"history_turns": self.history_turns, "error_rate": self.error_rate}
+        details |= {"plan": problem.facts.get("plan") or _plan(problem)}
         wrong = next((n for n, (one, true) in enumerate(zip(parsed, gold["sums"], strict=False)) if one != true), None)
         if wrong is None and len(parsed) == len(gold["sums"]):
             return Grade(True, parsed, "", details)
         why = "no number" if wrong is not None and parsed[wrong] is None else "wrong sum"
         return Grade(False, None if all(one is None for one in parsed) else parsed, why, details)
+
+    def turn_grades(self, problem: Problem, answers: Sequence[str]) -> list[Grade]:
+        """Right if the sum is. The first turn also records what all share: the dictionary, the plan and the start."""
+        shared = {"start": problem.gold["start"], "plan": _plan(problem), "dictionary": dictionary(problem)}
+        grades = []
+        for text, true in zip(answers, problem.gold["sums"], strict=False):
+            parsed = _number(text)
+            why = "" if parsed == true else "no number" if parsed is None else "wrong sum"
+            grades.append(Grade(parsed == true, parsed, why, {"true": true} | shared))
+            shared = {}
+        return grades
 
     def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 the answer is enough
         return _number(answer)
@@ -179,6 +198,12 @@ def dictionary(problem: Problem) -> dict[str, int]:
 def keys_in(message: str) -> list[str]:
     """The keys that a user's message names, for models that render their own prompt."""
     return message.partition("\n")[0].split(", ")
+
+
+def _plan(problem: Problem) -> str:
+    """The id of a plan, the same for every turn length; read from the messages, as older stores don't have it."""
+    asked = [m.content for m in problem.history if m.role == "user"] + list(problem.turns)
+    return digest(dictionary(problem), [key for message in asked for key in keys_in(message)]).hex()
 
 
 def _number(text: str) -> int | None:
