@@ -72,6 +72,7 @@ class Accuracy(Figure):
                         size=row.size,
                         accuracy=row.accuracy,
                         tokens=row.tokens,
+                        geometric_mean_tokens=row.geometric,
                         median_tokens=row.median,
                         attempts=row.accuracy.attempts,
                         problems=row.accuracy.problems,
