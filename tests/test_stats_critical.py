@@ -85,7 +85,7 @@ def test_never_below_half_is_open_above() -> None:
         found = critical_size(with_shares([share] * 8))
         assert math.isnan(found.size.value)
         assert math.isnan(found.slope.value)
-        assert (found.size.low, found.size.high) == (64, math.inf)
+        assert (found.size.low, found.size.high) == (49 if share == 0.7 else 64, math.inf)  # 14 of 20 may be luck
 
 
 def test_never_above_half_is_open_below() -> None:
