@@ -17,7 +17,7 @@ from ponder.core import Outcome, Status
 from ponder.stats.accuracy import accuracy, by_size, geometric_mean, mean, rate, wilson
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import columns
-from ponder.stats.distributions import hazard, t_quantile, z_quantile
+from ponder.stats.distributions import chi2_tail, hazard, t_quantile, z_quantile
 
 
 def outcome(size=16, problem="a", sample=0, status: Status = "graded", correct=True, tokens=100, model="m") -> Outcome:
@@ -28,6 +28,11 @@ def outcome(size=16, problem="a", sample=0, status: Status = "graded", correct=T
 @pytest.mark.parametrize("p", [0.5, 0.8, 0.975, 0.995])
 def test_t_quantile_is_scipys(p, df) -> None:
     assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12)
+
+
+def test_chi2_tail_is_scipys() -> None:
+    x, df = [0.0, 1e-6, 0.5, 4, 30, 200], range(1, 25)
+    assert [chi2_tail(a, k) for a in x for k in df] == pytest.approx([stats.chi2.sf(a, k) for a in x for k in df])
 
 
 def test_hazard_is_scipys_from_tail_to_tail() -> None:

@@ -81,12 +81,13 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
 def _compared(found: Critical, local: Local, sizes: Floats, resampled: Floats, redrawn: Floats) -> Critical:
     """With the local estimate, and a test of its difference from the critical size, both on the same redrawn problems.
 
-    A cliff between two sizes has no shape to check.
+    A cliff between two sizes has no shape to check, and an open local interval no spread to compare with.
     """
     value, low, high = (math.exp(min(end, 700.0)) for end in (local.value, local.low, local.high))
     estimate = _within(replace(found.size, value=value, low=low, high=high), sizes, local.cliff)
     p_value = math.nan
-    if not local.cliff and math.isfinite(estimate.value) and math.isfinite(found.size.value):
+    bounded = estimate.low > 0 and math.isfinite(estimate.high) and not math.isnan(estimate.value)
+    if bounded and not local.cliff and math.isfinite(found.size.value):
         log_size = np.log(sizes[local.nearest])
         again = log_size.mean() + crossed(fitted_lines(resampled[:, local.nearest], log_size)[0]) - redrawn[:, 0]
         spread = float(np.subtract(*np.nanquantile(again, [0.84134, 0.15866]))) / 2  # a few may not cross: no sd

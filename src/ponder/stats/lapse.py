@@ -19,27 +19,37 @@ def lapse_interval(total: Floats, log_size: Floats, slopes: tuple[float, float],
 
     The upper end is 1 if the highest rate here isn't excluded.
     """
-    profile = _profile(total, log_size, slopes)
-    excess = profile - (profile.max() - drop)
-    inside = np.flatnonzero(excess >= 0)
-    first, last = int(inside[0]), int(inside[-1])
-    low = 0.0 if first == 0 else float(np.interp(0, excess[first - 1 : first + 1], RATES[first - 1 : first + 1]))
-    if last == len(RATES) - 1:
+    rates = RATES
+    for _ in range(4):  # with many attempts, the interval may fit between two rates: look closer
+        profile = _profile(total, log_size, slopes, rates)
+        inside = np.flatnonzero(profile >= profile.max() - drop)
+        first, last = max(0, int(inside[0]) - 1), min(len(rates) - 1, int(inside[-1]) + 1)
+        if len(inside) >= 8:
+            break
+        rates = np.linspace(rates[first], rates[last], len(RATES))
+    # The root of the drop is almost linear in the rate.
+    far = np.sqrt(np.maximum(profile.max() - profile, 0.0))
+    low = (
+        0.0
+        if inside[0] == 0 and rates[0] == 0
+        else float(np.interp(-np.sqrt(drop), -far[first:][:2], rates[first:][:2]))
+    )
+    if inside[-1] == len(rates) - 1:
         return low, 1.0
-    return low, float(np.interp(0, -excess[last : last + 2], RATES[last : last + 2]))
+    return low, float(np.interp(np.sqrt(drop), far[last - 1 : last + 1], rates[last - 1 : last + 1]))
 
 
-def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float]) -> Floats:
+def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float], rates: Floats) -> Floats:
     """For each rate the highest log likelihood, by Fisher scoring with steps that halve where they don't improve."""
     n, right, x = total[:, 0], total[:, 1], log_size - log_size.mean()
-    keep = (1 - RATES)[:, None]
+    keep = (1 - rates)[:, None]
 
     def chance(line: Floats) -> tuple[Floats, Floats]:
         rest = 1 / (1 + np.exp(-np.clip(line[:, :1] - line[:, 1:] * x, -500, 500)))
         return np.clip(keep * rest, 1e-12, 1 - 1e-12), np.asarray(keep * rest * (1 - rest))
 
-    best, found = _starts(total, x, slopes)
-    step, scale = np.zeros_like(best), np.ones(len(RATES))
+    best, found = _starts(total, x, slopes, rates)
+    step, scale = np.zeros_like(best), np.ones(len(rates))
     for _ in range(40):
         p, rise = chance(best)
         weight, pull = n * rise**2 / (p * (1 - p)), (right - n * p) * rise / (p * (1 - p))
@@ -58,14 +68,14 @@ def _profile(total: Floats, log_size: Floats, slopes: tuple[float, float]) -> Fl
     return found
 
 
-def _starts(total: Floats, x: Floats, slopes: tuple[float, float]) -> tuple[Floats, Floats]:
+def _starts(total: Floats, x: Floats, slopes: tuple[float, float], rates: Floats) -> tuple[Floats, Floats]:
     """The best of a coarse lattice for each rate."""
     places, steep = np.linspace(x[0] - 0.1, x[-1] + 0.1, 25), np.geomspace(*slopes, 8)
     slope, place = (axis.ravel() for axis in np.meshgrid(steep, places, indexing="ij"))
     rest = 1 / (1 + np.exp(-np.clip(slope[:, None] * (place[:, None] - x), -500, 500)))
     right, wrong = total[:, 1], total[:, 0] - total[:, 1]
-    best, found = np.zeros((len(RATES), 2)), np.zeros(len(RATES))
-    for i, rate in enumerate(RATES):
+    best, found = np.zeros((len(rates), 2)), np.zeros(len(rates))
+    for i, rate in enumerate(rates):
         p = np.clip((1 - rate) * rest, 1e-12, 1 - 1e-12)
         score = np.log(p) @ right + np.log1p(-p) @ wrong
         k = int(score.argmax())
