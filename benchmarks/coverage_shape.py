@@ -25,7 +25,7 @@ SIZES = np.round(np.geomspace(9, 100, 13))
 
 
 class Curve(NamedTuple):
-    """A true accuracy by size, with its critical size and lapse."""
+    """A true accuracy by size, with its critical size, and its lapse if it has one."""
 
     name: str
     chance: Callable[[Floats], Floats]
@@ -50,7 +50,7 @@ def weibull(half: float, shape: float, lapse: float = 0.0) -> Callable[[Floats],
 def curves() -> Iterator[Curve]:
     for problems in (20, 80):
         yield Curve(f"logistic, 13 × {problems}", logistic(35, 5, 0.02), 35, 0.02, problems)
-        yield Curve(f"Weibull, 13 × {problems}", weibull(35, 3), 35, 0.0, problems)
+        yield Curve(f"Weibull, 13 × {problems}", weibull(35, 3), 35, math.nan, problems)
     yield Curve("shallow, slope 1.5", logistic(35, 1.5), 35, 0.0)
     yield Curve("steep, slope 15", logistic(35, 15), 35, 0.0)
     yield Curve("crossing near the first size", logistic(11, 4), 11, 0.0)
@@ -103,7 +103,8 @@ def critical_rows(replicates: int, seed: int, scenarios: list[Curve]) -> Iterato
                 alarm.append(p < 0.05)
         yield size.row(f"critical size: {curve.name}")
         yield local.row(f"local: {curve.name}")
-        yield lapse.row(f"lapse: {curve.name}")
+        if not math.isnan(curve.lapse):
+            yield lapse.row(f"lapse: {curve.name}")
         for name, alarm in alarms.items():
             yield f"alarm: {name}: {curve.name}", float(np.mean(alarm)), math.nan, replicates
 
