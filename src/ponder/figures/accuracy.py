@@ -41,7 +41,7 @@ from ponder.stats.critical import critical_size
 WIDTH, HEIGHT = 520, 300  # pixels
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # a task's curves, where colours are the models'
 DOUBT = 0.05  # a p-value below which the findings doubt the fitted curve
-MISFIT = 0.01  # the test of fit gives up to 10 % of false alarms at 5 %
+MISFIT = 0.01  # the test of fit gives up to 8 % of false alarms at 5 %
 SIDE_BY_SIDE = 6  # pixels between the intervals of two series
 
 
