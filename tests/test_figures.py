@@ -220,6 +220,21 @@ def test_accuracy_by_hand() -> None:
     )
 
 
+def test_accuracy_tells_the_local_estimate_and_an_unsteady_fall() -> None:
+    def said(*right: int) -> list[str]:
+        rows = [
+            outcome(s, p, correct=p < n) for s, n in zip((16, 25, 36, 49, 64), right, strict=True) for p in range(20)
+        ]
+        return Accuracy().findings(Accuracy(unit="cell").estimate(rows))
+
+    [sentence] = said(20, 18, 10, 2, 0)
+    assert re.search(
+        r"; below 50 % from 35.5 \[\d.*\] cells \(35.5 \[\d.*\] by the three nearest sizes alone\)\.$", sentence
+    )
+    _, doubt = said(4, 8, 12, 16, 20)
+    assert doubt.startswith("m: accuracy does not fall steadily with size: 20% at 16 cells and 100% at 64 cells (p")
+
+
 def test_accuracy_has_ticks_at_the_sizes_asked_and_names_what_is_published() -> None:
     chart = spec(Accuracy(overlay="tents_success"), [*puzzles("a"), *puzzles("b")])
     ticks = [e["x"]["axis"]["values"] for e in every(chart, "encoding") if "axis" in e.get("x", {})]

@@ -1,7 +1,9 @@
 """Plots accuracy against problem size, with 95 % intervals and the fitted curve that gives the critical size.
 
-The critical size is the size at which accuracy falls below 50 %. A task of one size, such as a benchmark, or whose
-sizes are only levels, has bars instead, one per model. The tables also have the tokens of each size.
+The critical size is the size at which accuracy falls below 50 %. Beside it is a local estimate from the three sizes
+nearest to it; the findings say if the two differ, or if accuracy does not fall steadily with size. A task of one size,
+such as a benchmark, or whose sizes are only levels, has bars instead, one per model. The tables also have the tokens of
+each size.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from ponder.stats.critical import critical_size
 
 WIDTH, HEIGHT = 520, 300  # pixels
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # a task's curves, where colours are the models'
+DOUBT = 0.05  # a p-value below which the findings doubt the fitted curve
+MISFIT = 0.01  # the test of fit gives up to 8 % of false alarms at 5 %
 SIDE_BY_SIDE = 6  # pixels between the intervals of two series
 
 
@@ -58,6 +62,13 @@ class Accuracy(Figure):
                 flat(
                     series=series,
                     critical_size=critical.size,
+                    local_critical_size=critical.local,
+                    local_p_value=critical.local_p_value,
+                    lapse=critical.lapse,
+                    fit_p_value=critical.fit_p_value,
+                    steady_p_value=critical.steady_p_value,
+                    rise_from=critical.rise[0],
+                    rise_to=critical.rise[1],
                     rests_on=counts(part),
                     **named,
                     **counted(outcomes, self.tokens),
@@ -72,6 +83,7 @@ class Accuracy(Figure):
                         size=row.size,
                         accuracy=row.accuracy,
                         tokens=row.tokens,
+                        geometric_mean_tokens=row.geometric,
                         median_tokens=row.median,
                         attempts=row.accuracy.attempts,
                         problems=row.accuracy.problems,
@@ -90,7 +102,10 @@ class Accuracy(Figure):
             shown = rows if len(rows) < 2 or summary["task"] not in sized else [rows[0], rows[-1]]
             clauses = [span(r, "accuracy", ".0%") + _where(r, alone=len(rows) == 1) for r in shown]
             if clauses:
-                sentences.append(f"{summary['series']}: accuracy {' and '.join(clauses)}.")
+                local = _local(summary) if summary["task"] in sized else ""
+                sentences.append(f"{summary['series']}: accuracy {' and '.join(clauses)}{local}.")
+            if summary["task"] in sized:
+                sentences += _doubts(summary, rows)
         return sentences
 
     def _sized(self, tables: Tables) -> set[str]:
@@ -158,6 +173,35 @@ class Accuracy(Figure):
             notes.append("published: read off a figure, without intervals")
         title = heading("Accuracy by problem size", notes, WIDTH)
         return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
+
+
+def _local(summary: dict[str, Any]) -> str:
+    """The critical size and its local estimate, if both are known."""
+    if summary["critical_size"] is None or summary["local_critical_size"] is None:
+        return ""
+    size = at(span(summary, "critical_size"), summary["unit"])
+    return f"; below 50 % from {size} ({span(summary, 'local_critical_size')} by the three nearest sizes alone)"
+
+
+def _doubts(summary: dict[str, Any], rows: Records) -> list[str]:
+    """What speaks against the fitted curve: only the strongest of three reasons."""
+    series, unit = summary["series"], summary["unit"]
+    if (p := summary["steady_p_value"]) is not None and p < DOUBT:
+        by_size = {r["size"]: f"{r['accuracy']:.0%} at {at(format(r['size'], 'g'), unit)}" for r in rows}
+        rise = " and ".join(by_size[summary[end]] for end in ("rise_from", "rise_to"))
+        return [
+            f"{series}: accuracy does not fall steadily with size: {rise} ({_p(p)}). No critical size describes it."
+        ]
+    if (p := summary["local_p_value"]) is not None and p < DOUBT:
+        both = "the fit to all sizes and the local one disagree"
+        return [f"{series}: the critical size depends on the curve's shape: {both} ({_p(p)}). Quote both."]
+    if (p := summary["fit_p_value"]) is not None and p < MISFIT:
+        return [f"{series}: the curve does not fit the accuracies ({_p(p)}). Quote the local estimate too."]
+    return []
+
+
+def _p(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
 
 
 def _by_task(tasks: Sequence[str]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Accuracy and tokens at each size, with intervals for attempts that are correlated within a problem.
 
+Every problem counts once, however many attempts it has: an accuracy or a mean is the mean of the problems' means, with
+the variance between them. Pooled attempts would favour the problems with the most attempts.
+
 Accuracy has a Wilson interval on the effective sample size of Korn & Graubard (1998), who use it with Clopper-Pearson,
 whose intervals are wider than necessary. The effective size differs from theirs near 0 % and 100 %, where too few
 problems show how strongly attempts are correlated: there it approaches its minimum, the number of problems.
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Bools, Columns, Floats, Ints
+from ponder.stats.columns import Bools, Columns, Floats, Ints, summed
 from ponder.stats.distributions import t_quantile, z_quantile
 
 
@@ -24,6 +27,7 @@ class SizeRow:
     size: float
     accuracy: Estimate
     tokens: Estimate  # mean of the tokens spent; a truncated attempt counts what it spent
+    geometric: Estimate  # geometric mean of the same
     median: Estimate  # median of the tokens needed; a truncated attempt needed more than it spent
     graded: int
     unparsed: int
@@ -32,15 +36,27 @@ class SizeRow:
 
 
 def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
-    """The fraction correct; `problem` is the number of each attempt's problem."""
-    n, problems = len(correct), len(np.unique(problem))
-    if n == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0, 0)
-    right = int(correct.sum())
-    if problems == 1:  # says nothing about other problems
-        return Estimate(right / n, 0.0, 1.0, n, 1)
-    low, high = wilson(right / n, _effective(correct, problem, level), level)
-    return Estimate(right / n, low, high, n, problems)
+    """The mean of the problems' fractions correct; `problem` is the number of each attempt's problem."""
+    n, own = len(correct), problem_means(correct, problem)
+    problems = len(own)
+    value = float(own.mean()) if n else math.nan
+    if problems < 2:  # one says nothing about other problems
+        return Estimate(value, 0.0, 1.0, n, problems)
+    low, high = wilson(value, _effective(correct, problem, level), level)
+    return Estimate(value, low, high, n, problems)
+
+
+def rate(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
+    """The fraction correct of all events, such as turns at risk, where a problem with more events weighs more."""
+    n, (events, right) = len(correct), _counts(correct, problem)
+    problems = len(events)
+    if problems < 2:
+        return Estimate(float(correct.mean()) if n else math.nan, 0.0, 1.0, n, problems)
+    value = float(correct.mean())
+    # The ratio's variance, linearised.
+    variance = float(((right - value * events) ** 2).sum()) / n**2 * problems / (problems - 1)
+    size = effective_sample(value, variance, n, problems, _rarer(events, right, value), level)
+    return Estimate(value, *wilson(value, size, level), n, problems)
 
 
 def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
@@ -53,6 +69,7 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
                 size=float(size),
                 accuracy=accuracy(part.correct, part.problem, level),
                 tokens=mean(part.tokens, part.problem, level),
+                geometric=geometric_mean(part.tokens, part.problem, level),
                 median=median_tokens(part, level),
                 graded=len(part) - unparsed - truncated,
                 unparsed=unparsed,
@@ -63,21 +80,35 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
     return rows
 
 
-def _variance_of_mean(values: Floats, problem: Ints) -> float:
-    """The variance of the mean between at least two problems, linearised, so that attempts per problem may vary."""
-    totals = np.bincount(problem, weights=values - values.mean())
-    problems = len(np.unique(problem))
-    return float(totals @ totals) / len(values) ** 2 * problems / (problems - 1)
+def _counts(values: Floats | Bools, problem: Ints) -> tuple[Floats, Floats]:
+    """The attempts at each problem, and the sum of their values."""
+    number = np.unique(problem, return_inverse=True)[1].astype(np.int64)
+    return np.bincount(number).astype(np.float64), summed(values, number)
+
+
+def problem_means(values: Floats | Bools, problem: Ints) -> Floats:
+    attempts, total = _counts(values, problem)
+    return np.asarray(total / attempts)
+
+
+def _rarer(attempts: Floats, right: Floats, value: float) -> int:
+    """The number of problems with the rarer outcome; at one half, of those with a wrong answer, despite rounding."""
+    return int(np.count_nonzero(right > 0 if value < 0.5 - 1e-12 else right < attempts))
 
 
 def _effective(correct: Bools, problem: Ints, level: float) -> float:
-    fraction = float(correct.mean())
-    rarer = len(np.unique(problem[correct == (fraction < 0.5)]))
-    variance = _variance_of_mean(correct.astype(np.float64), problem)
-    return effective_sample(fraction, variance, len(correct), len(np.unique(problem)), rarer, level)
+    attempts, right = _counts(correct, problem)
+    own = right / attempts
+    value, problems = float(own.mean()), len(own)
+    # What the mean of the problems' means would be worth if all attempts were independent.
+    most = problems**2 / float((1 / attempts).sum())
+    variance = float(own.var(ddof=1)) / problems
+    return effective_sample(value, variance, most, problems, _rarer(attempts, right, value), level)
 
 
-def effective_sample(fraction: float, variance: float, attempts: int, problems: int, rarer: int, level: float) -> float:
+def effective_sample(
+    fraction: float, variance: float, attempts: float, problems: int, rarer: int, level: float
+) -> float:
     """How many independent attempts carry as much information as these, at two problems or more.
 
     Only problems with the rarer outcome (`rarer` of them) show how strongly attempts are correlated: few show little,
@@ -101,27 +132,65 @@ def wilson(fraction: float, n: float, level: float) -> tuple[float, float]:
 
 
 def mean(values: Floats, problem: Ints, level: float = 0.95, *, least: float = 0.0) -> Estimate:
-    """The mean of a quantity that is never below `least`, such as tokens."""
-    n, problems = len(values), len(np.unique(problem))
+    """The mean of a quantity that is never below `least`, such as tokens, with Hall's (1992) interval.
+
+    Hall's cubic removes the skewness of the t statistic. Of lognormal tokens with a spread of 1 in the logarithm, 10,
+    30 and 100 problems, it covers .91, .92 and .94; Student's t covers .84, .87 and .93.
+    """
+    own = problem_means(values, problem)
+    n, problems, value = len(values), len(own), float(own.mean()) if len(own) else math.nan
     if problems < 2:
-        return Estimate(float(values.mean()) if n else math.nan, least, math.inf, n, problems)
-    half = t_quantile((1 + level) / 2, problems - 1) * math.sqrt(_variance_of_mean(values, problem))
-    mean = float(values.mean())
-    return Estimate(mean, max(least, mean - half), mean + half, n, problems)
+        return Estimate(value, least, math.inf, n, problems)
+    spread, upper = float(own.std()), t_quantile((1 + level) / 2, problems - 1)
+    skewness = float(((own - value) ** 3).mean()) / spread**3 if spread > 1e-9 * abs(value) else 0.0
+    error = spread / math.sqrt(problems - 1)
+    low, high = (value - error * _unskewed(t, skewness / math.sqrt(problems)) for t in (upper, -upper))
+    return Estimate(value, max(least, min(low, value)), max(high, value), n, problems)
+
+
+def _unskewed(t: float, skewness: float) -> float:
+    """Hall's transformation of the t statistic of a mean, inverted; `skewness` is that of the mean."""
+    a = skewness / 3
+    return float(np.cbrt(1 + 3 * a * (t - a / 2)) - 1) / a if abs(a) > 1e-6 else t
+
+
+def geometric_mean(tokens: Floats, problem: Ints, level: float = 0.95) -> Estimate:
+    """The exponential of the mean logarithm, with a t interval; an attempt without tokens counts as one token."""
+    own = problem_means(np.log(np.maximum(tokens, 1.0)), problem)
+    n, problems = len(tokens), len(own)
+    if problems < 2:
+        return Estimate(math.exp(own[0]) if problems else math.nan, 0.0, math.inf, n, problems)
+    half = t_quantile((1 + level) / 2, problems - 1) * float(own.std(ddof=1)) / math.sqrt(problems)
+    value = float(own.mean())
+    return Estimate(math.exp(value), math.exp(value - half), _exp(value + half), n, problems)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf  # two problems that differ a lot
 
 
 def median_tokens(data: Columns, level: float = 0.95) -> Estimate:
-    """The median with Woodruff's interval: the quantiles at the ends of the interval of the fraction below it."""
+    """The median with Woodruff's interval: the quantiles at the ends of the interval of the fraction below it.
+
+    Quantiles of attempts, weighted so that problems weigh the same.
+    """
     n, problems = len(data), data.problems
     if n == 0:
         return Estimate(math.nan, 0.0, math.inf, 0, 0)
-    tokens = np.sort(np.where(data.truncated, math.inf, data.tokens))
-    middle = float(np.median(tokens)) if tokens[n // 2] < math.inf else math.nan
+    needed = np.where(data.truncated, math.inf, data.tokens)
+    order = np.argsort(needed, kind="stable")
+    tokens, up_to = needed[order], np.cumsum(1 / (problems * np.bincount(data.problem)[data.problem[order]]))
+
+    def quantile(fraction: float, *, above: bool = False) -> float:
+        """The first attempt by which this fraction is reached, or exceeded."""
+        index = np.searchsorted(up_to, fraction + 1e-9 if above else fraction - 1e-9)
+        return float(tokens[min(int(index), n - 1)])
+
+    lower, upper = quantile(0.5), quantile(0.5, above=True)
+    middle = (lower + upper) / 2 if upper < math.inf else math.nan
     if problems < 2:
         return Estimate(middle, 0.0, math.inf, n, problems)
-    below = np.where(data.truncated, math.inf, data.tokens) <= tokens[(n - 1) // 2]
-    low, high = wilson(0.5, _effective(below, data.problem, level), level)
-    ends = tokens[max(0, math.ceil(n * low) - 1)], tokens[min(n - 1, math.floor(n * high))]
+    low, high = wilson(0.5, _effective(needed <= lower, data.problem, level), level)
     # With more than half of the attempts truncated, even the low end may be unknown: they spent at least this much.
-    least = float(min(ends[0], data.tokens.max()))
-    return Estimate(middle, least, float(ends[1]), n, problems)
+    least = float(min(quantile(low), data.tokens.max()))
+    return Estimate(middle, least, quantile(high, above=True), n, problems)

@@ -1,12 +1,16 @@
 """The critical size, at which accuracy falls below 50 %, from a psychometric curve of accuracy against size.
 
-p(size) = (1 - lapse) · logistic(slope · (log c - log size)), lapse in [0, 0.2], by maximum likelihood; after Wichmann &
-Hill (2001), with the critical size where p itself, not the logistic, is one half.
+p(size) = (1 - lapse) · logistic(slope · (log c - log size)), lapse in [0, 0.45], by maximum likelihood; after Wichmann
+& Hill (2001), with the critical size where p itself, not the logistic, is one half. Problems of one size weigh the
+same, however many attempts each has.
 
 Each end of the interval is the wider of two. The bootstrap over problems accounts for attempts that are correlated
 within a problem. The profile likelihood accounts for the uncertainty that is left at 20 right of 20, and between the
 two sizes where accuracy drops from 100 % to 0 %. Nothing is extrapolated: an end beyond the sizes measured is open, and
 a value beyond them is nan.
+
+The curve is checked in three ways: against a local fit, against no curve at all, and against any accuracy that never
+rises with size.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from ponder.core import Estimate
 from ponder.stats.bootstrap import Curve, draw_curve, drawing_sizes, resampled_sums
 from ponder.stats.columns import Columns, Floats, Ints, summed
 from ponder.stats.distributions import z_quantile
+from ponder.stats.lapse import HIGHEST, lapse_interval
+from ponder.stats.shape import Local, crossed, fitted_lines, local_fit, log_likelihood, steadiness
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +36,64 @@ class Critical:
     slope: Estimate  # of the logit, in units of log size
     lapse: Estimate  # the fraction of attempts that is wrong at any size
     curve: Curve | None  # None: fewer than two sizes, or a size of 0, which has no logarithm
+    local: Estimate  # the size at 50 % from the three sizes nearest to it only
+    local_p_value: float  # small: `size` and `local` differ by more than chance explains; nan: not known
+    fit_p_value: float  # small: the curve does not fit
+    steady_p_value: float  # small: accuracy does not fall steadily with size
+    rise: tuple[float, float]  # the two sizes between which accuracy rises most clearly; nan if it never rises
 
 
 def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, seed: int = 0) -> Critical:
     sizes = np.unique(data.size)
     if len(sizes) < 2 or sizes[0] <= 0:
         unknown = Estimate(math.nan, 0.0, math.inf, len(data), data.problems)
-        return Critical(unknown, unknown, Estimate(math.nan, 0.0, 1.0, len(data), data.problems), None)
-    counts = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
+        lapse = Estimate(math.nan, 0.0, 1.0, len(data), data.problems)
+        return Critical(unknown, unknown, lapse, None, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
     size_of, log_size = data.size_of_problem, np.log(sizes)
+    counts = _equal_weights(summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem), size_of)
     total = summed(counts, size_of)
     row, effect = _flat(total[None]), _design_effect(counts, size_of, total)
     # Half of a chi-squared with three degrees of freedom exceeds 12 once in 40,000 times: replicates stay within.
     grid = _zoom(_box(log_size), row[0], log_size, within=12 * effect)
     table = _table(grid, log_size)
     best, top = _climb(grid, table, row[0], log_size)
-    likely = grid[table @ row[0] >= top - effect * z_quantile((1 + level) / 2) ** 2 / 2]
-    redrawn = _refit(grid, table, _flat(resampled_sums(counts, size_of, replicates, seed)))
-    return _report(data, best, likely, redrawn, level)
+    drop = effect * z_quantile((1 + level) / 2) ** 2 / 2
+    likely = grid[table @ row[0] >= top - drop]
+    resampled = resampled_sums(counts, size_of, replicates, seed)
+    redrawn = grid[_refit(table, _flat(resampled))[0]]
+    found = _report(data, best, likely, redrawn, level)
+    shallowest, steepest = np.exp(_box(log_size)[:, 1])
+    low, high = lapse_interval(total, log_size, (shallowest, steepest), drop)
+    value, steady = found.lapse.value, steadiness(total, sizes, effect)
+    if steady.p_value < 1 - level and best[1] <= math.log(shallowest) + 1e-6:  # it rises: no size is critical
+        found = replace(found, size=replace(found.size, value=math.nan, low=0.0, high=math.inf))
+    found = replace(
+        found,
+        lapse=replace(found.lapse, low=min(low, value), high=max(high, value)),
+        fit_p_value=_fit_p_value(table, total, _accuracy(best[None], log_size)[0], effect, seed),
+        steady_p_value=steady.p_value,
+        rise=steady.rise,
+    )
+    local = local_fit(total, log_size, np.bincount(size_of), effect, level)
+    return found if local is None else _compared(found, local, sizes, resampled, redrawn)
+
+
+def _compared(found: Critical, local: Local, sizes: Floats, resampled: Floats, redrawn: Floats) -> Critical:
+    """With the local estimate, and a test of its difference from the critical size, both on the same redrawn problems.
+
+    A cliff between two sizes has no shape to check, and an open local interval no spread to compare with.
+    """
+    value, low, high = (math.exp(min(end, 700.0)) for end in (local.value, local.low, local.high))
+    estimate = _within(replace(found.size, value=value, low=low, high=high), sizes, local.cliff)
+    p_value = math.nan
+    bounded = estimate.low > 0 and math.isfinite(estimate.high) and not math.isnan(estimate.value)
+    if bounded and not local.cliff and math.isfinite(found.size.value):
+        log_size = np.log(sizes[local.nearest])
+        again = log_size.mean() + crossed(fitted_lines(resampled[:, local.nearest], log_size)[0]) - redrawn[:, 0]
+        spread = float(np.subtract(*np.nanquantile(again, [0.84134, 0.15866]))) / 2  # a few may not cross: no sd
+        apart = abs(math.log(estimate.value / found.size.value))
+        p_value = math.erfc(apart / spread / math.sqrt(2)) if spread > 0 else math.nan
+    return replace(found, local=estimate, local_p_value=p_value)
 
 
 def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level: float) -> Critical:
@@ -59,6 +105,7 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
     x = drawing_sizes(sizes)
     value = _accuracy(best[None], np.log(x))[0]
     low, high = _wider(_accuracy(likely, np.log(x)), _accuracy(redrawn, np.log(x)), level)
+    curve = draw_curve(x, value, np.minimum(low, value), np.maximum(high, value))
     size, slope = (estimate(math.exp(best[i]), np.exp(likely[:, i]), np.exp(redrawn[:, i])) for i in (0, 1))
     shallowest, steepest = np.exp(_box(np.log(sizes))[:, 1])
     cliff = slope.high >= steepest * (1 - 1e-9)
@@ -69,8 +116,29 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
         low=slope.low if slope.low > shallowest * (1 + 1e-9) else 0.0,
         high=math.inf if cliff else slope.high,
     )
-    lapse = estimate(float(best[2]), likely[:, 2], redrawn[:, 2])
-    return Critical(size, slope, lapse, draw_curve(x, value, np.minimum(low, value), np.maximum(high, value)))
+    lapse, unknown = replace(size, value=float(best[2])), replace(size, value=math.nan, low=0.0, high=math.inf)
+    return Critical(size, slope, lapse, curve, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
+
+
+def _equal_weights(counts: Floats, size_of: Ints) -> Floats:
+    """(Attempts, right) by problem, scaled so that every problem of a size has the mean number of attempts."""
+    mean = np.bincount(size_of, weights=counts[:, 0]) / np.bincount(size_of)
+    return np.asarray(counts * (mean[size_of] / counts[:, 0])[:, None])
+
+
+def _fit_p_value(
+    table: Floats, total: Floats, chance: Floats, effect: float, seed: int, replicates: int = 200
+) -> float:
+    """How often data drawn from the fitted curve, as many as are independent, fit a curve as badly as the data do."""
+    n = np.maximum(1, np.round(total[:, 0] / effect))
+    right = np.random.default_rng(seed).binomial(n.astype(np.int64), np.clip(chance, 0, 1), (replicates, len(n)))
+    drawn = np.stack([np.broadcast_to(n, right.shape), right], axis=-1)
+
+    def misfit(counts: Floats) -> Floats:
+        return log_likelihood(counts, counts[..., 1] / counts[..., 0]) - _refit(table, _flat(counts))[1]
+
+    own = float(misfit(total[None])[0]) / effect
+    return float(1 + np.count_nonzero(misfit(drawn) >= own - 1e-9)) / (replicates + 1)
 
 
 def _wider(likely: Floats, redrawn: Floats, level: float) -> tuple[Floats, Floats]:
@@ -101,7 +169,7 @@ def _box(log_size: Floats) -> Floats:
     first, last = log_size[0], log_size[-1]
     span, gap = last - first, float(np.diff(log_size).min())
     # The slope ranges from almost flat over all sizes to a cliff between the two nearest ones.
-    return np.array([[first - span, math.log(0.5 / span), 0.0], [last + span, math.log(10 / gap), 0.2]])
+    return np.array([[first - span, math.log(0.5 / span), 0.0], [last + span, math.log(10 / gap), HIGHEST]])
 
 
 def _lattice(box: Floats, points: tuple[int, int, int]) -> Floats:
@@ -152,16 +220,20 @@ def _flat(counts: Floats) -> Floats:
     return np.column_stack([rows, np.ones(len(rows))])
 
 
-def _refit(grid: Floats, table: Floats, rows: Floats) -> Floats:
-    """The best candidate for each replicate, eight replicates at a time to stay in the processor's cache."""
-    best = [(rows[a : a + 8] @ table.T).argmax(axis=1) for a in range(0, len(rows), 8)]
-    return np.asarray(grid[np.concatenate(best)])
+def _refit(table: Floats, rows: Floats) -> tuple[Ints, Floats]:
+    """The best candidate for each replicate and its log likelihood, eight at a time to stay in the cache."""
+    best, top = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
+    for a in range(0, len(rows), 8):
+        score = rows[a : a + 8] @ table.T
+        best[a : a + 8] = score.argmax(axis=1)
+        top[a : a + 8] = score[np.arange(len(score)), best[a : a + 8]]
+    return best, top
 
 
 def _climb(grid: Floats, table: Floats, row: Floats, log_size: Floats) -> tuple[Floats, float]:
     """The best parameters and their log likelihood, on ever finer grids around the best candidate."""
     floor, ceiling = grid.min(axis=0), grid.max(axis=0)
-    best, reach = _refit(grid, table, row[None])[0], (ceiling - floor) / 8
+    best, reach = grid[_refit(table, row[None])[0][0]], (ceiling - floor) / 8
     for _ in range(40):
         near = np.clip(_lattice(np.array([best - reach, best + reach]), (5, 5, 5)), floor, ceiling)
         score = _table(near, log_size) @ row

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, Outcome
-from ponder.stats.accuracy import accuracy, effective_sample, wilson
+from ponder.stats.accuracy import effective_sample, rate, wilson
 from ponder.stats.bootstrap import Curve, draw_curve
 from ponder.stats.columns import Bools, Floats, Ints, clusters, one_series, summed
 
@@ -172,7 +172,7 @@ def _over(data: Rollouts, values: Bools, turns: slice, level: float) -> Estimate
     """The fraction of True over these turns; its `attempts` are rollouts, not turns."""
     seen = data.seen[:, turns]
     row, column = np.nonzero(seen)
-    fraction = accuracy(values[:, turns][row, column], data.problem[row], level)
+    fraction = rate(values[:, turns][row, column], data.problem[row], level)
     return replace(fraction, attempts=int(seen.any(axis=1).sum()))
 
 
@@ -299,7 +299,7 @@ def _trend(data: Rollouts, level: float) -> Trend:
 
 def _half(data: Rollouts, turns: Bools, level: float) -> Estimate:
     row, column = np.nonzero(turns & data.seen)
-    return replace(accuracy(data.turn[row, column], data.problem[row], level), attempts=len(np.unique(row)))
+    return replace(rate(data.turn[row, column], data.problem[row], level), attempts=len(np.unique(row)))
 
 
 def sign_flips(drift: Floats) -> float:
