@@ -217,9 +217,8 @@ def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
 
 def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
     """Lines that the legend names by their column `fit`, pale where they are extrapolated."""
-    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=3)
-    names: list[Any]
-    names, colours, dashes = ([LINES[fit][i] for fit in fits] for i in range(3))
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18)
+    names, colours, dashes = zip(*(LINES[fit] for fit in fits), strict=True)
     named = [{**r, "line": LINES[r["fit"]][0]} for r in rows]
     return (
         alt.Chart(values(named))
@@ -228,8 +227,8 @@ def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -
             x=axes.x(),
             y=axes.y(y),
             detail="model:N",
-            color=alt.Color("line:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
-            strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=dashes), legend=legend),
+            color=alt.Color("line:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend),
+            strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend),
             opacity=alt.Opacity("extrapolated:N", scale=alt.Scale(domain=[False, True], range=[1, 0.35]), legend=None),
         )
     )
