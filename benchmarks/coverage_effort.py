@@ -79,7 +79,7 @@ def scenario(
     grows: float = 0.0,
     sizes: np.ndarray = SIZES,
 ) -> Iterator[tuple[str, float, float, int]]:
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, int(100 * spread), int(100 * cut), problems, samples, int(100 * grows)])
     last = len(sizes) - 1
     at_last = EXPONENT * math.log(sizes[last] / 36) + 5
     spread_at_last = spread * (sizes[last] / 36) ** grows

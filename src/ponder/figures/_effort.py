@@ -77,12 +77,12 @@ def trend(fits: Effort) -> str:
     if peak := fits.peak:
         before, after = (span(flat(e=e), "e") for e in (peak.before, peak.after))
         where = span(flat(peak=peak.size), "peak")
-        return f"falls after a peak near {where}: size^{before} before, size^{after} after (p = {peak.p_value:.2g})"
+        return f"falls after a peak near {where}: size^{before} before, size^{after} after ({_p(peak.p_value)})"
     law = fits.on_all
     if fits.verdict != "rises" or law is None or law.bend is None or not law.bend_p < SURE:
         return fits.verdict
     pace = "ever faster" if law.bend.value > 0 else "ever more slowly"
-    return f"rises, {pace} than a power law (p = {law.bend_p:.2g})"
+    return f"rises, {pace} than a power law ({_p(law.bend_p)})"
 
 
 def headlines(tables: Tables, summary: dict[str, Any]) -> list[str]:
@@ -111,14 +111,20 @@ def details(tables: Tables, summary: dict[str, Any]) -> list[str]:
             slope = span(fit, "tokens_per_size")
             clauses.append(f"a straight line through solved attempts, as published: {slope} {tokens} per {one(unit)}")
         if fit["fitted_to"] == "all" and fit["lack_of_fit_p"] is not None and fit["lack_of_fit_p"] < SURE:
-            clauses.append(f"the curve misses the means of some sizes (lack of fit, p = {fit['lack_of_fit_p']:.2g})")
+            clauses.append(f"the curve misses the means of some sizes (lack of fit, {_p(fit['lack_of_fit_p'])})")
         if fit["fitted_to"] == "all" and fit["without_tokens"]:
             clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
-    known = [r for r in own["by_budget"] if r["critical_size"] is not None]
+    most = max((r["budget"] for r in own["by_budget"]), default=0.0)
+    halves = [r for r in own["by_budget"] if math.log2(most / r["budget"]) % 1 < 0.01]  # the table has more
+    known = [r for r in halves if r["critical_size"] is not None]
     if len(known) > 1:
-        sizes = [f"{at(span(r, 'critical_size'), unit)} within {r['budget']:,.0f}" for r in known[-1::-2][::-1]]
+        sizes = [f"{at(span(r, 'critical_size'), unit)} within {r['budget']:,.0f}" for r in known]
         clauses.append(f"critical size by budget: {', '.join(sizes)} {tokens}")
     return clauses
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
 def _own(tables: Tables, summary: dict[str, Any]) -> Tables:
