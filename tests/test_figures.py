@@ -192,8 +192,8 @@ def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
     chart = spec(Effort(overlay="tents_effort"), [*puzzles("a"), *puzzles("b", truncated=3)])
     for channel in ("shape", "fill", "stroke"):
         assert domains(chart, channel) == [["solved", "wrong", "truncated"]]
-    curves = [f"all attempts: {c}" for c in ("geometric mean", "90 % quantile")] + ["solved attempts: geometric mean"]
-    assert domains(chart, "color") == [[*curves, "solved attempts: straight line", "published"]]
+    curves = [f"all: {c}" for c in ("geometric mean", "90 % quantile")] + ["solved: geometric mean"]
+    assert domains(chart, "color") == [[*curves, "solved: straight line", "published"]]
     assert domains(spec(Effort(), puzzles()), "color") == [curves]  # without published lines, no straight one
     assert [p["title"]["text"] for p in chart["concat"]] == [["a"], ["b"]]
     legend = svg(Effort(), puzzles(truncated=3))

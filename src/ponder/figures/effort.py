@@ -46,10 +46,10 @@ ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
 DARK = "#444444"
 # Fit: its name in the legend, colour, dashes.
 LINES = {
-    "all": ("all attempts: geometric mean", DARK, [1, 0]),
-    "all, 90 %": ("all attempts: 90 % quantile", DARK, [6, 3]),
-    "solved": ("solved attempts: geometric mean", SOLVED, [1, 0]),
-    "line": ("solved attempts: straight line", SOLVED, [2, 2]),
+    "all": ("all: geometric mean", DARK, [1, 0]),
+    "all, 90 %": ("all: 90 % quantile", DARK, [6, 3]),
+    "solved": ("solved: geometric mean", SOLVED, [1, 0]),
+    "line": ("solved: straight line", SOLVED, [2, 2]),
     "published": ("published", MUTED, [2, 2]),
 }
 
@@ -217,7 +217,7 @@ def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
 
 def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
     """Lines that the legend names by their column `fit`, pale where they are extrapolated."""
-    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18)
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2)
     names, colours, dashes = zip(*(LINES[fit] for fit in fits), strict=True)
     named = [{**r, "line": LINES[r["fit"]][0]} for r in rows]
     return (
