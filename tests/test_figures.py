@@ -153,14 +153,26 @@ def test_effort_tables_by_hand() -> None:
     assert len(tables["attempts"]) == 33
     kinds = [p["outcome"] for p in tables["attempts"]]
     assert [kinds.count(k) for k in ("solved", "wrong", "truncated", "failed")] == [16, 14, 3, 0]
-    solved = next(f for f in tables["fits"] if f["fitted_to"] == "solved")
-    assert (solved["tokens_per_size"], solved["tokens_at_zero"], solved["r2"]) == pytest.approx((10, 0, 1), abs=1e-9)
+    fits = {f["fitted_to"]: f for f in tables["fits"]}
+    line = fits["solved, as published"]
+    assert (line["tokens_per_size"], line["tokens_at_zero"]) == pytest.approx((10, 0), abs=1e-9)
+    assert fits["solved"]["exponent"] == pytest.approx(1, abs=1e-6)
+    sizes = {(r["fitted_to"], r["size"]): r for r in tables["sizes"]}
+    assert sizes["solved", 25]["geometric_mean"] == pytest.approx(250, rel=1e-4)
+    assert (sizes["all", 49]["truncated"], sizes["all", 49]["extrapolated"]) == (3 / 8, True)
+    assert [r["budget"] for r in tables["by_budget"]] == [61, 91, 122, 183, 245, 490]
+    assert tables["by_budget"][0]["critical_size"] is None  # no attempt took so little
     [summary] = tables["summary"]
     assert 25 <= summary["critical_size"] <= 36
     assert "1 failed and left out" in summary["rests_on"]
     [sentence] = Effort().findings(tables)
     assert "accuracy falls below 50 % at" in sentence
-    assert "10 [10, 10] thinking tokens per cell, R² 1.00" in sentence
+    assert "all attempts: 2" in sentence
+    assert (
+        "solved ones: 250 [250, 250] thinking tokens at 25 cells (geometric mean), growing as size^1 [1, 1]" in sentence
+    )
+    assert "extrapolated from 49 cells on" in sentence
+    assert "as published: 10 [10, 10] thinking tokens per cell" in sentence
     assert "fail" not in sentence
 
 
@@ -180,7 +192,9 @@ def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
     chart = spec(Effort(overlay="tents_effort"), [*puzzles("a"), *puzzles("b", truncated=3)])
     for channel in ("shape", "fill", "stroke"):
         assert domains(chart, channel) == [["solved", "wrong", "truncated"]]
-    assert domains(chart, "color") == [["fit to solved attempts", "fit to all attempts", "published"]]
+    curves = [f"all: {c}" for c in ("geometric mean", "90 % quantile")] + ["solved: geometric mean"]
+    assert domains(chart, "color") == [[*curves, "solved: straight line", "published"]]
+    assert domains(spec(Effort(), puzzles()), "color") == [curves]  # without published lines, no straight one
     assert [p["title"]["text"] for p in chart["concat"]] == [["a"], ["b"]]
     legend = svg(Effort(), puzzles(truncated=3))
     assert "failed" not in legend

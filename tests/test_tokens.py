@@ -51,7 +51,7 @@ def test_auto_counts_thinking_only_if_every_model_reports_it() -> None:
 def test_effort_of_a_model_that_reasons_in_its_reply() -> None:
     rows = [*puzzles("thinker"), *in_reply(puzzles())]
     tables = Effort().estimate(rows)
-    solved = [f for f in tables["fits"] if f["fitted_to"] == "solved"]
+    solved = [f for f in tables["fits"] if f["fitted_to"] == "solved, as published"]
     # Ten tokens of thinking per cell, and 20 of answer.
     assert [(f["tokens_per_size"], f["tokens_at_zero"]) for f in solved] == [pytest.approx((10, 20), abs=1e-9)] * 2
     assert {p["tokens"] for p in tables["attempts"]} == {180, 270, 380, 510}
@@ -68,7 +68,7 @@ def test_effort_of_models_that_report_thinking_is_in_thinking_tokens() -> None:
     tables = Effort(overlay="tents_effort").estimate(puzzles())
     assert {p["tokens"] for p in tables["attempts"]} == {160, 250, 360, 490}
     assert "thinking tokens" in titles(Effort(), puzzles())
-    assert "published" not in " ".join(Effort(overlay="tents_effort").findings(tables))
+    assert "Published" not in " ".join(Effort(overlay="tents_effort").findings(tables))
 
 
 @pytest.mark.parametrize(

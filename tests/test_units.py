@@ -56,7 +56,7 @@ def test_a_figures_unit_is_stronger_than_the_tasks(given: str) -> None:
     assert "problem size (words, log scale)" in titles(Accuracy(unit=given), rows)
     assert "problem size (words)" in titles(Effort(unit=given), rows)
     assert "words in one turn (log scale)" in titles(MaxTurn(unit=given), rows)
-    assert "tokens per word," in Effort().findings(Effort(unit=given).estimate(rows))[0]
+    assert "tokens per word;" in Effort().findings(Effort(unit=given).estimate(rows))[0]
 
 
 def test_tasks_of_different_units_have_different_axes_of_effort() -> None:

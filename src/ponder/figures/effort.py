@@ -1,10 +1,14 @@
-"""Plots tokens against problem size, with linear fits and the size at which accuracy falls below 50 %.
+"""Plots tokens against problem size, with a fitted power law and the size at which accuracy falls below 50 %.
 
 The tokens are thinking tokens, or output tokens (thinking + answer) if a model reasons in its reply and so reports no
 thinking. A task of one size, such as a benchmark, has no trend: its tokens are shown by outcome, with their medians.
 
-After figure 2 of Estermann & Wattenhofer (2025), who fit a line to the solved attempts only. This figure adds a fit to
-all attempts, in which truncated ones are censored, a 95 % band around each fit, and the interval of the critical size.
+The curve is the geometric mean of a censored lognormal power law with a bend, through all attempts, with a 95 % band
+and the 90 % quantile; beside it the curve of the solved attempts, which shows what success took. Both are pale where
+more than 20 % of the attempts were truncated. The tables also have the critical size under smaller budgets.
+
+After figure 2 of Estermann & Wattenhofer (2025), who fit a straight line to the solved attempts only. An overlay shows
+their lines, and the same line through these attempts.
 """
 
 from __future__ import annotations
@@ -23,28 +27,30 @@ from ponder.figures import (
     SOLVED,
     by_series,
     counts,
-    curve_records,
     flat,
     heading,
     published,
-    span,
     themed,
     values,
 )
+from ponder.figures._effort import compared_at, details, fit_tables, headlines, trend
 from ponder.figures._labels import Frame, label_lines, lettering
 from ponder.figures._strips import MAX_POINTS, OUTCOMES, outcome_clause, outcome_marks, outcome_rows, strips
 from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
-from ponder.figures._units import at, one, size_title, unit_of
+from ponder.figures._units import size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
-from ponder.stats.effort import Effort as Fits
-from ponder.stats.effort import effort
+from ponder.stats.effort import by_budget, effort
 
 ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
+DARK = "#444444"
+# Fit: its name in the legend, colour, dashes.
 LINES = {
-    "fit to solved attempts": (SOLVED, [1, 0]),
-    "fit to all attempts": ("#444444", [6, 3]),
-    "published": (MUTED, [2, 2]),
+    "all": ("all: geometric mean", DARK, [1, 0]),
+    "all, 90 %": ("all: 90 % quantile", DARK, [6, 3]),
+    "solved": ("solved: geometric mean", SOLVED, [1, 0]),
+    "line": ("solved: straight line", SOLVED, [2, 2]),
+    "published": ("published", MUTED, [2, 2]),
 }
 
 
@@ -55,29 +61,31 @@ class Effort(Figure):
     tokens: Tokens = "auto"  # which to count; auto: thinking if every model reports it, else output (thinking + answer)
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {"summary": [], "fits": [], "curves": [], "outcomes": [], "attempts": []}
+        names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
+        tables: Tables = {name: [] for name in names}
         kind = token_kind(outcomes, self.tokens)
         for series, part in by_series(outcomes):
-            data = columns(part, kind)
-            fit, critical = effort(data), critical_size(data)
+            data, unit = columns(part, kind), unit_of(part, self.unit)
+            fits, critical = effort(data), critical_size(data)
             tables["summary"].append(
                 flat(
                     series=series,
                     critical_size=critical.size,
                     lapse=critical.lapse,
-                    effort=_trend(fit),
-                    best_fit="bend" if fit.verdict == "falls after a peak" else "all",
+                    effort=trend(fits),
+                    compared_at=compared_at(fits, critical.size),
                     rests_on=counts(part),
-                    unit=unit_of(part, self.unit),
+                    unit=unit,
                     **counted(outcomes, self.tokens),
                 )
             )
             if len(set(data.size)) == 1 and not self.overlay:
-                tables["outcomes"] += outcome_rows(series, data, unit_of(part, self.unit))
+                tables["outcomes"] += outcome_rows(series, data, unit)
             else:
-                rows, curves = _fits(series, fit)
-                tables["fits"] += rows
-                tables["curves"] += curves
+                for name, rows in fit_tables(series, fits).items():
+                    tables[name] += rows
+                budgets = by_budget(data, critical.size)
+                tables["by_budget"] += [flat(series=series, budget=b, critical_size=size) for b, size in budgets]
             tables["attempts"] += [_attempt(series, o, kind) for o in sorted(o for o in part if o.status != "failed")]
         return tables
 
@@ -87,7 +95,13 @@ class Effort(Figure):
             sentences += [
                 f"{note.capitalize()}." for note in overlay_notes("thinking", tables["summary"][0]["token_kind"])
             ]
-        return sentences + [f"{row['series']}: {'; '.join(_results(tables, row))}." for row in tables["summary"]]
+        for row in tables["summary"]:
+            medians = [r for r in tables["outcomes"] if r["series"] == row["series"]]
+            tokens = f"{row['token_kind']} tokens"
+            numbers = headlines(tables, row) + details(tables, row)
+            clauses = [outcome_clause(medians, tokens)] if medians else numbers
+            sentences.append(f"{row['series']}: {'; '.join(clauses)}.")
+        return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         overlay = published(self.overlay) if self.overlay else []
@@ -124,56 +138,17 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence
     axes = replace(axes, unit=summary["unit"], tokens=TITLES[summary["token_kind"]])
     own = {name: [r for r in tables[name] if r["series"] == summary["series"]] for name in ("attempts", "curves")}
     points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
-    fitted = {_line_name(r["fit"]) for r in tables["curves"]} | ({"published"} if overlay else set())
-    lines = [name for name in LINES if name in fitted]
+    fitted = {r["fit"] for r in tables["curves"]} - {"line"} | ({"line", "published"} if overlay else set())
+    lines = [fit for fit in LINES if fit in fitted]
     layers = [*_critical(summary, axes), _points(points, kinds, axes)]
     if overlay:
         layers.append(_overlay(overlay, points, lines, axes))
-    layers += _curves(own["curves"], summary["best_fit"], lines, axes)
+    layers += _curves(own["curves"], lines, axes)
     drawn = f", {len(points):,} of them drawn" if len(points) < len(own["attempts"]) else ""
-    notes = [summary["rests_on"] + drawn, *_results(tables, summary)]
+    notes = [summary["rests_on"] + drawn, *headlines(tables, summary)]
     notes += overlay_notes("thinking", summary["token_kind"]) if overlay else []
     title = heading(summary["series"], notes, axes.width)
     return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
-
-
-def _results(tables: Tables, summary: dict[str, Any]) -> list[str]:
-    """The numbers of one series, as clauses."""
-    unit, tokens = summary["unit"], f"{summary['token_kind']} tokens"
-    if by_outcome := [r for r in tables["outcomes"] if r["series"] == summary["series"]]:
-        return [outcome_clause(by_outcome, tokens)]
-    if summary["critical_size"] is None:
-        clauses = ["accuracy does not cross 50 % within the sizes asked"]
-    else:
-        size = span(summary, "critical_size")
-        clauses = [f"accuracy falls below 50 % at {at(size, unit)}"]
-    for fit in tables["fits"]:
-        if (fit["series"], fit["fitted_to"]) == (summary["series"], "solved"):
-            r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.2f}"
-            clauses.append(f"solved attempts: {span(fit, 'tokens_per_size')} {tokens} per {one(unit)}{r2}")
-    return [*clauses, f"effort over all attempts: {summary['effort']}"]
-
-
-def _trend(fit: Fits) -> str:
-    """The verdict; a peak with its interval, because two straight lines only approximate a sudden drop."""
-    if fit.verdict != "falls after a peak" or fit.bend_on_all is None:
-        return fit.verdict
-    return f"falls after a peak near {span(flat(peak=fit.bend_on_all.peak), 'peak')}"
-
-
-def _fits(series: str, fit: Fits) -> tuple[Records, Records]:
-    """The coefficients of every fit, and their curves."""
-    rows, curves = [], []
-    for name, line in (("solved", fit.line_on_successes), ("all", fit.line_on_all)):
-        if line:
-            coefficients = {"tokens_per_size": line.slope, "tokens_at_zero": line.intercept, "r2": line.r2}
-            rows.append(flat(series=series, fitted_to=name, **coefficients))
-            curves += curve_records(line.curve, series=series, fit=name)
-    if bend := fit.bend_on_all:
-        slopes = {"peak": bend.peak, "before": bend.before, "after": bend.after, "p_value": bend.p_value}
-        rows.append(flat(series=series, fitted_to="all, with a bend", **slopes))
-        curves += curve_records(bend.curve, series=series, fit="bend")
-    return rows, curves
 
 
 def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
@@ -240,40 +215,46 @@ def _points(points: Records, kinds: Sequence[str], axes: _Axes) -> Any:
     )
 
 
-def _line_name(fit: str) -> str:
-    return "fit to solved attempts" if fit == "solved" else "fit to all attempts"
-
-
-def _lines(rows: Records, names: list[str], axes: _Axes, y: str = "tokens") -> Any:
-    """Lines that the legend names by their column `line`."""
-    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18)
-    colours, dashes = (alt.Scale(domain=names, range=[LINES[name][i] for name in names]) for i in range(2))
-    lines = alt.Chart(values(rows)).mark_line(strokeWidth=2, clip=True)
-    return lines.encode(
-        x=axes.x(),
-        y=axes.y(y),
-        detail="model:N",
-        color=alt.Color("line:N", scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("line:N", scale=dashes, legend=legend),
+def _lines(rows: Records, fits: Sequence[str], axes: _Axes, y: str = "tokens") -> Any:
+    """Lines that the legend names by their column `fit`, pale where they are extrapolated."""
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=300, clipHeight=18, columns=2)
+    names, colours, dashes = zip(*(LINES[fit] for fit in fits), strict=True)
+    named = [{**r, "line": LINES[r["fit"]][0]} for r in rows]
+    return (
+        alt.Chart(values(named))
+        .mark_line(strokeWidth=2, clip=True)
+        .encode(
+            x=axes.x(),
+            y=axes.y(y),
+            detail="model:N",
+            color=alt.Color("line:N", scale=alt.Scale(domain=list(names), range=list(colours)), legend=legend),
+            strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend),
+            opacity=alt.Opacity("extrapolated:N", scale=alt.Scale(domain=[False, True], range=[1, 0.35]), legend=None),
+        )
     )
 
 
-def _curves(curves: Records, best_fit: str, names: list[str], axes: _Axes) -> list[Any]:
-    """The line through solved attempts, and the better of line and bend through all attempts, with their bands."""
-    rows = [{**r, "line": _line_name(r["fit"])} for r in curves if r["fit"] in ("solved", best_fit)]
-    bands = []
-    for name in dict.fromkeys(r["line"] for r in rows):
-        band = alt.Chart(values([r for r in rows if r["line"] == name]))
-        area = band.mark_area(color=LINES[name][0], opacity=0.16, clip=True)
-        bands.append(area.encode(x=axes.x(), y=axes.y("low"), y2="high:Q"))
-    return [*bands, _lines(rows, names, axes, "value")] if rows else []
+def _curves(curves: Records, fits: Sequence[str], axes: _Axes) -> list[Any]:
+    """The curves of the fits, and the bands of the geometric means."""
+    bands, rows = [], []
+    for fit in fits:
+        own = [r for r in curves if r["fit"] == fit and r["value"] is not None]
+        beyond = [r for r in own if r["extrapolated"]]
+        joint = [{**r, "extrapolated": True} for r in own if not r["extrapolated"]][-1:] if beyond else []
+        rows += [r for r in own if not r["extrapolated"]] + joint + beyond
+        if own and fit in ("all", "solved"):
+            known = [r for r in own if r["low"] is not None and r["high"] is not None]
+            area = alt.Chart(values(known)).mark_area(color=LINES[fit][1], opacity=0.16, clip=True)
+            bands.append(area.encode(x=axes.x(), y=axes.y("low"), y2="high:Q"))
+    return [*bands, _lines(rows, fits, axes, "value")] if rows else []
 
 
-def _overlay(records: Records, points: Records, names: list[str], axes: _Axes) -> Any:
+def _overlay(records: Records, points: Records, fits: Sequence[str], axes: _Axes) -> Any:
     """Published lines, on the same axes, each with its model's name."""
     lines = {m: [r for r in records if r["model"] == m] for m in dict.fromkeys(r["model"] for r in records)}
     frame = Frame((0, axes.widest), (0, axes.highest), axes.width, axes.height)
     dots = [[(p["size"], p["tokens"]), (p["size"], p["tokens"])] for p in points]
     labels = values(label_lines(lines, frame, "size", "tokens", dots))
     text = alt.layer(*lettering("size", alt.value(INK), "tokens"), data=labels)
-    return alt.layer(_lines([{**r, "line": "published"} for r in records], names, axes), text)
+    rows = [{**r, "fit": "published", "extrapolated": False} for r in records]
+    return alt.layer(_lines(rows, fits, axes), text)
