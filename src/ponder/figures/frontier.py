@@ -62,7 +62,7 @@ class Frontier(Figure):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
             record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
             tables["panels"].append({**record, "reference_label": short[reference]})
-            summaries = summarize(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
+            summaries = summarize(data, reference, gain=self.gain, loss=self.loss)
             for variant, summary in zip(data.variants, summaries, strict=True):
                 tables["variants"].append({**_record(title, variant, summary), "label": short[variant.name]})
                 tables["seeds"] += _seeds(title, variant)
