@@ -15,6 +15,7 @@ from ponder.stats.columns import Floats
 from ponder.stats.distributions import z_quantile
 
 FEW = 50  # problems below which a curve of one sample per problem gets a constant band
+EDGE = 5  # problems with the rarer outcome below which a band reaches to 0 or to 1
 
 
 def simultaneous_level(points: Floats, level: float, replicates: int = 4000, seed: int = 0) -> float:

@@ -13,7 +13,7 @@ AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from ponder.core import Estimate, Outcome, TokenKind, seed_from
 from ponder.stats.accuracy import accuracy, mean
-from ponder.stats.bands import FEW, constant_half, simultaneous_level
+from ponder.stats.bands import EDGE, FEW, constant_half, simultaneous_level
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import Bools, Floats, Ints, summed
 from ponder.stats.corrections import p_value
@@ -208,13 +208,18 @@ def fraction(variant: Variant, right: Bools, level: float = 0.95) -> Estimate:
 
 def accuracy_difference(first: Variant, second: Variant, level: float = 0.95) -> Estimate:
     """Paired by problem, and over the seeds of the two with Welch's degrees of freedom."""
-    paired = paired_difference(first.by_problem(first.correct), second.by_problem(second.correct), level)
-    return widened(paired, [_spread(v, v.correct) for v in (first, second)], level, -1.0, 1.0)
+    return _accuracy_difference(first, second)(level)
 
 
 def difference_p(first: Variant, second: Variant) -> float:
     """The p-value of equal accuracy, which agrees with the interval of the difference."""
-    return p_value(lambda level: accuracy_difference(first, second, level))
+    return p_value(_accuracy_difference(first, second))
+
+
+def _accuracy_difference(first: Variant, second: Variant) -> Callable[[float], Estimate]:
+    one, other = (v.by_problem(v.correct) for v in (first, second))
+    spreads = [_spread(v, v.correct) for v in (first, second)]
+    return lambda level: widened(paired_difference(one, other, level), spreads, level, -1.0, 1.0)
 
 
 def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdict:
@@ -258,16 +263,25 @@ def under_budget(variant: Variant, budgets: Sequence[float], level: float = 0.95
         plain = [accuracy(r, variant.problem, level) for r in right]
         band = [replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain]
     else:
-        all_hold = simultaneous_level(np.column_stack([variant.by_problem(r) for r in right]), level)
-        times = z_quantile((1 + all_hold) / 2) / z_quantile((1 + level) / 2)
-        band = [
-            widened(accuracy(r, variant.problem, all_hold), [_spread(variant, r)], level, 0.0, 1.0, times)
-            for r in right
-        ]
+        band = _sup_t(variant, right, level)
     # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the others.
     low = np.maximum.accumulate([e.low for e in band])
     high = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
     return [replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)]
+
+
+def _sup_t(variant: Variant, right: Sequence[Bools], level: float) -> list[Estimate]:
+    means = np.column_stack([variant.by_problem(r) for r in right])
+    all_hold = simultaneous_level(means, level)
+    times = z_quantile((1 + all_hold) / 2) / z_quantile((1 + level) / 2)
+    band = []
+    for r, column in zip(right, means.T, strict=True):
+        e = widened(accuracy(r, variant.problem, all_hold), [_spread(variant, r)], level, 0.0, 1.0, times)
+        # The first steps come early by luck, where errors are far from normal: with this the band of 100 problems
+        # covers 95 %, without it 89 %.
+        low, high = 0.0 if (column > 0).sum() < EDGE else e.low, 1.0 if (column < 1).sum() < EDGE else e.high
+        band.append(replace(e, low=low, high=high))
+    return band
 
 
 def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
@@ -279,11 +293,20 @@ def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
 
 
 def area_difference(first: Variant, second: Variant, most: float, level: float = 0.95) -> Estimate:
+    return _area_difference(first, second, most)(level)
+
+
+def area_p(first: Variant, second: Variant, most: float) -> float:
+    """The p-value of equal areas, which agrees with the interval of their difference."""
+    return p_value(_area_difference(first, second, most))
+
+
+def _area_difference(first: Variant, second: Variant, most: float) -> Callable[[float], Estimate]:
     earned = [_earned(v, most) for v in (first, second)]
     apart = first.by_problem(earned[0]) - second.by_problem(earned[1])
-    paired = mean(apart, np.arange(len(apart)), level, least=-1.0)
-    both = [spread(v.by_seed(e)) for v, e in zip((first, second), earned, strict=True)]
-    return widened(paired, both, level, -1.0, 1.0)
+    spreads = [spread(v.by_seed(e)) for v, e in zip((first, second), earned, strict=True)]
+    number = np.arange(len(apart))
+    return lambda level: widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
 
 
 def _earned(variant: Variant, most: float) -> Floats:
