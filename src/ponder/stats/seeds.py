@@ -4,7 +4,7 @@ Each trained variant is a table of training seeds × problems. The variance betw
 training adds, and the interaction of seeds with problems, which the interval over problems already holds. The interval
 is the wider of two: problems and training in quadrature, and Student's t over the seeds' means alone. The second one
 matters for two or three seeds, whose training part is often estimated as zero: without it accuracy over two seeds
-covers 89 to 92 % if seeds differ, with it 95 to 99 %.
+covers 89 to 92 % if seeds differ, with it 93 to 98 %.
 
 A difference has the degrees of freedom of Welch (1947) over the two arms.
 """
