@@ -54,7 +54,7 @@ def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
     fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.model])["variants"]
     for row in fewer:
         [same] = (r for r in tables["variants"] if r["variant"] == row["variant"])
-        for name in set(row) - {"frontier_chance", "on_frontier"}:
+        for name in set(row) - {"frontier_chance", "on_frontier", "q_value", "comparisons", "verdict"}:
             assert row[name] == (pytest.approx(same[name]) if isinstance(row[name], float) else same[name])
 
 
@@ -109,14 +109,17 @@ def test_budgets_are_drawn_and_said() -> None:
     assert any(
         s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ") for s in found.findings
     )
-    assert any(
-        "above pocket on average over budgets, beyond chance: " in s and "length_rl by +" in s for s in found.findings
-    )
-    said = next(s for s in found.findings if s.startswith("tents: above pocket on average"))
+    # Beyond chance by itself, but not as one of twelve comparisons.
+    assert gain["p_value"] < 0.05 < gain["q_value"]
+    assert "tents: above pocket on average over budgets, beyond chance: none." in found.findings
+    figure = Budget(reference="pocket + sft")
+    tables = figure.estimate(attempts())
+    areas = {r["variant"]: r for r in tables["variants"] if r["panel"] == "tents"}
+    said = next(s for s in figure.findings(tables) if s.startswith("tents: above sft on average over budgets, beyond"))
     for row in areas.values():
         if row["auc_gain"] is not None:
-            assert (f"{row['label']} by +" in said) == (row["auc_gain_low"] > 0)
-    assert any(r["auc_gain"] and r["auc_gain"] > 0 >= r["auc_gain_low"] for r in areas.values())
+            assert (f"{row['label']} by +" in said) == (row["q_value"] <= 0.05 and row["auc_gain"] > 0)
+    assert "length_rl by +" in said
     capped = Budget(most=50, scale="linear")
     tables = capped.estimate(attempts())
     assert max(b["budget"] for b in tables["budgets"]) == 50
@@ -142,3 +145,25 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
     for (a, b), (c, d) in itertools.combinations(((box[:2], box[2:]) for box in boxes), 2):
         assert b[0] <= c[0] or d[0] <= a[0] or b[1] <= c[1] or d[1] <= a[1]
     assert not any(left < x < right and top < y < bottom for left, top, right, bottom in boxes for x, y in dots)
+
+
+def test_pooled_seeds_are_declared() -> None:
+    recipe = [
+        o._replace(variant=f"{o.variant} rate={rate}", model=f"{o.model} rate={rate}", correct=o.correct ^ (rate == 2))
+        for rate in range(4)
+        for o in attempts(tasks=("tents",))
+        if o.variant == "pocket + dpo"
+    ]
+    alone, together = (Frontier(pool_seeds=pool).estimate(recipe) for pool in (False, True))
+    assert (
+        "accuracy is assumed to vary between training seeds equally, in log odds, in 4 variants"
+        in (Frontier(pool_seeds=True).findings(together)[1])
+    )
+    assert any("POOLED SEEDS" in line for line in str(Frontier(pool_seeds=True).draw(together).to_dict()).split("'"))
+    widths = [[r["difference_high"] - r["difference_low"] for r in t["variants"][1:]] for t in (alone, together)]
+    assert np.mean(widths[1]) < np.mean(widths[0])
+    three = Frontier(pool_seeds=True).estimate([o for o in recipe if "rate=3" not in o.variant])
+    assert three["panels"][0]["seeds_pooled"].startswith(
+        "`pool_seeds` has no effect: it needs 4 variants with the same"
+    )
+    assert [r["difference_low"] for r in three["variants"][1:]] == [r["difference_low"] for r in alone["variants"][1:3]]

@@ -106,15 +106,14 @@ def test_students_are_drawn_as_counted() -> None:
 @pytest.mark.parametrize(
     ("made_up", "said"),
     [
+        ({}, "it beats random (p "),
         (
             {},
-            "it beats random; 90% of the selected traces were right, and 60% of the random ones. Both were trained on",
+            " for 7 comparisons); 90% of the selected traces were right, and 60% of the random ones. Both were trained",
         ),
         ({"gain": -1.5}, "it is worse than random"),
-        (
-            {"gain": 0.0},
-            "it can't be told from random; without the variation between trainings the interval would be [−",
-        ),
+        ({"gain": 0.0}, "it can't be told from random (p = "),
+        ({"gain": 0.0}, "); without the variation between trainings the interval would be [−"),
         ({"gain": 0.0}, "], so more problems are needed to tell"),
         ({"gain": 1.0, "spread": 1.3}, "], so more training seeds may tell"),
         ({"made": False}, "Whether both were trained on as many tokens wasn't recorded"),

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from ponder.core import Outcome, UserError
 from ponder.figures import flat
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
-from ponder.figures._variants import panels, pooled_in_panels
-from ponder.stats.frontier import Variant, accuracy_difference, fraction
+from ponder.figures._variants import panels, pooled_in_panels, seeds_pooled
+from ponder.stats.frontier import Variant, accuracy_difference, difference_p, fraction
 from ponder.stats.grid import paired_difference
 
 Row = dict[str, Any]
@@ -50,6 +50,7 @@ class Student:
             less_by=other.by,
             less_number=other.number,
             difference=accuracy_difference(first, second),
+            p_value=difference_p(first, second),
             problems_only_low=alone.low,
             problems_only_high=alone.high,
             token_ratio=tokens[0] / tokens[1] if tokens[0] and tokens[1] else None,
@@ -63,10 +64,12 @@ class Panel:
     problems: int
     rests_on: str
     pooled: str
+    seeds_pooled: str  # "" unless asked for
     students: tuple[Student, ...]  # by line and number, rewards by size; the untrained one first
 
     def record(self) -> Row:
-        return {"panel": self.title, "problems": self.problems, "rests_on": self.rests_on, "pooled": self.pooled}
+        names = ("problems", "rests_on", "pooled", "seeds_pooled")
+        return {"panel": self.title, **{name: getattr(self, name) for name in names}}
 
     def baseline(self, student: Student, by: str) -> Student | None:
         """The student of as many traces that were selected otherwise, with the same other settings if there is one."""
@@ -74,7 +77,9 @@ class Panel:
         return min(others, key=lambda s: (s.rest != student.rest, s.line), default=None)
 
 
-def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"]) -> Iterator[Panel]:
+def students(
+    outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool: bool = False
+) -> Iterator[Panel]:
     """One panel per student model, and per task or size of it. Students under best-of-n are left out."""
     single = [o for o in outcomes if o.method("best_of") is None]
     trained = [o for o in single if setting(o, chosen) is not None and _number(o, chosen, number)]
@@ -98,11 +103,12 @@ def students(outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal[
             kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
             asked += [o._replace(variant=UNTRAINED) for o in bare]
         pools = pooled_in_panels(asked, by)
-        for title, data, rests_on in panels(asked, by):
+        for title, data, rests_on in panels(asked, by, pool=pool):
             group = sorted((_student(variant, **kinds[variant.name]) for variant in data.variants), key=_place)
             if group and group[-1].by != UNTRAINED:
                 full_title = f"{name} | {title}" if len(names) > 1 else title
-                yield Panel(full_title, data.problems, rests_on, pools[title], tuple(group))
+                told = seeds_pooled(data) if pool else ""
+                yield Panel(full_title, data.problems, rests_on, pools[title], told, tuple(group))
 
 
 def _place(student: Student) -> tuple[Any, ...]:

@@ -8,22 +8,24 @@ from typing import Any, Literal
 
 import altair as alt
 
-from ponder.core import Outcome, TokenKind, UserError
+from ponder.core import Outcome, Records, TokenKind, UserError
 from ponder.core.plugins import nearest
 from ponder.figures import counts
-from ponder.stats.frontier import Variants, variants
+from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg
+from ponder.stats.frontier import Variants, pool_seeds, variants
+from ponder.stats.seeds import LEAST_ARMS
 from ponder.stats.settings import pooled
 
 
 def panels(
-    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind = "output"
+    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind = "output", pool: bool = False
 ) -> Iterator[tuple[str, Variants, str]]:
     """The title of each panel that has answers, its variants, and the attempts it is based on.
 
-    It has no variants if no problem was answered by all of them.
+    It has no variants if no problem was answered by all of them. `pool` pools the training seeds of each recipe.
     """
     for title, part in _parts(outcomes, by):
-        data = variants(part, tokens)
+        data = pool_seeds(variants(part, tokens), recipes(part)) if pool else variants(part, tokens)
         if data.variants or data.left_out:
             left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
             yield title, data, counts(part) + left_out
@@ -76,7 +78,7 @@ def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
     """The title of a panel: its name, the attempts it is based on, what it pools, and what it leaves out."""
-    notes = (panel["rests_on"], panel.get("pooled", ""), panel.get("cut_short", ""))
+    notes = (panel["rests_on"], *(panel.get(name, "") for name in ("pooled", "seeds_pooled", "cut_short")))
     lines = [line for note in notes for line in textwrap.wrap(note, int(width / 5.1))]
     return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 
@@ -106,7 +108,51 @@ def signed(fraction: float) -> str:
     return f"{100 * fraction:+.1f}".replace("-", "−")
 
 
+def corrected(records: Records) -> Records:
+    """The records with `q_value`: their `p_value` (None where nothing is compared), corrected for all of them."""
+    compared = [r["p_value"] for r in records if r["p_value"] is not None]
+    q = iter(benjamini_hochberg(compared))
+    return [{**r, "q_value": None if r["p_value"] is None else next(q), "comparisons": len(compared)} for r in records]
+
+
+def differs(record: dict[str, Any]) -> bool:
+    """Whether a difference is beyond chance after the correction for all comparisons of the figure."""
+    return record["q_value"] is not None and record["q_value"] <= FALSE_RATE
+
+
 def compared(record: dict[str, Any], name: str) -> str:
-    """What the interval of a difference says about the first against the second."""
-    low, high = record[f"{name}_low"], record[f"{name}_high"]
-    return "beats" if low > 0 else "is worse than" if high < 0 else "can't be told from"
+    """What the corrected difference says about the first against the second."""
+    if not differs(record):
+        return "can't be told from"
+    return "beats" if record[name] > 0 else "is worse than"
+
+
+def tested(record: dict[str, Any]) -> str:
+    """The p-value in a sentence, and the corrected one if there are several comparisons."""
+    p, q = (_small(record[name]) for name in ("p_value", "q_value"))
+    number = record["comparisons"]
+    return f"p {p}" if number == 1 else f"p {p}, q {q} for {number} comparisons"
+
+
+def _small(p: float) -> str:
+    return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
+
+
+def recipes(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, ...]]:
+    """For each variant its base model and the names of its methods; their settings may differ."""
+    return {o.variant: (o.base, *(use.name for use in o.methods)) for o in outcomes}
+
+
+def seeds_pooled(data: Variants) -> str:
+    """In words: the variants whose training seeds are pooled."""
+    pools = {v.pool: None for v in data.variants if v.pool}
+    if not pools:
+        return (
+            f"`pool_seeds` has no effect: it needs {LEAST_ARMS} variants with the same methods and at least two "
+            "training seeds each"
+        )
+    arms = " and ".join(str(pool.arms) for pool in pools)
+    return (
+        "POOLED SEEDS (`pool_seeds`): accuracy is assumed to vary between training seeds equally, in log odds, in "
+        f"{arms} variants; if one varies more, its interval is too narrow"
+    )

@@ -23,10 +23,10 @@ from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
 from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import compared, panel_title, panels, points, pooled_in_panels
+from ponder.figures._variants import compared, corrected, panel_title, panels, points, pooled_in_panels, tested
 from ponder.stats.columns import Ints, summed
 from ponder.stats.difference import difference
-from ponder.stats.frontier import Variant, Variants, accuracy_difference, fraction, mean_tokens
+from ponder.stats.frontier import Variant, Variants, accuracy_difference, difference_p, fraction, mean_tokens
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 
 Row = dict[str, Any]
@@ -61,6 +61,7 @@ class BestOf(Figure):
             ]
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
+        tables["pickers"] = corrected(tables["pickers"])
         if self.overlay:
             tables["published"] = _published(self.overlay)
         return tables
@@ -103,7 +104,7 @@ class BestOf(Figure):
         if tables["published"]:
             rows.append(_published_row(tables["published"]))
         note = [
-            "Bands: 95 % intervals over problems.",
+            "Bands: 95 % intervals over problems, at each n by itself (pointwise).",
             "pass@n: at least one of n samples is right, which is the most that picking can reach.",
         ]
         grid = alt.vconcat(*rows, spacing=40).resolve_scale(color="independent", shape="independent")
@@ -189,7 +190,8 @@ def _picker(
         times = tokens.value / alone if alone else None
     rests = {"attempts": right.attempts, "problems": right.problems}
     record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
-    return record | flat(gain=gain or UNKNOWN, closed=closed or UNKNOWN)
+    p = difference_p(variant, majority) if majority and gain else None
+    return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
 
 
 def _passes(title: str, single: Variant, asked: set[int]) -> Records:
@@ -207,7 +209,7 @@ def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
         last = known[-1]
         cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
         read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
-        told = f"{points(last, 'gain')}, paired by problem{cost}{read if cost else ''}"
+        told = f"{points(last, 'gain')}, {tested(last)}, paired by problem{cost}{read if cost else ''}"
         yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}"
 
 

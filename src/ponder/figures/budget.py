@@ -19,17 +19,20 @@ from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, flat, percent, pooled_findings, span, themed, values
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    corrected,
     cut_findings,
     cut_short,
+    differs,
     panel_title,
     panels,
     points,
     pooled_in_panels,
     reference_of,
     short_names,
+    tested,
     with_answers,
 )
-from ponder.stats.frontier import Variant, area_difference, budget_area, under_budget
+from ponder.stats.frontier import Variant, area_difference, area_p, budget_area, under_budget
 
 PLACES = 100  # points per line, at most
 WIDTH = 430  # pixels of a panel
@@ -60,12 +63,14 @@ class Budget(Figure):
             for variant in data.variants:
                 area = budget_area(variant, most)
                 gain = area_difference(variant, ref, most) if ref and variant is not ref else None
+                p = area_p(variant, ref, most) if ref and variant is not ref else None
                 rests = {"seeds": len(variant.seeds), "attempts": area.attempts, "problems": area.problems}
                 named = {"panel": title, "variant": variant.name, "label": short[variant.name]}
-                tables["variants"].append(flat(**named, auc=area, auc_gain=gain, **rests))
+                tables["variants"].append(flat(**named, auc=area, auc_gain=gain, p_value=p, **rests))
                 budgets = _places(variant, most)
                 for budget, right in zip(budgets, under_budget(variant, budgets), strict=True):
                     tables["budgets"].append(flat(panel=title, variant=variant.name, budget=budget, accuracy=right))
+        tables["variants"] = corrected(tables["variants"])
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
@@ -81,7 +86,8 @@ class Budget(Figure):
             if leaders := _leaders(tables["budgets"], panel, {v["variant"]: v["label"] for v in own}):
                 sentences.append(f"{panel['panel']}: most accurate under a budget, as measured: {leaders}.")
             compared = [v for v in own if v.get("auc_gain_low") is not None]
-            above = [f"{v['label']} by {points(v, 'auc_gain')}" for v in compared if v["auc_gain_low"] > 0]
+            clear = [v for v in compared if differs(v) and v["auc_gain"] > 0]
+            above = [f"{v['label']} by {points(v, 'auc_gain')} ({tested(v)})" for v in clear]
             if compared:
                 sentences.append(
                     f"{panel['panel']}: above {panel['reference_label']} on average over budgets, beyond chance: "
@@ -95,8 +101,8 @@ class Budget(Figure):
         names.sort(key=lambda name: name != reference)
         shown = [self._panel(tables, panel, names) for panel in with_answers(tables["panels"])]
         note = [
-            "An answer counts if it is right and within the budget. Bands: 95 % intervals over problems and seeds.",
-            "AUC: accuracy averaged over all budgets.",
+            "An answer counts if it is right and within the budget. AUC: accuracy averaged over all budgets.",
+            "Bands: simultaneous, over problems and seeds: in 95 % of cases a whole true line is inside its band.",
         ]
         title = alt.TitleParams("Accuracy under a budget of tokens: higher and earlier is better", subtitle=note)
         grid = alt.concat(*shown, columns=2, spacing={"row": 110, "column": 70}, bounds="flush")

@@ -20,24 +20,47 @@ from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    corrected,
     cut_findings,
     cut_short,
+    differs,
     panel_title,
     panels,
     points,
     pooled_in_panels,
     reference_of,
+    seeds_pooled,
     short_names,
+    tested,
     with_answers,
 )
 from ponder.stats.difference import difference
-from ponder.stats.frontier import Comparison, Variant, VariantSummary, aes, on_frontier, summarize
+from ponder.stats.frontier import (
+    Comparison,
+    Variant,
+    VariantSummary,
+    aes,
+    on_frontier,
+    summarize,
+    verdict,
+)
 
 Row = dict[str, Any]
 PUBLISHED_REFERENCE = "k1.5-long"
 SURE = 0.95  # probability from which a variant is called on the frontier, or off it
 SIZE = (430, 300)  # pixels of a panel
-SHOWN = ("tokens", "accuracy", "frontier_chance", "tokens_per_right", "difference", "ratio", "aes", "break_even")
+SHOWN = (
+    "tokens",
+    "accuracy",
+    "frontier_chance",
+    "tokens_per_right",
+    "difference",
+    "p_value",
+    "q_value",
+    "ratio",
+    "aes",
+    "break_even",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +72,7 @@ class Frontier(Figure):
     loss: float = 5.0  # AES: weight of a relative loss in accuracy
     overlay: Literal["", "long2short"] = ""  # published points to draw below
     tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
+    pool_seeds: bool = False  # take accuracy to vary equally between the seeds of 4 or more variants of one recipe
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -58,17 +82,25 @@ class Frontier(Figure):
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
         reference = reference_of(outcomes, self.reference)
         short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
-        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
+        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens), self.pool_seeds):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
             record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
+            record["seeds_pooled"] = seeds_pooled(data) if self.pool_seeds else ""
             tables["panels"].append({**record, "reference_label": short[reference]})
-            summaries = summarize(data, reference, gain=self.gain, loss=self.loss, margin=self.margin)
+            summaries = summarize(data, reference, gain=self.gain, loss=self.loss)
             for variant, summary in zip(data.variants, summaries, strict=True):
                 tables["variants"].append({**_record(title, variant, summary), "label": short[variant.name]})
                 tables["seeds"] += _seeds(title, variant)
+        tables["variants"] = [{**r, "verdict": self._verdict(r)} for r in corrected(tables["variants"])]
         if self.overlay:
             tables["published"] = self._published(published(self.overlay))
         return tables
+
+    def _verdict(self, row: Row) -> str | None:
+        if row["p_value"] is None:
+            return None
+        value, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+        return verdict(Estimate(value, low, high, row["attempts"], row["problems"]), self.margin, differs(row))
 
     def _published(self, records: Records) -> Records:
         if "tokens" not in records[0] or not any(r.get("benchmark") in PROBLEMS for r in records):
@@ -96,6 +128,7 @@ class Frontier(Figure):
     def findings(self, tables: Tables) -> list[str]:
         sentences = token_findings(tables["panels"]) + cut_findings(tables["panels"])
         sentences += pooled_findings(tables["panels"], "panel")
+        sentences += [f"{p['panel']}: {p['seeds_pooled']}." for p in tables["panels"] if p["seeds_pooled"]]
         for panel in with_answers(tables["panels"]):
             own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
             alone = len(own) == 1
@@ -115,7 +148,7 @@ class Frontier(Figure):
             "below": f"less accurate than {reference}",
             "open": f"not distinguishable from {reference}, but it may be {worst} below",
         }[row["verdict"]]
-        said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}"
+        said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}, {tested(row)}"
         if row["made_tokens"]:
             cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
             after = span(row, "break_even", ",.0f").replace("?", "never")
@@ -194,8 +227,7 @@ def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
 def _seeds(panel: str, variant: Variant) -> Records:
     rows = []
     for i, seeds in enumerate(variant.seeds):
-        own = variant.seed == i
-        tokens, right = float(variant.tokens[own].mean()), float(variant.correct[own].mean())
+        tokens, right = (float(variant.by_seed(c)[i].mean()) for c in (variant.tokens, variant.correct))
         named = {"panel": panel, "variant": variant.name, "seed": ", ".join(map(str, seeds))}
         rows.append({**named, "tokens": tokens, "accuracy": right})
     return rows

@@ -66,7 +66,7 @@ class Samples(Figure):
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         models = list(dict.fromkeys(r["model"] for r in tables["samples"]))
         shown = [self._panel(tables, panel, models) for panel in tables["panels"]]
-        note = "Over all subsets of k of the samples of each problem. Bands: 95 % intervals over problems."
+        note = "Over all subsets of k of the samples of each problem. Bands: 95 % intervals over problems, pointwise."
         grid = alt.concat(*shown, columns=2, spacing={"row": 60, "column": 70})
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
 

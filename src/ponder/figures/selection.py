@@ -21,7 +21,7 @@ from ponder.figures._labels import Frame, lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._published import published_panel, selected, within_chance
 from ponder.figures._selection import ALL, RANDOM, REWARD, UNTRAINED, Panel, students, traces
-from ponder.figures._variants import compared, panel_title, points, signed
+from ponder.figures._variants import compared, corrected, panel_title, points, signed, tested
 
 Row = dict[str, Any]
 OWN = {
@@ -47,6 +47,7 @@ class Selection(Figure):
     by: Literal["task", "size"] = "task"  # one row of panels per task, or per size of each task
     overlay: Literal["", "prm_selection_samples"] = ""  # published points by number of traces, drawn below
     overlay_size: Literal["", "prm_selection_size"] = ""  # published points by size of the reward, drawn below
+    pool_seeds: bool = False  # take accuracy to vary equally between the seeds of 4 or more students
 
     needs: ClassVar[dict[str, str]] = {
         "chosen": 'method = [{ name = "sft", by = ["reward", "random"], number = [100, 1000], seed = [1, 2, 3] }]',
@@ -55,10 +56,11 @@ class Selection(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "students": [], "differences": [], "published": [], "published_sizes": []}
-        for panel in students(outcomes, self.chosen, self.number, self.by):
+        for panel in students(outcomes, self.chosen, self.number, self.by, self.pool_seeds):
             tables["panels"].append(panel.record())
             tables["students"] += [s.record(panel.title) for s in panel.students]
             tables["differences"] += [*_over_baselines(panel), *_larger_over_smaller(panel)]
+        tables["differences"] = corrected(tables["differences"])
         if self.overlay:
             tables["published"] = _with_numbers(selected(self.overlay, "samples", "selector"))
         if self.overlay_size:
@@ -68,6 +70,7 @@ class Selection(Figure):
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["panels"], "panel")
+        sentences += [f"{p['panel']}: {p['seeds_pooled']}." for p in tables["panels"] if p["seeds_pooled"]]
         for panel in (p["panel"] for p in tables["panels"]):
             own = [d for d in tables["differences"] if d["panel"] == panel]
             named = [s for s in tables["students"] if s["panel"] == panel]
@@ -93,7 +96,8 @@ class Selection(Figure):
         if below:
             rows.append(alt.hconcat(*below, spacing=40))
         note = (
-            "Bands and bars: 95 % intervals over problems and training seeds. Marks for one number stand side by side."
+            "Bands and bars: 95 % intervals over problems and training seeds, at each number by itself. "
+            "Marks for one number stand side by side."
         )
         title = alt.TitleParams("Accuracy after training on selected traces: higher is better", subtitle=note)
         return themed(alt.vconcat(*rows, spacing=50).properties(title=title))
@@ -147,7 +151,7 @@ def _gains(over_random: Records) -> str:
 
 def _at_first(row: Row, asked: Records) -> str:
     """Whether the reward beats random selection at the smallest number, and what may explain it."""
-    said = [f"At the smallest number it {compared(row, 'difference')} {row['less']}"]
+    said = [f"At the smallest number it {compared(row, 'difference')} {row['less']} ({tested(row)})"]
     if row["difference_low"] <= 0 <= row["difference_high"]:
         ends = f"[{signed(row['problems_only_low'])}, {signed(row['problems_only_high'])}]"
         clear = row["problems_only_low"] > 0 or row["problems_only_high"] < 0
@@ -174,8 +178,8 @@ def _tokens(over_random: Records) -> str:
 def _larger(row: Row) -> str:
     return (
         f"the largest reward, {row['line']}, {compared(row, 'difference')} the smallest, {row['less']}: "
-        f"{points(row, 'difference')}, paired by problem; each size is one reward model, so the interval doesn't cover "
-        "how much training a reward varies"
+        f"{points(row, 'difference')}, {tested(row)}, paired by problem; each size is one reward model, so the "
+        "interval doesn't cover how much training a reward varies"
     )
 
 

@@ -16,8 +16,8 @@ def z_quantile(p: float) -> float:
 
 
 @cache
-def t_quantile(p: float, df: int) -> float:
-    """The quantile of Student's t with integer degrees of freedom, for 0.5 <= p < 1.
+def t_quantile(p: float, df: float) -> float:
+    """The quantile of Student's t, for 0.5 <= p < 1 and at least one degree of freedom.
 
     With t = √df·tan(a), the distribution function is a constant times the integral of cos(a)^(df-1). It is concave on
     the right half, so Newton's method from a = 0 never overshoots; 64 Gauss-Legendre nodes are exact to rounding.

@@ -2,9 +2,9 @@
 
 Two things vary by chance: the problems, which all variants share, and the training seed of each trained variant.
 Redrawing three seeds would understate how much they differ, so the variance between seeds (less the part that problems
-explain) enters as Student's t with one degree of freedom fewer than there are seeds. For accuracy and tokens its half-
-width is added in quadrature to that of the problems (as in `difference`); for a ratio, AES and the frontier, both
-are drawn jointly. Without seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
+explain) enters as Student's t with one degree of freedom fewer than there are seeds. Accuracy, tokens, AUC and their
+differences are widened by it (`stats/seeds.py`); for a ratio, AES and the frontier, problems and seeds are drawn
+jointly. Without seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
 
 AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of OptimalThinkingBench (Aggarwal et al.
 2025), except that an answer of exactly the budget counts, and the area under the curve is exact.
@@ -13,7 +13,7 @@ AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -21,10 +21,13 @@ import numpy as np
 
 from ponder.core import Estimate, Outcome, TokenKind, seed_from
 from ponder.stats.accuracy import accuracy, mean
+from ponder.stats.bands import EDGE, FEW, constant_half, simultaneous_level
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import Bools, Floats, Ints, summed
+from ponder.stats.corrections import p_value
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.grid import paired_difference
+from ponder.stats.seeds import PooledSeeds, Spread, pooled, spread, widened
 
 Verdict: TypeAlias = Literal["above", "not below", "slightly below", "below", "open"]
 
@@ -41,9 +44,16 @@ class Variant:
     correct: Bools
     made_tokens: float  # rollouts and training, averaged over its seeds
     made_seconds: float
+    pool: PooledSeeds | None = None  # how much accuracy varies between seeds, if other variants say so too
 
     def by_problem(self, values: Floats | Bools) -> Floats:
         return summed(values, self.problem) / np.bincount(self.problem)
+
+    def by_seed(self, values: Floats | Bools) -> Floats:
+        """Means, seeds × problems."""
+        seeds, problems = max(1, len(self.seeds)), int(self.problem.max()) + 1
+        cell = self.seed * problems + self.problem
+        return (summed(values, cell) / np.bincount(cell)).reshape(seeds, problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class Comparison:
     """A variant compared with the reference, paired by problem."""
 
     difference: Estimate  # in accuracy
-    verdict: Verdict
+    p_value: float  # of no difference
     ratio: Estimate  # of tokens
     aes: Estimate
     break_even: Estimate  # answers until it has saved the tokens that making it cost; infinite: never
@@ -126,6 +136,18 @@ def _variant(
     )
 
 
+def pool_seeds(data: Variants, recipe: Mapping[str, Hashable]) -> Variants:
+    """The variants, each with the spread of all seeds of its recipe, if four or more share it; else as they were."""
+    arms: dict[Hashable, list[Floats]] = {}
+    for v in data.variants:
+        arms.setdefault(recipe[v.name], []).append(v.by_seed(v.correct))
+    pools = {name: pooled(own) for name, own in arms.items()}
+    return replace(
+        data,
+        variants=tuple(replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None) for v in data.variants),
+    )
+
+
 def _right(outcome: Outcome) -> bool:
     # An unparsed or truncated attempt is never right, whatever a task's grader says.
     return outcome.correct and outcome.status == "graded"
@@ -137,12 +159,11 @@ def summarize(
     *,
     gain: float = 3.0,
     loss: float = 5.0,
-    margin: float = 0.05,
     level: float = 0.95,
     replicates: int = 4000,
     seed: int = 0,
 ) -> list[VariantSummary]:
-    """One summary per variant. `gain` and `loss` weigh AES; `margin` is a loss of accuracy that is tolerable."""
+    """One summary per variant. `gain` and `loss` weigh AES."""
     if not data.variants:
         return []
     own = [(mean_tokens(v, level), fraction(v, v.correct, level)) for v in data.variants]
@@ -161,10 +182,9 @@ def summarize(
     for k, (variant, (spent, correct)) in enumerate(zip(data.variants, own, strict=True)):
         against = None
         if ref >= 0 and k != ref:
-            difference = accuracy_difference(variant, data.variants[ref], level)
             against = Comparison(
-                difference=difference,
-                verdict=verdict(difference, margin),
+                difference=accuracy_difference(variant, data.variants[ref], level),
+                p_value=difference_p(variant, data.variants[ref]),
                 ratio=_estimate(ratio[:, k], correct, level),
                 aes=_estimate(score[:, k], correct, level, least=-math.inf),
                 break_even=_estimate(paid[:, k], correct, level),
@@ -178,26 +198,42 @@ def summarize(
 
 def mean_tokens(variant: Variant, level: float = 0.95) -> Estimate:
     over_problems = mean(variant.tokens, variant.problem, level)
-    return _widened(over_problems, [_departures(variant, variant.tokens)], level, 0.0, math.inf)
+    return widened(over_problems, [_spread(variant, variant.tokens)], level, 0.0, math.inf)
 
 
 def fraction(variant: Variant, right: Bools, level: float = 0.95) -> Estimate:
     """The fraction of attempts for which `right` holds; for `variant.correct` it is the accuracy."""
-    return _widened(accuracy(right, variant.problem, level), [_departures(variant, right)], level, 0.0, 1.0)
+    return widened(accuracy(right, variant.problem, level), [_spread(variant, right)], level, 0.0, 1.0)
 
 
 def accuracy_difference(first: Variant, second: Variant, level: float = 0.95) -> Estimate:
-    paired = paired_difference(first.by_problem(first.correct), second.by_problem(second.correct), level)
-    return _widened(paired, [_departures(v, v.correct) for v in (first, second)], level, -1.0, 1.0)
+    """Paired by problem, and over the seeds of the two with Welch's degrees of freedom."""
+    return _accuracy_difference(first, second)(level)
 
 
-def verdict(difference: Estimate, margin: float) -> Verdict:
-    """What the interval of a difference to the reference shows. That it contains 0 doesn't show equality."""
-    if difference.low > 0:
+def difference_p(first: Variant, second: Variant) -> float:
+    """The p-value of equal accuracy, which agrees with the interval of the difference."""
+    return p_value(_accuracy_difference(first, second))
+
+
+def _accuracy_difference(first: Variant, second: Variant) -> Callable[[float], Estimate]:
+    one, other = (v.by_problem(v.correct) for v in (first, second))
+    spreads = [_spread(v, v.correct) for v in (first, second)]
+    return lambda level: widened(paired_difference(one, other, level), spreads, level, -1.0, 1.0)
+
+
+def verdict(difference: Estimate, margin: float, differs: bool = True) -> Verdict:
+    """What a difference to the reference shows, where `margin` is a loss of accuracy that is tolerable.
+
+    That the interval contains 0 doesn't show equality. `differs` is False if the difference doesn't withstand the
+    correction for many comparisons: then no side of 0 is claimed.
+    """
+    if differs and difference.low > 0:
         return "above"
+    below = differs and difference.high < 0
     if difference.low > -margin:
-        return "slightly below" if difference.high < 0 else "not below"
-    return "below" if difference.high < 0 else "open"
+        return "slightly below" if below else "not below"
+    return "below" if below else "open"
 
 
 def aes(ratio: Floats, right: Floats, of_reference: Floats, gain: float = 3.0, loss: float = 5.0) -> Floats:
@@ -216,12 +252,36 @@ def on_frontier(tokens: Floats, right: Floats) -> Bools:
 
 
 def under_budget(variant: Variant, budgets: Sequence[float], level: float = 0.95) -> list[Estimate]:
-    """Accuracy if only answers within a budget of tokens count, for budgets in ascending order."""
-    right = [fraction(variant, variant.correct & (variant.tokens <= t), level) for t in budgets]
-    # Accuracy can't fall as the budget grows, so the band is widened until it doesn't either.
-    low = np.minimum.accumulate([e.low for e in reversed(right)])[::-1]
-    high = np.maximum.accumulate([e.high for e in right])
-    return [replace(e, low=float(a), high=float(b)) for e, a, b in zip(right, low, high, strict=True)]
+    """Accuracy if only answers within a budget of tokens count, for budgets in ascending order.
+
+    The intervals are a simultaneous band: in 95 % of cases the whole true curve is inside.
+    """
+    right = [variant.correct & (variant.tokens <= t) for t in budgets]
+    problems = int(variant.problem.max()) + 1
+    if 1 < problems == len(variant.correct) < FEW:
+        half = constant_half(problems, level)
+        plain = [accuracy(r, variant.problem, level) for r in right]
+        band = [replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain]
+    else:
+        band = _sup_t(variant, right, level)
+    # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the others.
+    low = np.maximum.accumulate([e.low for e in band])
+    high = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
+    return [replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)]
+
+
+def _sup_t(variant: Variant, right: Sequence[Bools], level: float) -> list[Estimate]:
+    means = np.column_stack([variant.by_problem(r) for r in right])
+    all_hold = simultaneous_level(means, level)
+    times = z_quantile((1 + all_hold) / 2) / z_quantile((1 + level) / 2)
+    band = []
+    for r, column in zip(right, means.T, strict=True):
+        e = widened(accuracy(r, variant.problem, all_hold), [_spread(variant, r)], level, 0.0, 1.0, times)
+        # The first steps come early by luck, where errors are far from normal: with this the band of 100 problems
+        # covers 95 %, without it 89 %.
+        low, high = 0.0 if (column > 0).sum() < EDGE else e.low, 1.0 if (column < 1).sum() < EDGE else e.high
+        band.append(replace(e, low=low, high=high))
+    return band
 
 
 def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
@@ -229,15 +289,24 @@ def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
     if not variant.correct.any():  # a mean of zeros would have no interval
         return fraction(variant, variant.correct, level)
     earned = _earned(variant, most)
-    return _widened(mean(earned, variant.problem, level), [_departures(variant, earned)], level, 0.0, 1.0)
+    return widened(mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0)
 
 
 def area_difference(first: Variant, second: Variant, most: float, level: float = 0.95) -> Estimate:
+    return _area_difference(first, second, most)(level)
+
+
+def area_p(first: Variant, second: Variant, most: float) -> float:
+    """The p-value of equal areas, which agrees with the interval of their difference."""
+    return p_value(_area_difference(first, second, most))
+
+
+def _area_difference(first: Variant, second: Variant, most: float) -> Callable[[float], Estimate]:
     earned = [_earned(v, most) for v in (first, second)]
     apart = first.by_problem(earned[0]) - second.by_problem(earned[1])
-    paired = mean(apart, np.arange(len(apart)), level, least=-1.0)
-    both = [_departures(v, e) for v, e in zip((first, second), earned, strict=True)]
-    return _widened(paired, both, level, -1.0, 1.0)
+    spreads = [spread(v.by_seed(e)) for v, e in zip((first, second), earned, strict=True)]
+    number = np.arange(len(apart))
+    return lambda level: widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
 
 
 def _earned(variant: Variant, most: float) -> Floats:
@@ -245,47 +314,27 @@ def _earned(variant: Variant, most: float) -> Floats:
     return np.asarray(variant.correct * (1 - variant.tokens / most).clip(0), dtype=np.float64)
 
 
+def _spread(variant: Variant, values: Floats | Bools) -> Spread:
+    """How much training seeds contribute; from the pool if there is one and these are fractions."""
+    if variant.pool and values.dtype == np.bool_:
+        return variant.pool.spread(float(variant.by_problem(values).mean()), len(variant.seeds))
+    return spread(variant.by_seed(values))
+
+
 def _departures(variant: Variant, values: Floats | Bools) -> Floats:
     """How far each training seed's mean is from the mean of all, shrunk by the variance that problems explain."""
-    seeds, problems = max(1, len(variant.seeds)), int(variant.problem.max()) + 1
-    if seeds < 2 or problems < 2:
-        return np.zeros(seeds)
-    cell = variant.seed * problems + variant.problem
-    means = (summed(values, cell) / np.bincount(cell)).reshape(seeds, problems)
-    apart = means.mean(axis=1) - means.mean()
-    rest = means - means.mean(axis=0) - apart[:, None]
-    # The interaction of seeds and problems is already in the interval over problems; don't count it twice.
-    explained = float((rest**2).sum()) / (problems - 1) / problems
-    total = float(apart @ apart)
-    return np.asarray(apart * math.sqrt(max(0.0, 1 - explained / total)) if total > 0 else apart, dtype=np.float64)
-
-
-def _widened(
-    over_problems: Estimate, departures: Sequence[Floats], level: float, least: float, most: float
-) -> Estimate:
-    halves = [_half(d, level) for d in departures]
-    if not any(halves):
-        return over_problems
-    value = over_problems.value
-    low = value - math.hypot(value - over_problems.low, *halves)
-    high = value + math.hypot(over_problems.high - value, *halves)
-    return replace(over_problems, low=max(least, low), high=min(most, high))
-
-
-def _half(departures: Floats, level: float) -> float:
-    n = len(departures)
-    if n < 2:
-        return 0.0
-    return t_quantile((1 + level) / 2, n - 1) * math.sqrt(float(departures @ departures) / (n - 1) / n)
+    cells = variant.by_seed(values)
+    apart, own = np.asarray(cells.mean(axis=1) - cells.mean(), dtype=np.float64), spread(cells)
+    return apart * math.sqrt(max(0.0, own.training) / own.total) if own.total else apart
 
 
 def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Floats, Floats]:
     """Mean tokens and accuracy, draws × variants; the first row is as measured."""
-    columns = [summed(c, v.problem) for v in data.variants for c in (v.tokens, v.correct, np.ones(len(v.tokens)))]
-    values = np.column_stack(columns)
+    # Every problem counts once, however many samples it has; its weights add up to the number of problems.
+    values = np.column_stack([v.by_problem(c) for v in data.variants for c in (v.tokens, v.correct)])
     sums = np.vstack([values.sum(axis=0), resampled_sums(values, data.size_of, replicates, seed).sum(axis=1)])
-    tokens, right, tried = sums[:, 0::3], sums[:, 1::3], sums[:, 2::3]
-    log_tokens, right = np.log(np.maximum(tokens / tried, 1e-9)), right / tried
+    means = sums / data.problems
+    log_tokens, right = np.log(np.maximum(means[:, 0::2], 1e-9)), means[:, 1::2]
     # Widens the percentiles from the normal's to those of Student's t, which matters for few problems.
     freedom = max(1, data.problems - len(strata(data.size_of)))
     few = t_quantile((1 + level) / 2, freedom) / z_quantile((1 + level) / 2)
