@@ -33,6 +33,7 @@ bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/ben
 	$(VENV)/bin/python benchmarks/length_rl.py
 	$(VENV)/bin/python benchmarks/merge.py
 	$(VENV)/bin/python benchmarks/rewards.py
+	$(VENV)/bin/python benchmarks/coverage.py
 
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py

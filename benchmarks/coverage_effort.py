@@ -1,6 +1,6 @@
 """How often the 95 % intervals of `effort` hold the truth, and how often its tests reject a true law at 5 %.
 
-    python benchmarks/coverage_effort.py [replicates]
+    python benchmarks/coverage.py effort -r 1000
 
 Tokens are lognormal around a power law of exponent 1.2 at 13 sizes, with a common cap that truncates a fraction of
 all attempts. `width` is the mean width of the interval; for a test, whose second number is how often it rejects, nan.
@@ -9,7 +9,6 @@ all attempts. `width` is the mean width of the interval; for a test, whose secon
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -108,13 +107,3 @@ def scenario(
         yield f"{where}: {name}", hits[name] / replicates, widths[name], replicates
     for name, n in rejected.items():
         yield f"{where}: {name}, rejections", n / replicates, math.nan, replicates
-
-
-def main() -> None:
-    replicates = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    for name, share, width, count in rows(replicates, 16):
-        print(f"{name:78} {share:6.3f} {width:8.3f} {count:6}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

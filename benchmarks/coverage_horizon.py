@@ -1,6 +1,6 @@
 """Coverage of the predicted horizon and of turn accuracy after right and wrong answers, by simulation (nominal 95 %).
 
-`python benchmarks/coverage_horizon.py [REPLICATES]` prints one row per scenario. A rollout errs with probability 1 - q
+`python benchmarks/coverage.py horizon` prints one row per scenario. A rollout errs with probability 1 - q
 per turn while its sum is right, and 1 - r once it is wrong. With `spread`, q differs between problems (beta, 4 rollouts
 each), and the truth is the fraction over turns at risk in a large sample.
 """
@@ -8,7 +8,6 @@ each), and the truth is the fraction over turns at risk in a large sample.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,14 +79,3 @@ def rows(replicates: int, seed: int) -> Iterator[tuple[str, float, float, int]]:
                     widths[i].append((estimate.high - estimate.low) / (true[i] or 1.0))
         for i, name in enumerate(("predicted horizon", "after a right answer", "after a wrong answer")):
             yield f"{name}: {case}", hits[i] / replicates, float(np.mean(widths[i] or [math.inf])), replicates
-
-
-def main() -> None:
-    replicates = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-    print(f"{'scenario':75} {'reached':>8} {'width':>7} {'R':>6}   (nominal .95)")
-    for scenario, reached, width, number in rows(replicates, seed=16):
-        print(f"{scenario:75} {reached:8.3f} {width:7.3f} {number:6}")
-
-
-if __name__ == "__main__":
-    main()

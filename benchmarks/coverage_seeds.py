@@ -1,7 +1,7 @@
 """Coverage of intervals over training seeds, of the band around a budget curve, and the false discovery rate.
 
-    python benchmarks/coverage_seeds.py            # R = 400, about three CPU minutes
-    python benchmarks/coverage_seeds.py 2000
+    python benchmarks/coverage.py seeds            # R = 400, about three CPU minutes
+    python benchmarks/coverage.py seeds -r 2000
 
 Nominal are 95 % and a false discovery rate of at most 5 %. Seeds differ by `spread` in log odds and problems by 1.5; a
 budget curve's tokens are lognormal.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -180,13 +179,3 @@ def rows(replicates: int = 400, seed: int = 0) -> Iterator[Row]:
         yield band(problems, samples, seeds, 0.3 if seeds else 0.0, replicates, rng)
     for arms, real, seeds in ((8, 0, 1), (8, 2, 1), (20, 5, 1), (8, 2, 3)):
         yield from false_discoveries(arms, real, seeds, 200, replicates // 2, rng)
-
-
-def main() -> None:
-    print(f"{'scenario':<92} reached  width     R")
-    for scenario, reached, width, replicates in rows(int(sys.argv[1]) if len(sys.argv) > 1 else 400):
-        print(f"{scenario:<92} {reached:7.3f} {width:6.3f} {replicates:5}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

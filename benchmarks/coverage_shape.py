@@ -1,14 +1,13 @@
 """Coverage of the 95 % intervals of accuracy, mean tokens, critical size, its local check and the lapse rate.
 
-    python benchmarks/coverage_shape.py --replicates 300
+    python benchmarks/coverage.py shape -r 300
 
-Prints one line per scenario: coverage, median relative width (or, for a test, nothing), replicates. A line "alarm:"
+One row per scenario: coverage, median relative width (or, for a test, nothing), replicates. A line "alarm:"
 gives the fraction of data sets that a check rejects: up to 5 % if its null is true, its power if not.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -160,16 +159,3 @@ def rows(replicates: int, seed: int) -> Iterator[Row]:
     yield from token_rows(5 * replicates, seed)
     yield from critical_rows(replicates, seed, list(curves()))
     yield from unsteady_rows(replicates, seed)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicates", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    for scenario, reached, width, used in rows(options.replicates, options.seed):
-        print(f"{scenario:62} {reached:.3f}  {width:8.2f}  R = {used}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -217,7 +217,7 @@ def test_turn_accuracy_after_right_and_wrong_answers_by_hand() -> None:
 
 
 def test_coverage_of_the_prediction_and_of_turns_after_right_and_wrong_answers() -> None:
-    """`python benchmarks/coverage_horizon.py` is the long form."""
+    """`python benchmarks/coverage.py horizon` is the long form."""
     benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "coverage_horizon.py"))
     for scenario, reached, _, _ in benchmark["rows"](60, seed=3):
         assert reached >= 0.88, scenario  # 2.5 standard errors below .95
