@@ -198,7 +198,8 @@ def test_mistakes(write, ponder, task, message) -> None:
         ("<answer>7.5</answer>", None),
         ("<answer></answer>", None),
         ("12", 12),
-        ("it is 12", None),
+        ("it is 12", 12),
+        ("it is 12 or 13", None),
         ("", None),
     ],
 )

@@ -48,7 +48,7 @@ class Part:
         return self.keyed[key] if key in self.keyed else self.unkeyed.get(key)
 
     def text(self, key: str) -> str:
-        return _text(self.written.get(key, self.value(key)))
+        return _text(self.value(key) if key in self.also else self.written.get(key, self.value(key)))
 
 
 Chain: TypeAlias = tuple[Part, ...]  # a task alone, or a model and its methods
