@@ -35,7 +35,8 @@ def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, stat
     (folder / "raw.json").write_text(raw, "latin-1")
     served = serve(raw_file=str(folder / "raw.json"))
     write("s.toml", study_for(served, problems=1))
-    assert ponder("run", "s.toml").exit_code == 0
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 0, result.stderr[-500:]
     assert {(o.status, o.correct) for o in outcomes("s.toml")} == {(status, False)}
     with Store(Path("ponder.db")) as store:
         (done,) = store.attempts(Study.load("s.toml").cells[0])

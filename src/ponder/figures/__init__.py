@@ -82,7 +82,8 @@ def flat(**values: Any) -> dict[str, Any]:
             record |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         else:
             record[name] = value
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    # NumPy's numbers are floats too, but JSON doesn't know them.
+    return {k: (float(v) if math.isfinite(v) else None) if isinstance(v, float) else v for k, v in record.items()}
 
 
 def curve_records(curve: Any, **labels: Any) -> Records:

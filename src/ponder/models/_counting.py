@@ -31,6 +31,7 @@ from ponder.models._reply import (
 )
 
 SECONDS = 5.0  # for all counts of one reply; a tokenizer takes milliseconds
+LONGEST = 250_000  # characters: a longer text would block other calls while it is sent, and take the server seconds
 MOST_MISSES = 3  # timeouts in a row after which the server isn't asked again
 
 
@@ -69,7 +70,7 @@ class ServerTokenizer:
     async def _fill(
         self, usage: dict[str, Any], said: Said, messages: Sequence[Message], payload: bytes, sent: int
     ) -> int:
-        if self._misses >= MOST_MISSES:
+        if self._misses >= MOST_MISSES or max(len(payload), *map(len, said.written), len(said.thinking)) > LONGEST:
             return sent
         try:
             async with asyncio.timeout(SECONDS):

@@ -68,12 +68,12 @@ class EvaluationSet:
         return any(self._overlap(n, runs) >= self.overlap for n in near)
 
     def _overlap(self, problem: int, runs: Hashes) -> float:
-        """The fraction of the words in a problem's runs that lie in one of the given runs."""
+        """The fraction of a problem's words, without those of its prompt, that lie in one of the given runs."""
         counts = self._counts[problem]
         shared = counts & np.isin(self._runs[problem], runs)
         words_of_a_run = np.ones(self.min_run)
-        covered, all_words = (np.convolve(each, words_of_a_run) > 0.5 for each in (shared, counts))
-        return float(covered.sum() / all_words.sum())
+        covered, own, prompt = (np.convolve(each, words_of_a_run) > 0.5 for each in (shared, counts, ~counts))
+        return float((covered & ~prompt).sum() / max(1, (own & ~prompt).sum()))
 
 
 def _words(text: str) -> list[bytes]:
