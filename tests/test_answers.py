@@ -79,6 +79,8 @@ def test_last_grid(text, grid) -> None:
         ("The answer to this question is Paris.\n\nIt has two million inhabitants.", "Paris"),
         ("", None),
         ("\n \n", None),
+        ("I'm sorry, I can't tell.", None),
+        ("It is a fine city. Would you like a hint?", None),
     ],
 )
 def test_final(text, final) -> None:
