@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from ponder.core import Problem, answers
+from ponder.core.reading.marks import marked
 from ponder.rewards import judge
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
@@ -56,7 +57,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "final": answers.final,
     "final_number": answers.final_number,
     "readings": lambda text: answers.readings(text, "Paris"),
-    "tagged": answers.tagged,
+    "marked": marked,
     "choice": lambda text: answers.choice(text, dict.fromkeys("ABCD", "x")),
     "same": lambda text: answers.same(text, "1"),
     "differs": lambda text: answers.differs(text, "1"),

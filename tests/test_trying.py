@@ -68,7 +68,7 @@ def test_the_end_of_an_unread_reply_is_shown(ponder, serve) -> None:
     many = [f"{n} of {word}?" for n, word in enumerate(["a", "b", "c", "d", "e", "f", "g"])]
     rows = [{"problem": p, "answer": "1", "wrong 1": "2", "wrong 2": "3", "wrong 3": "4"} for p in many]
     Path("g.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    result = ponder("try", "gpqa", "--id", "m", "--url", url, "--set", "file=g.jsonl")
+    result = ponder("try", "gpqa", "--id", "m", "--url", url, "--set", "task.file=g.jsonl")
     assert result.exit_code == 0
     assert result.stdout.count("unparsed: no answer. The reply ends:\n    ?\n") == 5
     assert "\n2 more unparsed: --json has the end of each reply\n" in result.stdout

@@ -81,6 +81,7 @@ def try_(
     from ponder.runner.store import Store
 
     given = {key: value for key in SHORT if (value := short[key]) is not None}
+    settings = tuple(setting.removeprefix("task.") for setting in settings)  # as `ponder run` wants them
     with _where(given, models):
         tables = [model_table(model) for model in models] if models else [_endpoint(given)]
         if models and given:

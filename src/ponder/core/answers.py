@@ -16,13 +16,12 @@ from ponder.core.limited import Limited, Stopped, serve
 from ponder.core.reading import expressions, final, final_number, readings
 from ponder.core.reading.choices import choice
 from ponder.core.reading.grids import last_grid
-from ponder.core.reading.marks import boxed, split_thinking, tagged
-from ponder.core.reading.markup import undecorated
+from ponder.core.reading.marks import split_thinking
 from ponder.core.reading.numerals import number
 
 __all__ = [
-    "boxed", "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "readings", "same",
-    "split_thinking", "tagged", "undecorated",
+    "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "readings", "same",
+    "split_thinking",
 ]  # fmt: skip
 
 

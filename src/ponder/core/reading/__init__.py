@@ -164,8 +164,7 @@ def final_number(text: str) -> Fraction | None:
 
     `44 + 24 = 68`, "**68**" and "The sum is 68." say 68; "68 or 69" says nothing.
     """
-    in_english = english(text[-TAIL:])
-    for place in places(in_english if len(text) <= TAIL else text):
+    for place in places(english(text) if len(text) <= TAIL else text):
         value = stated_number(place.text, alone=place.marked)
         if value is not None or (not place.marked and doubtful(place.text)):
             return value

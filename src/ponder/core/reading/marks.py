@@ -34,23 +34,18 @@ def marked(text: str) -> tuple[str, str] | None:
     return None
 
 
-def tagged(text: str) -> str | None:
-    """The content of the last `<answer>` tag that has any, because a model may correct itself; None if there is none.
+def _tag(text: str) -> tuple[str, str] | None:
+    """The content of the last `<answer>` tag that has any, because a model may correct itself, and what follows it.
 
     A tag that is never closed ends at the next one, or with its paragraph.
     """
-    return found[0] if (found := _tag(text)) else None
-
-
-def _tag(text: str) -> tuple[str, str] | None:
-    """The content of the last `<answer>` tag, and what follows it."""
     # Not one regex for a pair of tags: from each of many tags that are never closed, it would search to the end.
-    found, opened = None, -1
+    found, opened, tag = None, -1, None
     for tag in ANSWER_TAG.finditer(text):
         if opened >= 0 and not _QUOTED.fullmatch(content := text[opened : tag.start()].strip()):
             found = content, tag.end()
         opened = tag.end() if not tag[1] or opened < 0 else -1  # `</answer>9</answer>` opens with a closing tag
-    if opened >= 0 and not text[:opened].rstrip().endswith(("/answer>", "/Answer>")):
+    if tag and not tag[1]:
         rest = text[opened:]
         start = len(rest) - len(rest.lstrip())
         end = _PARAGRAPH.search(rest, start)
@@ -58,11 +53,6 @@ def _tag(text: str) -> tuple[str, str] | None:
         if not _QUOTED.fullmatch(content):
             found = content, opened + (end.start() if end else len(rest))
     return (found[0], text[found[1] :]) if found else None
-
-
-def boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{}` that has any; None if there is none."""
-    return found[0] if (found := _box(text)) else None
 
 
 def _box(text: str) -> tuple[str, str] | None:
