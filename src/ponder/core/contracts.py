@@ -32,6 +32,7 @@ from ponder.core.nouns import (
 )
 
 if TYPE_CHECKING:
+    from ponder.core.drawing import Drawing
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
@@ -129,6 +130,10 @@ class Task(Plugin, ABC):
 
     def turn_grades(self, problem: Problem, answers: Sequence[str]) -> Sequence[Grade]:  # noqa: ARG002 for subclasses
         """Judge each turn of a conversation by itself, for exports; empty if only the whole is judged."""
+        return ()
+
+    def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
+        """The problem with the answers of its turns, drawn for a reader; the first is shown, others can be chosen."""
         return ()
 
     def fixed(self) -> Sequence[Problem] | None:

@@ -48,7 +48,7 @@ def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Covera
         raise no_answers(study, store)
     page = _place(folder)
     covered = coverage(study.cells, outcomes)
-    figures = [draw_figure(name, figure, outcomes) for name, figure in _named(study.figures)]
+    figures = [draw_figure(name, figure, outcomes) for name, figure in named(study.figures)]
     page.write_text(_page(study, store, outcomes, figures, covered), "utf-8")
     return [page, *(path for figure in figures for path in _write(figure, folder))], covered
 
@@ -76,7 +76,7 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
     return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
 
 
-def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
+def named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
     """Figures with names for their files: a second `effort` is `effort-2`."""
     seen: Counter[str] = Counter()
     for figure in figures:
@@ -93,7 +93,7 @@ def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     for name, records in figure.tables.items():
         path = folder / f"{chart.name}-{name}.csv"
         if records:
-            yield _written(path, _csv(records).encode())
+            yield _written(path, csv_text(records).encode())
         else:
             path.unlink(missing_ok=True)  # of a former report, when the study had other sizes
 
@@ -103,7 +103,7 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def _csv(records: Records) -> str:
+def csv_text(records: Records) -> str:
     text = io.StringIO()
     rows = csv.DictWriter(text, columns(records), lineterminator="\n")
     rows.writeheader()

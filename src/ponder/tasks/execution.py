@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
-from ponder.core import Grade, Message, Problem, Task, UserError, answers, digest, renamed
+from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, answers, digest, renamed
 
 WORDS = """
 about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
@@ -176,6 +176,31 @@ class Execution(Task):
             grades.append(Grade(parsed == true, parsed, why, {"true": true} | shared))
             shared = {}
         return grades
+
+    def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
+        """A row per turn: its keys with their values, what they add, the true sum and the model's."""
+        table, before, slipped, rows = dictionary(problem), problem.gold["start"], 0, []
+        for n, (asked, true) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
+            parsed = _number(answers[n - 1]) if n <= len(answers) else None
+            steps = "  ".join(f"{key} {table.get(key, 0):+d}" for key in keys_in(asked))
+            slip = parsed != true and not slipped
+            slipped = slipped or n * slip
+            why = (
+                "the first wrong sum"
+                if slip
+                else ""
+                if parsed == true
+                else f"off by {parsed - true:+d}"
+                if parsed is not None
+                else "no number"
+            )
+            said = Mark("–" if parsed is None else f"{parsed:,}", "right" if parsed == true else "wrong", why)
+            note = Mark("← first slip" if slip else "", "wrong" if slip else "")
+            rows.append((Mark(str(n), "note"), Mark(steps), Mark(f"{true - before:+,}"), Mark(f"{true:,}"), said, note))
+            before = true
+        heads = ("turn", "keys and values", "adds", "true sum", "model", "")
+        caption = f"the first wrong sum is in turn {slipped} of {len(rows)}" if slipped else "every sum is right"
+        return [Drawing("turns", tuple(rows), heads, caption)]
 
     def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 the answer is enough
         return _number(answer)
