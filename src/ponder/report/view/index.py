@@ -70,8 +70,9 @@ class Index:
                 a[unsettled] = b
         if len(self) and (len(changed[0]) != len(unsettled) or (same and not len(new[0]))):
             return Index().refreshed(db)  # attempts were graded again, or removed
-        columns: list[Any] = [np.concatenate([a, b]) for a, b in zip(old, new, strict=True)]
-        return Index(*columns, list(numbers), _positions(db), dict(db.execute("SELECT key, id FROM cell")))
+        columns: dict[str, Any] = {f.name: np.concatenate(p) for f, *p in zip(fields(self), old, new, strict=False)}
+        cells = dict(db.execute("SELECT key, id FROM cell"))
+        return Index(**columns, reasons=list(numbers), positions=_positions(db), cells=cells)
 
 
 def _columns(index: Index) -> list[Whole]:

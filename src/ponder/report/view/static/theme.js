@@ -18,9 +18,14 @@
 
   // Panels below each other, each as wide as the page allows; the notes below a title are in the findings as well.
   const AXES = 64; // pixels beside a panel
+  const stacked = (encoding, width) =>
+    Object.fromEntries(Object.entries(encoding).map(([name, channel]) => {
+      if (channel?.legend?.orient !== "bottom") return [name, channel];
+      return [name, { ...channel, legend: { ...channel.legend, columns: 1, labelLimit: width - 40 } }];
+    }));
   const narrowed = (spec, width) => {
     const { hconcat, ...rest } = spec;
-    const one = { ...rest };
+    const one = rest.encoding ? { ...rest, encoding: stacked(rest.encoding, width) } : { ...rest };
     if (hconcat) one.vconcat = hconcat;
     if (one.columns) one.columns = 1;
     for (const group of ["vconcat", "concat", "layer"]) if (one[group]) one[group] = one[group].map((each) => narrowed(each, width));
