@@ -109,7 +109,7 @@ class View:
         return self._render("home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
 
     def study(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study, query = self._study(request), Query.read(request.url.query).of_cells()
         question = self._question(study, query)
         ready = self.estimates.ready(question)
         values = pages.study_page(study, query)
@@ -121,7 +121,7 @@ class View:
         return asked(study, None if len(cells) == len(study.cells) else sorted(cells))
 
     def figures(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study, query = self._study(request), Query.read(request.url.query).of_cells()
         drawn = self.estimates.figures(self._question(study, query))
         return self._render("figures.html", study=study, query=query, figures=pages.figures(study, query, drawn))
 

@@ -12,7 +12,7 @@ from ponder.core import UserError
 from ponder.report.view.estimates import Estimated
 from ponder.report.view.index import ENDINGS, OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
 from ponder.report.view.live import progress
-from ponder.report.view.queries import PAGE, Query, behind, chosen_cells, find, search
+from ponder.report.view.queries import PAGE, Query, behind, chosen_cells, find, search, settings_of
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies
 from ponder.report.view.transcript import transcript
@@ -35,7 +35,7 @@ COLUMNS = (
     "sample",
 )
 USUAL = ("ended", "model", "task", "size", "tokens", "seconds", "why", "problem")
-MANY = 12  # values of a filter that are shown unfolded
+MOST_VALUES = 40  # of a setting that is a filter
 
 
 def clock(seconds: float) -> str:
@@ -148,6 +148,7 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
         "task": dict.fromkeys(c.task_label for c in cells),
         "size": dict.fromkeys(str(size) for size in sorted({c.size for c in cells})),
     }
+    values |= {name: dict.fromkeys(own) for name, own in swept(study).items() if name not in values}
     if page == "attempts":
         values["ended"] = dict.fromkeys(ENDINGS[1:])
     return [
@@ -155,6 +156,20 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
         for name, own in values.items()
         if len(own) > 1
     ]
+
+
+def swept(study: ViewedStudy) -> dict[str, list[str]]:
+    """The settings of methods that the study sweeps, with their values in order."""
+    names = dict.fromkeys(name for cell in study.cells for use in cell.methods_used for name in use.settings)
+    values = {name: {own[name] for own in settings_of(study) if name in own} for name in names}
+    return {name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES}
+
+
+def _order(value: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(value), ""
+    except ValueError:
+        return True, 0.0, value
 
 
 def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
@@ -246,23 +261,9 @@ def _sort(query: Query, column: str) -> tuple[str, str]:
 def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """Questions that people ask, as addresses."""
     several = len({c.model_label for c in study.cells}) > 1
-    ready = [
-        ("Longest wrong", longest_wrong(query)),
-        (
-            "Longest right",
-            query.without("ended").with_(
-                chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])), sort="-tokens"
-            ),
-        ),
-    ]
-    ready += [
-        (
-            "Shortest right",
-            query.without("ended").with_(
-                chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])), sort="tokens"
-            ),
-        )
-    ]
+    right = query.with_(chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])))
+    ready = [("Longest wrong", longest_wrong(query)), ("Longest right", right.with_(sort="-tokens"))]
+    ready += [("Shortest right", right.with_(sort="tokens"))]
     ready += [("Right here, wrong there", query.with_(against="any"))] if several else []
     ready += [("Everything", Query())]
     return [(name, one.address() or "?") for name, one in ready]

@@ -80,6 +80,10 @@ class Query:
         rest = tuple(one for one in self.chosen if one != pair)
         return self.with_(chosen=rest if len(rest) < len(self.chosen) else (*rest, pair))
 
+    def of_cells(self) -> Query:
+        """The filters that choose whole cells. To choose attempts by how they ended would bias every estimate."""
+        return self.without("ended", "problem", "id")
+
     def only(self, *names: str) -> Query:
         """The filters of these names alone."""
         return Query(tuple(pair for pair in self.chosen if pair[0] in names))

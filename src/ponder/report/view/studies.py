@@ -101,7 +101,7 @@ class ViewedStudy:
         """complete, running, stopped (at a cap or otherwise), or unknown: it can't be read."""
         if self.study is None:
             return "unknown"
-        if self.store.running and self.runs == latest(self.store):
+        if self.store.running and self.name == latest(self.store):
             return "running"
         if self.asked is None:
             return "ended"
@@ -143,9 +143,9 @@ def recorded(store: ViewedStore) -> list[Runs]:
     return list(reversed(found.values()))
 
 
-def latest(store: ViewedStore) -> Runs | None:
+def latest(store: ViewedStore) -> str:
     """The study that was started last."""
-    return next(iter(recorded(store)), None)
+    return next((runs.name for runs in recorded(store)), "")
 
 
 @lru_cache(64)
