@@ -56,6 +56,7 @@ class Opened:
     def chart(self) -> Any:
         chart = self.page.locator("figure.chart svg").first
         expect(chart).to_be_visible(timeout=120_000)
+        expect(self.page.locator("figcaption").first).to_contain_text("Click a mark")
         return chart
 
     def sideways(self) -> int:

@@ -178,27 +178,18 @@ class Execution(Task):
         return grades
 
     def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
-        """A row per turn: its keys with their values, what they add, the true sum and the model's."""
+        """A row per turn: its keys with their values, the model's sum, the true one, and where it first went wrong."""
         table, before, slipped, rows = dictionary(problem), problem.gold["start"], 0, []
         for n, (asked, true) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
             parsed = _number(answers[n - 1]) if n <= len(answers) else None
             steps = "  ".join(f"{key} {table.get(key, 0):+d}" for key in keys_in(asked))
             slip = parsed != true and not slipped
-            slipped = slipped or n * slip
-            why = (
-                "the first wrong sum"
-                if slip
-                else ""
-                if parsed == true
-                else f"off by {parsed - true:+d}"
-                if parsed is not None
-                else "no number"
-            )
-            said = Mark("–" if parsed is None else f"{parsed:,}", "right" if parsed == true else "wrong", why)
-            note = Mark("← first slip" if slip else "", "wrong" if slip else "")
-            rows.append((Mark(str(n), "note"), Mark(steps), Mark(f"{true - before:+,}"), Mark(f"{true:,}"), said, note))
+            slipped = n if slip else slipped
+            note = Mark("← first slip", "wrong") if slip else Mark("")
+            sums = (_compared(parsed, true), Mark(f"{true:,}"), Mark(f"{true - before:+,}"))
+            rows.append((Mark(str(n), "note"), Mark(steps), *sums, note))
             before = true
-        heads = ("turn", "keys and values", "adds", "true sum", "model", "")
+        heads = ("turn", "keys and values", "model", "true sum", "adds", "")
         caption = f"the first wrong sum is in turn {slipped} of {len(rows)}" if slipped else "every sum is right"
         return [Drawing("turns", tuple(rows), heads, caption)]
 
@@ -235,6 +226,15 @@ def _number(text: str) -> int | None:
     """The integer that a reply gives as its answer; `1,234` and `12.0` count."""
     number = answers.final_number(text)
     return int(number) if number is not None and number.denominator == 1 else None
+
+
+def _compared(parsed: int | None, true: int) -> Mark:
+    """The model's sum, marked."""
+    if parsed is None:
+        return Mark("–", "wrong", "no number")
+    return (
+        Mark(f"{parsed:,}", "right") if parsed == true else Mark(f"{parsed:,}", "wrong", f"off by {parsed - true:+,}")
+    )
 
 
 def _system(table: dict[str, int], mode: str, per_turn: int) -> str:

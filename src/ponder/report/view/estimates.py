@@ -8,13 +8,15 @@ every number has the interval that these attempts alone allow.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,7 +107,7 @@ class Estimates:
         spec = next((one.spec for one in self.figures(question) if one.name == figure), None)
         if spec is None:
             raise UserError(f"there is no figure {figure}")
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with _pool() as pool:
             return pool.submit(_picture, spec, ending).result()
 
     def table(self, question: Asked, figure: str, table: str) -> str:
@@ -115,11 +117,11 @@ class Estimates:
 
     def _submit(self, work: Any, *values: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+            self._pool = _pool()
         try:
             return self._pool.submit(work, *values)
         except BrokenProcessPool:  # it was killed, for want of memory perhaps: a new one
-            self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+            self._pool = _pool()
             return self._pool.submit(work, *values)
 
     def close(self) -> None:
@@ -129,7 +131,24 @@ class Estimates:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"), _begin)
+
+
 # From here on, in the other process.
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the server, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = parent_process()
+    assert server is not None
+
+    def follow() -> None:
+        server.join()
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 class _Held(NamedTuple):
@@ -145,9 +164,6 @@ _tables: dict[Asked, dict[str, Tables]] = {}
 
 
 def _warm() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     import ponder.figures
     import ponder.runner.ballots  # noqa: F401
 
@@ -178,7 +194,6 @@ def _outcomes(question: Asked) -> tuple[Study, Sequence[Outcome]]:
 def _figures(question: Asked) -> list[Estimated]:
     from ponder.report.page import named
 
-    _warm()
     _tables.clear()
     study, outcomes = _outcomes(question)
     if not any(o.status != "failed" for o in outcomes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ def serve(
     )
     server = uvicorn.Server(settings)
     view.stopping = lambda: server.should_exit
+    # A browser that keeps its connection open at the end is no error.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
     view.estimates.warm()
     shown = f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
     told(f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else ""))

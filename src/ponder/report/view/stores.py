@@ -24,6 +24,7 @@ class ViewedStore:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
+        self.known: dict[str, Any] = {}  # its studies, as they were last read
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._file = 0  # its inode

@@ -182,13 +182,10 @@ def study_named(store: ViewedStore, name: str, given: Sequence[Study] = ()) -> V
     return _viewed(store, runs, given) if runs else None
 
 
-_KNOWN: dict[tuple[str, str], ViewedStudy] = {}
-
-
 def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStudy:
-    known = _KNOWN.get((store.name, runs.name))
-    if known is None or known.version != store.version or known.runs != runs or known.store is not store:
+    known: ViewedStudy | None = store.known.get(runs.name)
+    if known is None or known.version != store.version or known.runs != runs:
         file = next((study for study in given if study.name == runs.name), None)
         study, error = (file, "") if file else _built(runs.resolved)
-        known = _KNOWN[store.name, runs.name] = ViewedStudy(store, runs, study, error)
+        known = store.known[runs.name] = ViewedStudy(store, runs, study, error)
     return known

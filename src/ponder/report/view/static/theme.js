@@ -11,6 +11,7 @@
   const recoloured = (value, key) => {
     if (typeof value === "string") return DARK[value.toLowerCase()] ?? value;
     if (key === "values" || key === "datasets" || value === null || typeof value !== "object") return value;
+    if (value.condition) return value; // inks that the chart itself chooses by what lies below them
     if (Array.isArray(value)) return value.map((each) => recoloured(each));
     return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, recoloured(inner, name)]));
   };
