@@ -48,7 +48,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"cell": _cell, "clipped": _clipped, "columns": columns}
+    templates.filters |= {"cell": shown_value, "clipped": _clipped, "columns": columns}
     templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return templates
 
@@ -58,7 +58,7 @@ def columns(records: Records) -> list[str]:
     return list(dict.fromkeys(column for record in records for column in record))
 
 
-def _cell(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value as a table shows it."""
     if value is None:
         return "–"
