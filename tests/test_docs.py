@@ -37,10 +37,11 @@ def test_toml_examples_are_studies() -> None:
 
 def test_python_examples_run(folder: Path) -> None:
     found = [text for name, text in blocks("python") if name == "python.md"]
-    assert len(found) == 2
+    assert len(found) == 5
+    names: dict[str, object] = {}
     for text in found:
-        exec(compile(text, "python.md", "exec"), {})
-    assert (folder / "ponder.db").exists()
+        exec(compile(text, "python.md", "exec"), names)
+    assert (folder / "report" / "report.html").exists()
 
 
 def test_the_reference_is_up_to_date() -> None:

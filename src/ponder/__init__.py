@@ -1,12 +1,52 @@
-"""Ponder measures what a right answer costs in thinking tokens, and makes it cost less."""
+"""Ponder measures what a right answer costs in thinking tokens, and makes it cost less.
 
-from typing import Any
+    import ponder
+
+    study = ponder.Study.load("effort")     # a built-in study or a file; or ponder.Study(task=…, model=…)
+    results = study.run(problems=20)        # asks what the store doesn't hold yet; also: await study.run_async()
+    results                                 # in a notebook: how the attempts ended, what was found, and the figures
+    results.frame()                         # one row per attempt
+    results.estimates("effort")             # every number of a figure, with its interval
+    results.chart("effort")                 # the figure, as an Altair chart
+    results.attempt(model="pocket").show()  # a transcript
+
+    @ponder.task                            # a function that makes a problem becomes a task, one that answers a model
+    def reverse(size, seed): ...
+
+The same from the command line: `ponder run effort`, `ponder report effort`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ponder.python.functions import model, task
+    from ponder.python.results import Results
+    from ponder.python.study import Study
+    from ponder.report.notebook import show
 
 __version__ = "0.1.0"
+__all__ = ["Results", "Study", "model", "show", "task"]
+
+# Loaded when first used, so that `import ponder` and `ponder --version` take no time.
+_HOMES = {
+    "Results": "ponder.python.results",
+    "Study": "ponder.python.study",
+    "model": "ponder.python.functions",
+    "show": "ponder.report.notebook",
+    "task": "ponder.python.functions",
+}
 
 
-def show(chart: Any) -> Any:
-    """An Altair chart, such as `figure.draw(tables)`, for display in a notebook: offline, with tooltips and zoom."""
-    from ponder.report.notebook import Shown
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name == "tasks":  # `ponder.tasks.tents.Puzzle` without another import
+        return importlib.import_module("ponder.tasks")
+    raise AttributeError(f"module 'ponder' has no attribute {name!r}")
 
-    return Shown(chart)
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, "__version__", "tasks"))

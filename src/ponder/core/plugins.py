@@ -60,6 +60,17 @@ RENAMED = {  # former names, for the hint
 }
 
 
+_registered: dict[tuple[str, str], type[Plugin]] = {}  # of this process alone
+
+
+def register(kind: str, name: str, cls: type[Plugin]) -> None:
+    """Make a class a plugin of this process. A later one of the same name replaces it; built-in names are taken."""
+    if name in files(kind):
+        noun = KINDS[kind].noun
+        raise UserError(f"there is a built-in {noun} `{name}`", hint="choose another name")
+    _registered[kind, name] = cls
+
+
 def kind_of(word: str) -> str | None:
     """The kind that a word names, in the singular or plural: `cache`, `caches`, `policy`, `study`; else None."""
     plain = word.replace("-", "_").replace(" ", "_").lower()
@@ -95,6 +106,7 @@ def summary(path: Path) -> str:
 def names(kind: str) -> dict[str, str]:
     """Every plugin of a kind with its summary; nothing is imported."""
     listed = {name: summary(path) for name, path in files(kind).items()}
+    listed |= {n: (cls.__doc__ or "").partition("\n")[0] for (k, n), cls in _registered.items() if k == kind}
     for point in entry_points(group=f"ponder.{kind}"):
         listed.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
     return listed
@@ -102,6 +114,8 @@ def names(kind: str) -> dict[str, str]:
 
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
     """The class of a plugin. `name` is its name, or the path of a file relative to `folder`."""
+    if (kind, name) in _registered:
+        return _registered[kind, name]
     contract, noun, _ = KINDS[kind]
     try:
         module = _module(kind, name, folder or Path())

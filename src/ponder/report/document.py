@@ -55,7 +55,7 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": _cell, "clipped": _clipped, "columns": columns}
+    environment.filters |= {"cell": shown_value, "clipped": _clipped, "columns": columns}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
@@ -69,7 +69,7 @@ def columns(records: Records) -> list[str]:
     return list(dict.fromkeys(column for record in records for column in record))
 
 
-def _cell(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value as a table shows it."""
     if value is None:
         return "–"

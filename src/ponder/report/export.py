@@ -46,7 +46,7 @@ def write(study: Study, store: Store, form: str, path: Path | None = None) -> tu
         raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
 
 
-def _rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
     """Outcomes with plain values: what is a table or a list becomes JSON. `columns` are further ones, for settings."""
     of_cell: tuple[Any, ...] = ()
     same: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[
     return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
 
 
-def _setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
+def setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
     """A column for each setting that differs between cells, with its type."""
     tables = [dotted(cell.task_settings, cell.model_settings, cell.methods_used) for cell in cells]
     columns: dict[str, type] = {}
@@ -93,12 +93,12 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(study: Study, store: Store, path: Path) -> int:
-    written, columns = 0, _setting_columns(study.cells)
+    written, columns = 0, setting_columns(study.cells)
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, (*Outcome._fields, *columns))
-        rows.writeheader()
-        for row in _rows(study, store, columns):
-            rows.writerow(inert(row))
+        table = csv.DictWriter(file, (*Outcome._fields, *columns))
+        table.writeheader()
+        for row in rows(study, store, columns):
+            table.writerow(inert(row))
             written += 1
     return written
 
@@ -111,14 +111,14 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
     from polars.io.plugins import register_io_source
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
-    columns = _setting_columns(study.cells)
+    columns = setting_columns(study.cells)
     schema = {name: kinds.get(kind, polars.String) for name, kind in (get_type_hints(Outcome) | columns).items()}
-    rows, written, failed = _rows(study, store, columns), 0, list[UserError]()
+    left, written, failed = rows(study, store, columns), 0, list[UserError]()
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         nonlocal written
         try:
-            while batch := list(islice(rows, BATCH)):
+            while batch := list(islice(left, BATCH)):
                 written += len(batch)
                 yield polars.DataFrame(batch, schema)
         except UserError as error:  # polars would wrap it

@@ -27,6 +27,11 @@ class Shown:
         return renderer(self.chart.to_dict())
 
 
+def show(chart: Any) -> Shown:
+    """An Altair chart, such as `figure.draw(tables)`, for display in a notebook: offline, with tooltips and zoom."""
+    return Shown(chart)
+
+
 def renderer(spec: dict[str, Any], **_: Any) -> dict[str, str]:
     """An Altair renderer: `altair.renderers.enable("ponder")` makes every chart of a notebook display this way."""
     chart = draw("chart", spec)

@@ -122,7 +122,7 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequ
         max_findings=MAX_FINDINGS,
         max_models=MAX_MODELS,
         max_rows=MAX_ROWS,
-        attempts=_attempts(outcomes),
+        attempts=endings(outcomes),
         settings=json.dumps(study.resolved(), indent=1, default=str, ensure_ascii=False),
         transcripts=list(_transcripts(study.cells, store)),
         counted=", ".join(f"{n:,} by {by}" for by, n in counted.most_common()),
@@ -130,22 +130,22 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequ
     )
 
 
-def _attempts(outcomes: Sequence[Outcome]) -> Records:
+def endings(outcomes: Sequence[Outcome]) -> Records:
     """How the attempts of each model ended, by task if there are several, and the tokens they took."""
     rows, several = [], len({o.task for o in outcomes}) > 1
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.model, o.task), []).append(o)
     for (model, task), mine in groups.items():
-        ended = Counter(_ended(o) for o in mine)
+        number = Counter(ended(o) for o in mine)
         row: dict[str, Any] = {"model": model, **({"task": task} if several else {}), "attempts": len(mine)}
-        row |= {end: ended[end] for end in ("right", "wrong", "unparsed", "truncated", "failed")}
+        row |= {end: number[end] for end in ("right", "wrong", "unparsed", "truncated", "failed")}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
         rows.append(row)
     return rows
 
 
-def _ended(attempt: Attempt | Outcome) -> str:
+def ended(attempt: Attempt | Outcome) -> str:
     return "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
 
 
@@ -158,26 +158,26 @@ def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[tuple[str, lis
         sample = []
         for cell in mine[:: max(1, len(mine) // TRANSCRIPTS_PER_MODEL)]:
             for done in store.attempts(cell, most=3):
-                ended = _ended(done.attempt)
-                if shown[ended] < TRANSCRIPTS_PER_MODEL // 3:
-                    shown[ended] += 1
+                ending = ended(done.attempt)
+                if shown[ending] < TRANSCRIPTS_PER_MODEL // 3:
+                    shown[ending] += 1
                     sample.append({"task": done.cell.task_label if several else "", **_transcript(done)})
         yield label, sample
 
 
 def _transcript(done: Done) -> dict[str, Any]:
-    attempt, ended = done.attempt, _ended(done.attempt)
+    attempt, ending = done.attempt, ended(done.attempt)
     return {
         "size": attempt.problem.size,
         "thinking_tokens": attempt.bill.thinking_tokens,
         "answer_tokens": attempt.bill.answer_tokens,
         "kind": "right" if attempt.correct else "wrong",
-        "verdict": f"{ended}: {attempt.why}" if attempt.why else ended,
-        "messages": list(_messages(attempt)),
+        "verdict": f"{ending}: {attempt.why}" if attempt.why else ending,
+        "messages": list(messages(attempt)),
     }
 
 
-def _messages(attempt: Attempt) -> Iterator[tuple[str, str]]:
+def messages(attempt: Attempt) -> Iterator[tuple[str, str]]:
     """Every message with the kind that the style sheet knows."""
     if attempt.problem.system:
         yield "system", attempt.problem.system

@@ -16,12 +16,13 @@ from ponder.core.text import count, printable
 from ponder.runner.tally import ENDINGS, Tally
 
 BAR = 16  # characters
+NOTEBOOK = 100  # characters of the line in a notebook
 
 
 @contextmanager
 def shown(tally: Tally) -> Iterator[None]:
     """Redraw the line while the block runs, and leave its last state on the screen."""
-    live = sys.stderr.isatty()
+    live = sys.stderr.isatty() or _notebook()
     ended = threading.Event()
 
     def redraw() -> None:
@@ -40,11 +41,18 @@ def shown(tally: Tally) -> Iterator[None]:
             sys.stderr.write("\n")
 
 
+def _notebook() -> bool:
+    """Jupyter returns to the start of a line, but doesn't clear the rest of it."""
+    return "ipykernel" in sys.modules
+
+
 def write(tally: Tally) -> None:
     """Write the line now."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         sys.stderr.write(f"\r{line(tally, width - 1)}\x1b[K")
+    elif _notebook():
+        sys.stderr.write(f"\r{line(tally, NOTEBOOK):{NOTEBOOK}}")
     else:
         sys.stderr.write(f"{line(tally)}\n")
     sys.stderr.flush()

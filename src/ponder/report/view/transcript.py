@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ponder.core import Attempt, Bill, Completion, Drawing, Message, Problem
+from ponder.report.page import ended
 from ponder.report.view.studies import ViewedStudy
 from ponder.runner.cells import Cell
 from ponder.runner.schema import ATTEMPT, PROBLEM, TURN, verify, verify_attempt, verify_turn
@@ -32,8 +33,7 @@ class Transcript:
 
     @property
     def ended(self) -> str:
-        one = self.attempt
-        return "right" if one.correct else "wrong" if one.status == "graded" else one.status
+        return ended(self.attempt)
 
     @cached_property
     def budget(self) -> int | None:

@@ -74,6 +74,17 @@ class Puzzle:
         trees = "".join(_letters(gap) for gap in [*gaps, gap])
         return f"{self.width}x{self.height}:{trees}," + ",".join(map(str, self.columns + self.rows))
 
+    def __str__(self) -> str:
+        """The grid with its sums: T is a tree."""
+        return self.text(self.grid())
+
+    def text(self, grid: Grid) -> str:
+        """A grid as text, with the sums of the rows at the right and those of the columns below: T tree, A tent."""
+        wide = max(len(str(tents)) for tents in self.columns)
+        rows = [" ".join(f"{'.TA.'[cell]:>{wide}}" for cell in row) for row in grid]
+        below = " ".join(f"{tents:>{wide}}" for tents in self.columns)
+        return "\n".join([*(f"{row}  {tents}" for row, tents in zip(rows, self.rows, strict=True)), "", below])
+
     def grid(self) -> Grid:
         """The unsolved puzzle: 0 empty, 1 tree."""
         return self._drawn(0, EMPTY)

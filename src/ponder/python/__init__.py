@@ -1,0 +1,1 @@
+"""What `import ponder` offers: studies that run themselves, their results, and functions as plugins."""

@@ -1,0 +1,105 @@
+"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ponder.core import Plugin
+from ponder.core.settings import Table
+from ponder.python.results import Results
+from ponder.runner import progress as line
+from ponder.runner import study as runner
+from ponder.runner.plan import Plan, counts, plan
+from ponder.runner.run import run
+from ponder.runner.stop import Stop
+from ponder.runner.store import Store
+from ponder.runner.tally import Tally
+
+# A plugin by its name, by its class, or as a table of settings; or several of them.
+Given: TypeAlias = "str | type[Plugin] | Table | Sequence[str | type[Plugin] | Table]"
+STORE = Path("ponder.db")
+
+
+class Study(runner.Study):
+    """A study: tasks, models with their methods, and figures, as in a study file.
+
+    Each of them is a name, a table of settings, or a list of these:
+    `Study(task="chain_sum", model={"name": "oracle", "critical_size": 10}, figure="accuracy", problems=30)`.
+    A list inside a table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`.
+    """
+
+    def __init__(self, task: Given, model: Given, figure: Given = (), train: Given = (), **settings: Any) -> None:
+        super().__init__(_tables(task), _tables(model), _tables(figure), _tables(train), **settings)
+
+    def run(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+        """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
+
+        `changes` replace settings of the study for this run, such as `problems=20`. Interrupted, it waits for the calls
+        in progress, keeps what they answer, and raises KeyboardInterrupt; run it again to go on.
+        """
+        begun = _Begun()
+        # In a thread, because a notebook's own thread already runs an event loop.
+        with ThreadPoolExecutor(1, "ponder") as pool:
+            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun))
+            try:
+                return work.result()
+            except KeyboardInterrupt:
+                begun.ask_to_stop()
+                work.result()
+                raise
+
+    async def run_async(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+        """The same as `run`, for programs that have an event loop."""
+        return await self._run(Path(store), progress, changes, _Begun())
+
+    async def _run(self, store: Path, progress: bool, changes: dict[str, Any], begun: _Begun) -> Results:
+        study = dataclasses.replace(self, **changes) if changes else self
+        study.check()
+        planned, stored = counts(study.cells, store)
+        tally = Tally(planned=planned, stored_before=stored)
+        begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
+        with Store(store, lock=True) as opened, line.shown(tally) if progress and planned else contextlib.nullcontext():
+            await run(study, opened, tally, begun.stop)
+        return Results(study, store)
+
+    def results(self, store: str | Path = STORE) -> Results:
+        """What the store holds of this study; nothing is asked."""
+        return Results(self, Path(store))
+
+    def plan(self, store: str | Path = STORE) -> Plan:
+        """How many attempts a run would make, and what they would take; nothing is asked."""
+        self.check()
+        return plan(self, Path(store))
+
+
+class _Begun:
+    """A run in another thread, which may be asked to stop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    stop: Stop | None = None
+
+    def ask_to_stop(self) -> None:
+        if self.loop and self.stop:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self.loop.call_soon_threadsafe(self.stop.ask)
+
+
+def _tables(given: Given) -> list[Table]:
+    several = given if isinstance(given, list | tuple) else [given]
+    return [_table(one) for one in several]  # type: ignore[arg-type]
+
+
+def _table(given: str | type[Plugin] | Table) -> Table:
+    """A plugin's table. The name may be the class of a plugin, such as a function under `@ponder.task`."""
+    if isinstance(given, type):
+        return {"name": given.plugin_name()}
+    if isinstance(given, str):
+        return {"name": given}
+    name = given.get("name")
+    return {**given, "name": name.plugin_name()} if isinstance(name, type) and issubclass(name, Plugin) else given

@@ -1,0 +1,248 @@
+"""`import ponder`: studies that run themselves, their results, and functions as plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ponder
+from ponder.core import Bill, Completion, UserError, plugins
+from ponder.runner.store import Store
+
+SUMS = {"task": {"name": "chain_sum", "size": [2, 8]}, "figure": "accuracy", "problems": 3}
+
+
+@pytest.fixture(autouse=True)
+def no_plugins_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_registered", {})
+
+
+def sums(**settings: object) -> ponder.Study:
+    return ponder.Study(**{**SUMS, "model": "oracle", **settings})  # type: ignore[arg-type]
+
+
+def test_a_name_a_table_and_a_list_of_them_are_the_same_study() -> None:
+    forms = ["oracle", {"name": "oracle"}, [{"name": "oracle"}], ["oracle"]]
+    assert len({sums(model=form).cells[0].key for form in forms}) == 1
+
+
+def test_everything_that_ponder_offers_can_be_loaded() -> None:
+    assert set(ponder.__all__) <= set(dir(ponder))
+    assert all(getattr(ponder, name).__doc__ for name in ponder.__all__)
+    assert ponder.tasks.tents.Puzzle
+    with pytest.raises(AttributeError, match="no attribute 'tentz'"):
+        _ = ponder.tasks.tentz
+    with pytest.raises(AttributeError, match="no attribute 'studdy'"):
+        _ = ponder.studdy
+
+
+def test_import_loads_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import ponder; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {name for name in loaded if name.partition(".")[0] in ("numpy", "altair", "msgspec", "asyncio")}
+    assert [name for name in loaded if name.startswith("ponder")] == ["ponder"]
+
+
+def test_a_run_resumes_and_a_change_asks_only_what_is_new(folder: Path) -> None:
+    assert len(sums().run(progress=False).outcomes) == 6
+    asked = []
+
+    @ponder.model
+    def count(prompt: str) -> str:
+        asked.append(prompt)
+        return "<answer>1</answer>"
+
+    study = sums(model=count)
+    assert len(study.run(progress=False).outcomes) == 6
+    assert len(study.run(progress=False, problems=4).outcomes) == 8
+    assert len(asked) == len(set(asked)) == 8
+    assert len(study.results().outcomes) == 6  # the study itself is as it was
+    with Store(folder / "ponder.db") as store:
+        assert sum(1 for _ in store.outcomes(sums().cells)) == 6
+
+
+def test_it_runs_inside_an_event_loop(folder: Path) -> None:
+    async def both() -> tuple[int, int]:
+        here = await sums().run_async(store=folder / "a.db", progress=False)
+        blocking = sums().run(store=folder / "b.db", progress=False)  # as in a notebook's cell
+        return len(here.outcomes), len(blocking.outcomes)
+
+    assert asyncio.run(both()) == (6, 6)
+
+
+def test_a_mistake_is_told_where_it_is(folder: Path) -> None:
+    with pytest.raises(UserError, match="oracl"):
+        sums(model="oracl").run(progress=False)
+    with pytest.raises(UserError, match="no store"):
+        _ = sums().results(folder / "none.db").outcomes
+    with pytest.raises(TypeError, match="problem"):
+        sums().run(problem=3)
+
+
+def test_an_interrupt_keeps_what_was_answered(folder: Path) -> None:
+    code = """
+import os, signal, time, ponder
+answered = 0
+@ponder.model
+def slow(prompt):
+    global answered
+    answered += 1
+    if answered == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+    return "1"
+study = ponder.Study(task={"name": "chain_sum", "size": 2}, model=slow, problems=50)
+try:
+    study.run(progress=False)
+except KeyboardInterrupt:
+    print(answered, len(study.results().outcomes))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder).stdout
+    answered, stored = map(int, told.split())
+    assert 3 <= answered == stored < 50
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> ponder.Results:
+    study = sums(model={"name": "oracle", "critical_size": 4, "steepness": 50})
+    return study.run(store=tmp_path_factory.mktemp("results") / "ponder.db", progress=False)
+
+
+class TestResults:
+    def test_summary_and_text(self, results: ponder.Results) -> None:
+        (row,) = results.summary()
+        assert (row["attempts"], row["right"], row["wrong"]) == (6, 3, 3)
+        head, line = repr(results).splitlines()
+        assert head.split()[:3] == ["model", "attempts", "right"]
+        assert line.split()[1:3] == ["6", "3"]
+
+    def test_frame_has_a_row_per_attempt(self, results: ponder.Results) -> None:
+        frame = results.frame("polars")
+        assert len(frame) == 6
+        assert frame["correct"].sum() == 3
+        assert "task.size" not in frame.columns or frame["size"].to_list() == [o.size for o in results.outcomes]
+
+    def test_a_frame_without_its_library_says_what_to_install(self, results, monkeypatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(UserError, match="needs the package pandas or polars"):
+            results.frame()
+
+    def test_estimates_of_any_figure(self, results: ponder.Results) -> None:
+        assert results.estimates() == results.estimates("accuracy")
+        assert {"summary", "fits"} <= set(results.estimates("effort"))
+        with pytest.raises(UserError, match="`acuracy` is unknown"):
+            results.estimates("acuracy")
+
+    def test_findings_and_chart_are_the_figure_s(self, results: ponder.Results) -> None:
+        assert results.findings() == results.study.figures[0].findings(results.estimates())
+        assert results.chart().to_dict() == results.study.figures[0].draw(results.estimates()).to_dict()
+
+    def test_html_has_the_table_the_figure_and_the_findings(self, results: ponder.Results) -> None:
+        html = results._repr_html_()
+        assert html.count("<iframe") == 1
+        assert "<td>6</td><td>3</td>" in html
+
+    def test_attempts_are_found_by_problem_model_and_sample(self, results: ponder.Results) -> None:
+        last = results.outcomes[-1]
+        found = results.attempt(last.problem, model=last.model, sample=0)
+        assert found.attempt.problem.id == last.problem
+        assert results.attempt(found.attempt.problem).attempt == found.attempt
+        assert str(found).startswith(f"{last.model} on chain_sum, size 8: wrong: ")
+        assert found.attempt.problem.turns[0] in str(found)
+        with pytest.raises(UserError, match="no model `orakel`"):
+            results.attempt(model="orakel")
+        with pytest.raises(UserError, match="no such attempt"):
+            results.attempt(last.problem, sample=7)
+
+    def test_a_transcript_escapes_what_a_model_wrote(self, folder: Path) -> None:
+        @ponder.model
+        def hostile(prompt: str) -> str:
+            return "<think><script>alert(1)</script></think><b>1</b>"
+
+        html = sums(model=hostile).run(progress=False).attempt()._repr_html_()
+        assert "<script>" not in html
+        assert "&lt;script&gt;" in html
+
+
+class TestFunctions:
+    def test_settings_are_parameters_after_the_star(self, folder: Path) -> None:
+        @ponder.task(sizes=(1, 2), unit="marks")
+        def marks(size: int, seed: int, *, mark: str = "x") -> tuple[str, str]:
+            return f"Repeat: {mark * size} {seed}", mark * size
+
+        @ponder.model
+        def repeat(prompt: str, *, most: int = 9) -> str:
+            return prompt.split()[1][:most]
+
+        study = ponder.Study(task={"name": marks, "mark": ["x", "y"]}, model={"name": "repeat", "most": 1}, problems=2)
+        outcomes = study.run(progress=False).outcomes
+        assert {(o.size, o.correct, o.unit) for o in outcomes} == {(1, True, "marks"), (2, False, "marks")}
+        assert {o.task for o in outcomes} == {"marks mark=x", "marks mark=y"}
+        assert outcomes[0].counted_by == "estimate"
+
+    def test_a_changed_function_is_asked_anew(self, folder: Path) -> None:
+        def study(text: str) -> ponder.Study:
+            names = {"ponder": ponder}
+            exec(f"@ponder.model\ndef constant(prompt):\n    return '{text}'\n", names)
+            return sums(model=names["constant"])
+
+        assert study("1").cells[0].key != study("2").cells[0].key
+        assert study("1").cells[0].key == study("1").cells[0].key
+
+    def test_a_grader_of_its_own(self, folder: Path) -> None:
+        @ponder.task(grade=lambda answer, right: right in answer.split())
+        def word(size: int, seed: int) -> tuple[str, str]:
+            return f"Say something with {seed}.", str(seed)
+
+        @ponder.model
+        def chatter(prompt: str) -> str:
+            return f"well {prompt.rsplit(maxsplit=1)[-1][:-1]} well"
+
+        assert all(o.correct for o in ponder.Study(task=word, model=chatter, problems=3).run(progress=False).outcomes)
+
+    def test_an_async_model_sees_the_whole_conversation_and_may_bill_itself(self, folder: Path) -> None:
+        seen = []
+
+        @ponder.model
+        async def careful(messages: list[dict[str, str]]) -> Completion:
+            seen.append([m["role"] for m in messages])
+            return Completion("", "0", "end", Bill(7, 0, 5, 0.0, "tokenizer"))
+
+        study = ponder.Study(task={"name": "execution", "size": 2, "per_turn": 1}, model=careful, problems=1)
+        (outcome,) = study.run(progress=False).outcomes
+        assert max(map(len, seen)) > 2
+        assert (outcome.answer_tokens, outcome.counted_by) == (10, "tokenizer")
+
+    def test_mistakes(self, folder: Path) -> None:
+        with pytest.raises(UserError, match="built-in model `oracle`"):
+            ponder.model(name="oracle")(str.upper)
+
+        with pytest.raises(UserError, match="setting `most` of `cut` needs a default"):
+
+            @ponder.model
+            def cut(prompt: str, *, most: int) -> str:
+                return prompt[:most]
+
+        @ponder.task
+        def bare(size: int, seed: int) -> str:
+            return "What?"
+
+        with pytest.raises(UserError, match="must return a prompt and the right answer"):
+            ponder.Study(task=bare, model="oracle").run(progress=False)
+
+        @ponder.model
+        def silent(prompt: str) -> None:
+            return None
+
+        with pytest.raises(UserError, match="must return text, not NoneType"):
+            sums(model=silent).run(progress=False)
+
+
+def test_a_puzzle_prints_as_a_grid() -> None:
+    puzzle = ponder.tasks.tents.Puzzle.from_id("4x4:_cia,1,1,0,1,1,0,1,1")
+    assert str(puzzle).splitlines() == ["T . . .  1", "T . . .  0", ". . . .  1", ". . T .  1", "", "1 1 0 1"]
+    assert puzzle.text(puzzle.solve()).count("A") == 3
