@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from viewed import EVIL, fill, get, served, study
+from viewed import EVIL, fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.core.text import visible
@@ -237,17 +237,13 @@ def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, store
 
 
 def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
-    method = [
-        {"name": "compress", "policy": ["random", "streaming"], "window": [2, 4], "ratio": [0.1, 0.2], "budget": 16}
-    ]
-    models = [{"name": "transformers", "id": "pocket", "budget": 300, "method": method}]
-    mapped = study("map", task=[{"name": "tents", "size": 16}], model=models, figure=[{"name": "heatmap"}])
-    fill(tmp_path / "ponder.db", mapped)
+    fill(tmp_path / "ponder.db", mapped())
     viewed = study_named(ViewedStore(tmp_path / "ponder.db", "ponder"), "map")
     assert viewed
     with Store(tmp_path / "ponder.db") as opened:
-        tables = mapped.figures[0].estimate(list(opened.outcomes(mapped.cells)))
+        tables = mapped().figures[0].estimate(list(opened.outcomes(mapped().cells)))
     assert len(tables["cells"]) == 8
+    assert behind(viewed, {"panel": "R1-Qwen | AIME24 | DynTS, published", "window": 500.0}) is None
     for row in tables["cells"]:
         query = behind(viewed, row)
         assert query is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from viewed import fill, served, study
+from viewed import fill, mapped, served, study
 
 CHROMIUM = shutil.which("chromium") or ("chromium" if os.environ.get("CI") else None)
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed: scripts/system-packages")
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, of = tmp_path_factory.mktemp("view") / "ponder.db", study(figure=[{"name": "effort"}])
+    fill(path, mapped())
     fill(path, of, of.cells[:-1])
     return path
 
@@ -100,6 +101,17 @@ def test_a_filter_redraws_from_fewer_attempts_and_has_an_address(browser, addres
     page.locator("details.estimates summary").nth(2).click()
     page.locator("details.estimates[open] a[aria-label]").first.click()
     expect(page.locator("h1")).to_contain_text("attempts")
+    assert opened.complaints == []
+
+
+def test_a_cell_of_a_heat_map_leads_to_its_attempts(browser, address) -> None:
+    opened = Opened(browser, f"{address}/ponder/map")
+    cell = opened.chart().locator(".mark-rect.role-mark path").first
+    box = cell.bounding_box()
+    opened.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    opened.page.wait_for_url("**/map/attempts?*")
+    expect(opened.page.locator("h1")).to_have_text("6 attempts")
+    assert len({row.inner_text() for row in opened.page.locator("td.c-model").all()}) == 1
     assert opened.complaints == []
 
 

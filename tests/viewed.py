@@ -39,6 +39,19 @@ def study(name: str = "cheaper", **changes: Any) -> Study:
     return Study.from_table({**TABLE, **changes}, name=name, where=f"{name}.toml")
 
 
+def mapped() -> Study:
+    """A study with a heat map of eight cells."""
+    method = {
+        "name": "compress",
+        "policy": ["random", "streaming"],
+        "window": [2, 4],
+        "ratio": [0.1, 0.2],
+        "budget": 16,
+    }
+    models = [{"name": "transformers", "id": "pocket", "budget": 300, "method": [method]}]
+    return study("map", title="A map", task=[{"name": "tents", "size": 16}], model=models, figure=[{"name": "heatmap"}])
+
+
 def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Attempt:
     """Right at even positions for the first model, at multiples of three for the second; one of them failed."""
     step = 2 if cell.model_label == "long" else 3

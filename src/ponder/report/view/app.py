@@ -144,7 +144,7 @@ class View:
         query = behind(study, row)
         if query is None:
             raise UserError(
-                "this mark rests on no attempts of this store", hint="published numbers have no transcripts"
+                "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
             )
         return RedirectResponse(address(study, "attempts") + query.address(), 303)
 

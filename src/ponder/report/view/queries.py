@@ -198,7 +198,9 @@ def _matching(study: ViewedStudy, name: str, value: str) -> set[int] | None:
         return {n for n, cell in enumerate(study.cells) if value in exact[name](cell)}
     settings = settings_of(study)
     if any(name in of_cell for of_cell in settings):
-        return {n for n, of_cell in enumerate(settings) if of_cell.get(name) == value} or None
+        # Figures call a model without an eviction policy `full`.
+        wanted = None if value == "full" and all(own.get(name) != "full" for own in settings) else value
+        return {n for n, of_cell in enumerate(settings) if of_cell.get(name) == wanted} or None
     if name not in LABELS:
         return None
     parts = set(value.split(" | "))  # as figures join the names of a panel
@@ -240,15 +242,16 @@ def text(value: Any) -> str:
 def behind(study: ViewedStudy, row: Mapping[str, Any]) -> Query | None:
     """The attempts that a row of a figure's table, or a mark of its chart, was estimated from; None if unknown."""
     chosen: list[tuple[str, str]] = []
+    named: list[bool] = []  # for each name of a series, whether attempts have it: those of published numbers don't
     for name, value in row.items():
         if name == "outcome" and value in OUTCOMES:
             chosen += [("ended", ending) for ending in OUTCOMES[value]]
         elif value not in (None, "") and (name in LABELS or any(name in own for own in settings_of(study))):
             found = matching(study, name, text(value))
+            named += [bool(found)] if name in LABELS and name != "size" else []
             if found and len(found) < len(study.cells):
                 chosen.append((name, text(value)))
-    labelled = any(name in LABELS for name in row)
-    return Query(tuple(dict.fromkeys(chosen))) if chosen or labelled else None
+    return Query(tuple(dict.fromkeys(chosen))) if any(named) or (chosen and not named) else None
 
 
 def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float) -> tuple[list[int], int]:
