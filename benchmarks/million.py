@@ -1,8 +1,8 @@
 """Measures `ponder report` on stores of 10,000, 100,000 and 1,000,000 attempts: CPU seconds, peak memory, and growth.
 
-Four studies, with the figures that studies of their kind draw. Their attempts are simulated, with texts as long as those
-of the pocket model, and written by the store's own writer; only the report is measured. The exponent is that of a power
-law through the two largest stores: 1 is linear.
+Five studies, with the figures that studies of their kind draw. Their attempts are simulated, and written by the store's
+own writer; only the report is measured. The exponent is that of a power law through the two largest stores: 1 is
+linear.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
     python benchmarks/simulated.py STUDY ATTEMPTS FOLDER
 
 The problems are the tasks' own. Accuracy falls and tokens grow with size; problems differ in difficulty; some attempts
-are truncated, unparsed or failed. Texts are as long as those of the pocket model: four bytes a token.
+are truncated, unparsed or failed. Texts have four bytes a token. Of a million attempts, a tenth is written so; the rest
+are copies of them under other problems.
 """
 
 from __future__ import annotations
 
 import math
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ name = "chain_sum"
 size = [4, 6, 8, 12, 16, 24, 32, 48, 64, 96]
 [[model]]
 name = "oracle"
-budget = 2000
+budget = 1000
 [[figure]]
 name = "effort"
 [[figure]]
@@ -100,8 +102,9 @@ name       = "execution"
 size       = 64
 per_turn   = [1, 2, 4, 8, 16, 32, 64]
 dictionary = 16
+mode       = "answer"
 [[model]]
-name = "pocket"
+name = "oracle"
 [[figure]]
 name = "tradeoff"
 [[figure]]
@@ -115,7 +118,7 @@ name = "chain_sum"
 size = [8, 16, 32, 64]
 [[model]]
 name = "oracle"
-budget = 2000
+budget = 1000
 [[figure]]
 name = "samples"
 [[figure]]
@@ -124,7 +127,7 @@ name = "effort"
 }
 CELLS = {"effort": 10, "frontier": 38, "grid": 81, "horizon": 7, "samples": 4}
 SAMPLES = {"effort": 5, "frontier": 4, "grid": 4, "horizon": 4, "samples": 16}
-WORDS = "so the next row needs one more tent here because column four is full and then we look at 17 again : ".split()
+WORDS = "so the next row needs one more tent here because column four is full and then we look at 17 again : ".split()  # noqa: SIM905
 
 
 def write_store(study: str, attempts: int, folder: Path) -> None:
@@ -136,7 +139,8 @@ def _write(study: str, attempts: int, folder: Path) -> None:
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 
-    problems = math.ceil(attempts / CELLS[study] / SAMPLES[study])
+    copies = 10 if attempts >= 1_000_000 else 1
+    problems = math.ceil(attempts / copies / CELLS[study] / SAMPLES[study])
     path = folder / "study.toml"
     path.write_text(STUDIES[study].format(problems=problems))
     loaded = Study.load(str(path))
@@ -148,16 +152,45 @@ def _write(study: str, attempts: int, folder: Path) -> None:
             while batch := list(islice(done, 2000)):
                 store.add(batch, loaded_id, (0, 0.0, 0))
 
+    path.write_text(STUDIES[study].format(problems=copies * problems))
+    _copy(folder / "ponder.db", copies, problems)
+
+
+def _copy(path: Path, copies: int, problems: int) -> None:
+    """Repeat everything under other problems. Turns lose their check sums, which a report doesn't read."""
+    from ponder.runner.schema import ATTEMPT, TURN, digest
+
+    db = sqlite3.connect(path)
+    db.create_function("digest", -1, digest, deterministic=True)
+    last = {table: db.execute(f"SELECT MAX(id) FROM {table}").fetchone()[0] for table in ("problem", "attempt")}
+    turn = TURN.replace("attempt,", "attempt + :n * :attempt,")
+    row = ATTEMPT.replace("problem,", "problem + :n * :problem,")
+    for n in range(1, copies):
+        shift = {"n": n, "problems": problems, **last}
+        db.execute(
+            """INSERT INTO problem SELECT id + :n * :problem, source, position + :n * :problems, :n || name, body,
+               digest(source, position + :n * :problems, :n || name, body) FROM problem WHERE id <= :problem""",
+            shift,
+        )
+        db.execute(
+            f"""INSERT INTO attempt (id, {ATTEMPT}, digest) SELECT id + :n * :attempt, {row}, digest({row})
+                FROM attempt WHERE id <= :attempt""",
+            shift,
+        )
+        db.execute(f"INSERT INTO turn ({TURN}) SELECT {turn} FROM turn WHERE attempt <= :attempt", shift)
+        db.commit()
+    db.close()
+
 
 def _attempts(cell: Any, number: int) -> Iterator[Any]:
     from ponder.runner.store import Done
 
     trait = 0.12 * math.sin(1 + number)  # of the variant, the same at every problem
+    rng = Random(number)
     for position, problem in enumerate(cell.asked()):
+        easy = Random(position).gauss(0, 0.6) + trait
         for sample in range(cell.samples):
-            rng = Random(f"{number} {position} {sample}")
-            easy = Random(position).gauss(0, 0.6)
-            yield Done(cell, position, _attempt(cell, problem, sample, easy + trait, rng))
+            yield Done(cell, position, _attempt(cell, problem, sample, easy, rng))
 
 
 def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> Any:
@@ -166,20 +199,22 @@ def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> 
     if rng.random() < 0.001:
         return Attempt(problem, sample, "failed", False, "timeout", ())
     turns, budget = len(problem.turns), cell.model.max_tokens() or 2000
+    silent = getattr(cell.task, "mode", "") == "answer"
     chance = 1 / (1 + math.exp(-(2.5 + 2 * easy - 1.2 * math.log(problem.size / 12))))
     rights = list(accumulate((rng.random() < chance ** (1 / turns) for _ in range(turns)), lambda a, b: a and b))
     replies, status = [], "graded"
     for right in rights:
-        wanted = round(60 * (problem.size / turns) ** 0.7 * math.exp(rng.gauss(-easy / 4, 0.5)))
+        wanted = 0 if silent else round(30 * (problem.size / turns) ** 0.7 * math.exp(rng.gauss(-easy / 4, 0.5)))
         thinking = min(wanted, budget)
         if wanted > budget:
             status = "truncated"
-        words = " ".join(rng.choices(WORDS, k=thinking)) if thinking < 40 else _prose(thinking, rng)
         answer = str(_answer(problem, len(replies), right, rng))
         bill = Bill(120 + 8 * problem.size, thinking, 2 + len(answer) // 4, thinking / 400, "tokenizer")
         measures = {"cache_bytes": 960.0 * rng.randint(60, 140), "cache_peak": 157440.0} if cell.methods else {}
         measures = measures if cell.task.plugin_name() == "tents" else {}
-        replies.append(Completion(words, answer, "length" if wanted > budget else "end", bill, measures))
+        replies.append(
+            Completion(_prose(thinking, rng), answer, "length" if wanted > budget else "end", bill, measures)
+        )
     if status == "graded" and rng.random() < 0.01:
         status = "unparsed"
     correct = status == "graded" and rights[-1]
@@ -198,16 +233,19 @@ def _prose(tokens: int, rng: Random) -> str:
 
 def _answer(problem: Any, turn: int, right: bool, rng: Random) -> str:
     if isinstance(problem.gold, dict) and "sums" in problem.gold:
-        return f"<answer>{problem.gold['sums'][turn] + (0 if right else 7)}</answer>"
+        return str(problem.gold["sums"][turn] + (0 if right else 7))
     if problem.turns and "tent" in problem.turns[0].lower():
         return str([[rng.randint(0, 2) for _ in range(5)] for _ in range(5)])
     return f"<answer>{12345 if right else rng.randint(0, 9)}</answer>"
 
 
 def _details(cell: Any, problem: Any, replies: list[Any]) -> dict[str, Any]:
+    """What the grader of `execution` records; to let it read every answer takes longer than all the rest."""
     if cell.task.plugin_name() != "execution":
         return {}
-    return dict(cell.task.grade_turns(problem, [reply.answer for reply in replies]).details)
+    shared = {"true": problem.gold["sums"], "start": problem.gold["start"]}
+    shared |= {name: problem.facts[name] for name in ("per_turn", "history_turns", "error_rate", "plan")}
+    return {"parsed": [int(reply.answer) for reply in replies], **shared}
 
 
 if __name__ == "__main__":

@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -26,6 +24,7 @@ import msgspec
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
 from ponder.runner.cells import Cell
+from ponder.runner.outcome_reader import OutcomeReader
 from ponder.runner.schema import (
     ATTEMPT,
     PROBLEM,
@@ -44,7 +43,6 @@ SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
 # The attempts that a cell asks for, in the order of two indexes: SQLite needn't sort texts.
 IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
     WHERE source = ? AND position < ? AND cell = ? AND sample < ? AND status != 'open'"""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
@@ -302,21 +300,10 @@ class Store:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
                   {IN_ORDER} ORDER BY position, sample"""
+        reader = OutcomeReader()
         with self._reading():
             for cell in cells:
-                # Equal texts are one object: this halves the memory of 100,000 outcomes.
-                same = dict[str, str]().setdefault
-                labels = (cell.task_label, cell.model_label, cell.size)
-                model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-                task = (cell.task.unit, cell.task_settings, cell.model_settings)
-                for row_id, name, check, *row in self._db.execute(sql, self._asked(cell)):
-                    verify_attempt(f"attempt {row_id}", row, check)
-                    if not isinstance(name, str):
-                        raise ValueError(f"the problem of attempt {row_id} can't be read")
-                    _, _, sample, status, correct, why, details, *tokens, seconds, counted_by, cached = row
-                    graded = (same(name, name), sample, same(status, status), bool(correct), same(why, why))
-                    cost = (*tokens, seconds, same(counted_by, counted_by), _details(details))
-                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached, *task))
+                yield from reader.read(cell, self._made(cell), self._db.execute(sql, self._asked(cell)))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
@@ -375,10 +362,6 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
     seconds = round(float(bill.seconds), 3)
     tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     return *tokens, seconds, bill.counted_by, bill.cached_tokens
-
-
-def _details(text: str | None) -> Mapping[str, Any]:
-    return {sys.intern(name): value for name, value in json.loads(text).items()} if text else _NOTHING
 
 
 def _sync_folder(folder: Path) -> None:
