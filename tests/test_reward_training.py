@@ -218,7 +218,7 @@ def test_what_cannot_be_learnt_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tau must be above 0"):
         settings("x", {"tau": 0.0})
     reader, recipe = settings("x", {"epochs": 3, "of": "thinking", "batch": 4})
-    assert (reader.of, reader.batch, recipe.epochs, recipe.batch) == ("thinking", 8192, 3, 4)
+    assert (reader.of, reader.batch, recipe.epochs, recipe.batch) == ("thinking", None, 3, 4)
 
 
 def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: Path) -> None:

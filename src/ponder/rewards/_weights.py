@@ -161,7 +161,8 @@ class Weighted(Reward):
 
     def identity(self) -> dict[str, Any]:
         # Local weights are identified by their content, not by their path.
-        files = sorted(f for f in Path(self.id).glob("*") if f.suffix in (".safetensors", ".pt"))
+        kinds = (".safetensors", ".pt") if list(Path(self.id).glob("*.safetensors")) else (".bin", ".pt")
+        files = sorted(f for f in Path(self.id).glob("*") if f.suffix in kinds)
         return {**super().identity(), "id": [fingerprint(file) for file in files] or self.id}
 
     def title(self) -> str:
