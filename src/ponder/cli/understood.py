@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count
+from ponder.traces.trace import FIELDS
 
 if TYPE_CHECKING:
     from ponder.traces import Understood
@@ -18,34 +19,15 @@ def data(reading: Understood, by: By) -> dict[str, Any]:
     from ponder.traces import steps
 
     split = steps(reading.trace, by)
-    fields = {name: value for name, value in _fields(reading).items() if value not in (None, "")}
+    fields = {name: value for name in FIELDS if (value := getattr(reading.trace, name)) not in (None, "")}
     parts = {"thinking_steps": len(split.thinking), "answer_steps": len(split.answer)}
     return {"format": reading.format, **fields, **parts, "columns": reading.columns, "not_read": reading.ignored}
-
-
-def _fields(reading: Understood) -> dict[str, Any]:
-    from ponder.traces.trace import FIELDS
-
-    return {name: getattr(reading.trace, name) for name in FIELDS}
 
 
 def text(number: int, shown: dict[str, Any]) -> str:
     """A trace's fields, one per line."""
     rows = [("", "field", "read from", "")]
-    for name in shown["columns"]:
-        if name in shown:
-            length = (
-                f"{len(shown[name]):,} characters" if isinstance(shown[name], str) and len(shown[name]) > HEAD else ""
-            )
-            steps = f", {count(shown[f'{name}_steps'], 'step')}" if f"{name}_steps" in shown and length else ""
-            rows.append(
-                (
-                    "",
-                    name,
-                    shown["columns"][name],
-                    f"{_clipped(str(shown[name]))} {f'({length}{steps})' if length else ''}",
-                )
-            )
+    rows += [("", name, shown["columns"][name], _said(shown, name)) for name in FIELDS if name in shown["columns"]]
     missing = [name for name in ("thinking", "answer", "gold") if name not in shown]
     lines = [f"trace {number}, read as {shown['format']}", columns(rows)]
     lines += [f"  it has no {' and no '.join(missing)}"] if missing else []
@@ -53,7 +35,11 @@ def text(number: int, shown: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _clipped(value: str) -> str:
-    """The beginning and the end of a text on one line."""
+def _said(shown: dict[str, Any], name: str) -> str:
+    """A field on one line: of a long text the beginning, the end and the length."""
+    value = str(shown.get(name, ""))
     line = " ".join(value.split())
-    return line if len(line) <= HEAD + TAIL + 3 else f"{line[:HEAD]} … {line[-TAIL:]}"
+    if len(line) <= HEAD + TAIL:
+        return line
+    steps = f", {count(shown[f'{name}_steps'], 'step')}" if f"{name}_steps" in shown else ""
+    return f"{line[:HEAD].rstrip()} … {line[-TAIL:].lstrip()} ({len(value):,} characters{steps})"

@@ -17,13 +17,16 @@ from ponder.core import UserError
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
 HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?:/([\w.-]+))?(?::([\w.-]+))?(?:@([\w./-]+))?")
+_FILE = re.compile(r".*\.[a-z]{2,8}")  # a name with an ending, such as .csv; versions end in digits
 CHUNK = 256  # rows of a Parquet file that are decoded at a time
 NAMED = "FILE.jsonl, .json or .parquet, a folder of these, or org/name[/config][:split] on the hub"
 
 
 def is_hub(path: Path) -> bool:
     """Whether this names a dataset on the hub rather than a file."""
-    return not path.exists() and HUB.fullmatch(str(path)) is not None and not str(path).endswith(ENDINGS)
+    if path.exists() or path.parent.exists() or _FILE.fullmatch(path.name):
+        return False
+    return HUB.fullmatch(str(path)) is not None
 
 
 def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
