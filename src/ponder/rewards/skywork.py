@@ -36,7 +36,7 @@ class Skywork(Weighted):
             )
 
         class Network(Qwen2PreTrainedModel):
-            _keys_to_ignore_on_load_unexpected = (r"lm_head\..*",)  # published with them
+            _keys_to_ignore_on_load_unexpected = [r"lm_head\..*"]  # noqa: RUF012 published with them
 
             def __init__(self, config: Any) -> None:
                 super().__init__(config)
