@@ -135,6 +135,18 @@ def test_the_last_question_and_what_follows_it() -> None:
     assert reading.columns["answer"] == "messages[4].content and messages[6].content"
 
 
+def test_two_messages_of_the_user_in_a_row_are_one_question() -> None:
+    (reading,) = understand({"messages": [{"role": "user", "content": "Given x = 3."}, ASKED, {"role": "assistant", "content": "12"}]})  # fmt: skip
+    assert reading.trace.question == "Given x = 3.\n\n3 · 4?"
+    assert not reading.ignored
+
+
+def test_a_teacher_may_have_other_names_for_its_answer() -> None:
+    for name in ("qwq_solution", "qwq_response", "qwq_answer"):
+        (reading,) = understand({"problem": "3 · 4?", "qwq_reasoning": "Fours.", name: "It is 12.", "answer": "12"})
+        assert (reading.trace.answer, reading.trace.teacher, reading.trace.gold) == ("It is 12.", "qwq", "12")
+
+
 REFUSED = {
     "no reply": ({"messages": [ASKED, {"role": "assistant", "content": "b"}, ASKED]}, "`messages` ends without a reply"),
     "a completion without its question": (COMPLETION, "it has no question; its columns are `id`, `object`"),
