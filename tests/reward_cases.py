@@ -1,4 +1,9 @@
-"""Tiny weights in the published formats of reward models, their scores by a plain forward pass, and traces to score."""
+"""Tiny checkpoints with the published files of reward models, their scores by a plain forward pass, and traces to score.
+
+Files, keys of the configs and names of the tensors are those on the hub: sharded safetensors (Qwen, ReasonFlux 7B,
+RLHFlow), one pickled file with the language model's own output layer (Skywork), pickled shards (Math-Shepherd), and a
+head in a file of its own (ReasonFlux 1.5B). All are in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from transformers import (
     MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
-    Qwen2Model,
+    Qwen2ForCausalLM,
 )
 
 from ponder.core import Reward, Steps
@@ -82,25 +87,79 @@ def sentencepiece_tokenizer(folder: Path) -> int:
     return len(made)
 
 
-def qwen2(folder: Path, **head: torch.Tensor) -> Qwen2Model:
-    """Weights as published: Qwen2's under `model.`, the head's beside them."""
-    size = bytes_tokenizer(
-        folder, CHATML, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<extra_0>"], bos_token="<|endoftext|>"
+def publish(folder: Path, weights: dict[str, torch.Tensor], config: dict, shards: int, kind: str) -> None:
+    """Write weights as they are on the hub, in one file or in shards with an index."""
+    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}
+    stem, ending = ("model", "safetensors") if kind == "safetensors" else ("pytorch_model", "bin")
+    names = (
+        [f"{stem}-{n + 1:05}-of-{shards:05}.{ending}" for n in range(shards)] if shards > 1 else [f"{stem}.{ending}"]
     )
-    states = Qwen2Model(Qwen2Config(vocab_size=size, initializer_range=0.3, **SHAPE)).eval()
-    weights = {f"model.{name}": weight for name, weight in states.state_dict().items()} | head
-    save_file({name: w.contiguous() for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    published = json.loads(states.config.to_json_string()) | {
-        "architectures": ["Qwen2ForProcessRewardModel"],
-        "auto_map": {"AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel"},
-    }
-    (folder / "config.json").write_text(json.dumps(published))
-    return states
+    for n, name in enumerate(names):
+        part = {key: weights[key] for key in list(weights)[n::shards]}
+        if kind == "safetensors":
+            save_file(part, folder / name, {"format": "pt"})
+        else:
+            torch.save(part, folder / name)
+    if shards > 1:
+        places = {key: names[k % shards] for k, key in enumerate(weights)}
+        total = sum(tensor.nbytes for tensor in weights.values())
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (folder / f"{stem}.{ending}.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def config_of(model: torch.nn.Module, **more) -> dict:
+    """A config as transformers 4 wrote it: without what it has learnt since."""
+    config = json.loads(model.config.to_json_string())
+    for new in ("rope_parameters", "layer_types", "dtype", "transformers_version"):
+        config.pop(new, None)
+    return {**config, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "transformers_version": "4.37.0", **more}
+
+
+QWEN_PRM = {
+    "architectures": ["Qwen2ForProcessRewardModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_qwen2_rm.Qwen2RMConfig",
+        "AutoModel": "modeling_qwen2_rm.Qwen2ForProcessRewardModel",
+    },
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+    "use_mrope": False,
+    "tie_word_embeddings": False,
+}
+SKYWORK = {
+    "architectures": ["Qwen2ForPrmModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_qwen2_rm.Qwen2RMConfig",
+        "AutoModel": "modeling_qwen2_rm.Qwen2ForRewardModel",
+    },
+    "end_token_id": 0,
+    "sliding_window": None,
+    "use_sliding_window": False,
+}
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<extra_0>"]
+
+
+def qwen2(folder: Path) -> torch.nn.Module:
+    """A tokenizer in the folder, and a language model for it with weights that bfloat16 holds exactly."""
+    size = bytes_tokenizer(folder, CHATML, SPECIAL, bos_token="<|endoftext|>")
+    return exact(Qwen2ForCausalLM(Qwen2Config(vocab_size=size, initializer_range=0.3, **SHAPE)))
+
+
+def exact(model: torch.nn.Module) -> torch.nn.Module:
+    """With weights that bfloat16 holds exactly; not its buffers, which are no part of a checkpoint."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(torch.bfloat16).float()
+    return model.eval()
+
+
+def rounded(**head: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {name: weight.to(torch.bfloat16).float() for name, weight in head.items()}
 
 
 def mlp() -> dict[str, torch.Tensor]:
     shapes = {"score.0.weight": (32, 32), "score.0.bias": (32,), "score.2.weight": (2, 32), "score.2.bias": (2,)}
-    return {name: torch.randn(shape) * 0.5 for name, shape in shapes.items()}
+    return rounded(**{name: torch.randn(shape) * 0.5 for name, shape in shapes.items()})
 
 
 class Case:
@@ -127,7 +186,10 @@ class QwenCase(Case):
 
     def make(self) -> None:
         self.head = mlp()
-        self.states = qwen2(self.folder, **self.head)
+        model = qwen2(self.folder)
+        self.states = model.model
+        weights = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+        publish(self.folder, {**weights, **self.head}, config_of(model, **QWEN_PRM), 4, "safetensors")
 
     def last(self, question: str, steps: tuple[str, ...]) -> float:
         said = "<extra_0>".join(steps) + "<extra_0>"
@@ -151,7 +213,11 @@ class SmallReasonfluxCase(Case):
     reward = Reasonflux
 
     def make(self) -> None:
-        self.states = qwen2(self.folder)
+        model = qwen2(self.folder)
+        self.states = model.model
+        weights = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+        config = config_of(model, architectures=["Qwen2ForCausalLM"], tie_word_embeddings=True)
+        publish(self.folder, weights, config, 1, "safetensors")
         self.head = torch.nn.Linear(32, 1)
         torch.save(self.head.state_dict(), self.folder / "reward_head.pt")
 
@@ -175,17 +241,42 @@ class SmallReasonfluxCase(Case):
 
 class SkyworkCase(Case):
     reward = Skywork
+    tied = False
 
     def make(self) -> None:
-        self.head = {"v_head.summary.weight": torch.randn(1, 32) * 0.5, "v_head.summary.bias": torch.randn(1)}
-        self.states = qwen2(self.folder, **self.head)
+        self.head = rounded(**self.weights_of_head())
+        model = qwen2(self.folder)
+        self.states = model.model
+        config = config_of(model, **SKYWORK, tie_word_embeddings=self.tied)
+        publish(self.folder, {**model.state_dict(), **self.head}, config, 1, "bin")
+
+    def weights_of_head(self) -> dict[str, torch.Tensor]:
+        return {"v_head.summary.weight": torch.randn(1, 32) * 0.5, "v_head.summary.bias": torch.randn(1)}
+
+    def value(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head["v_head.summary.weight"][0] @ hidden + self.head["v_head.summary.bias"]
 
     def last(self, question: str, steps: tuple[str, ...]) -> float:
         tokens = self.tokenizer.encode(self.tokenizer.bos_token + question + "\n")
         for step in steps:  # apart from each other, as the published code encodes them
             tokens += self.tokenizer.encode(step) + self.tokenizer.encode("\n")[-1:]
-        hidden = self.states(torch.tensor([tokens])).last_hidden_state[0, -1]
-        return (self.head["v_head.summary.weight"][0] @ hidden + self.head["v_head.summary.bias"]).sigmoid().item()
+        return self.value(self.states(torch.tensor([tokens])).last_hidden_state[0, -1]).sigmoid().item()
+
+
+class SmallSkyworkCase(SkyworkCase):
+    tied = True
+
+
+class SkyworkRewardModelCase(SkyworkCase):
+    """The head of the class that Skywork's configs name: Qwen2ForRewardModel."""
+
+    def weights_of_head(self) -> dict[str, torch.Tensor]:
+        shapes = {"score.0.weight": (32, 32), "score.0.bias": (32,), "score.2.weight": (1, 32), "score.2.bias": (1,)}
+        return {name: torch.randn(shape) * 0.5 for name, shape in shapes.items()}
+
+    def value(self, hidden: torch.Tensor) -> torch.Tensor:
+        inner = torch.relu(self.head["score.0.weight"] @ hidden + self.head["score.0.bias"])
+        return self.head["score.2.weight"][0] @ inner + self.head["score.2.bias"]
 
 
 class ShepherdCase(Case):
@@ -193,8 +284,9 @@ class ShepherdCase(Case):
 
     def make(self) -> None:
         size = sentencepiece_tokenizer(self.folder)
-        self.model = MistralForCausalLM(MistralConfig(vocab_size=size, initializer_range=0.3, **SHAPE)).eval()
-        self.model.save_pretrained(self.folder)
+        self.model = exact(MistralForCausalLM(MistralConfig(vocab_size=size, initializer_range=0.3, **SHAPE)))
+        config = config_of(self.model, architectures=["MistralForCausalLM"], sliding_window=4096)
+        publish(self.folder, self.model.state_dict(), config, 2, "bin")
 
     def last(self, question: str, steps: tuple[str, ...]) -> float:
         text = question + " " + "\n".join(f"Step {n}: {step} ки" for n, step in enumerate(steps, 1))
@@ -211,8 +303,9 @@ class RlhflowCase(Case):
     def make(self) -> None:
         special = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
         size = bytes_tokenizer(self.folder, LLAMA3, special, bos_token=special[0])
-        self.model = LlamaForCausalLM(LlamaConfig(vocab_size=size, initializer_range=0.3, **SHAPE)).eval()
-        self.model.save_pretrained(self.folder)
+        self.model = exact(LlamaForCausalLM(LlamaConfig(vocab_size=size, initializer_range=0.3, **SHAPE)))
+        config = config_of(self.model, architectures=["LlamaForCausalLM"], tie_word_embeddings=False)
+        publish(self.folder, self.model.state_dict(), config, 4, "safetensors")
 
     def last(self, question: str, steps: tuple[str, ...]) -> float:
         turns = []
@@ -229,6 +322,8 @@ CASES = {
     "reasonflux": ReasonfluxCase,
     "reasonflux 1.5B": SmallReasonfluxCase,
     "skywork": SkyworkCase,
+    "skywork 1.5B": SmallSkyworkCase,
+    "skywork as a reward model": SkyworkRewardModelCase,
     "shepherd": ShepherdCase,
     "rlhflow": RlhflowCase,
 }

@@ -95,3 +95,37 @@ def test_a_judges_reply_is_read_in_bounded_time() -> None:
         parse('{"steps": [NaN], "whole": 1}', 1)
     with pytest.raises(UserError, match="has no key `adress`"):
         Judge(model={"name": "endpoint", "id": "x", "adress": "y"})
+
+
+WAITING = '''"""A judge whose first reply never comes."""
+import asyncio
+from dataclasses import dataclass
+from ponder.core import Bill, Completion, Model
+@dataclass(kw_only=True)
+class Waiting(Model):
+    concurrency: int = 8
+    async def __aexit__(self, *_):
+        log.append("closed")
+    async def complete(self, request):
+        if "slowly" in request.messages[-1].content.partition("Question:")[2]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                log.append("cancelled")
+        return Completion("", '{"steps": [0.5], "whole": 0.5}', "end", Bill(10, 0, 5))
+log = []
+'''
+
+
+def test_scores_are_there_before_a_slow_reply_and_a_judge_is_closed_when_its_work_is_dropped(tmp_path) -> None:
+    import sys
+
+    (tmp_path / "judge_waiting.py").write_text(WAITING)
+    reward = Judge(model={"name": str(tmp_path / "judge_waiting.py")})
+    work = reward.stream([cut("Think slowly.", "a"), cut("b?", "b"), cut("nothing"), cut("c?", "c")])
+    found = dict(next(work) for _ in range(3))
+    assert sorted(found) == [1, 2, 3]
+    assert found[2].why == "nothing to score"
+    assert found[1].total == 1.0
+    work.close()
+    assert sys.modules["judge_waiting"].log == ["cancelled", "closed"]

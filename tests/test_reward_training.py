@@ -207,8 +207,10 @@ def test_the_trained_reward_is_a_plain_forward_pass(model: Path, tmp_path: Path)
 
 def test_what_cannot_be_learnt_is_refused(model: Path, tmp_path: Path) -> None:
     nothing = [replace(trace, facts={}) for trace in pile(3)]
-    with pytest.raises(UserError, match="no trace has a known target"):
-        list(train(Trained(id=str(model)), nothing, tmp_path, RewardSettings(targets="labels")))
+    for targets in ("labels", "mixed"):  # steps have alignment and coherence without any label
+        with pytest.raises(UserError, match="no trace has a label to train on: it has no labels"):
+            list(train(Trained(id=str(model)), nothing, tmp_path, RewardSettings(targets=targets)))
+    assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="isn't a trained reward"):
         Trained(id=str(model)).score(pile(1))
     with pytest.raises(UserError, match="did you mean `epochs`"):
@@ -216,7 +218,7 @@ def test_what_cannot_be_learnt_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tau must be above 0"):
         settings("x", {"tau": 0.0})
     reader, recipe = settings("x", {"epochs": 3, "of": "thinking", "batch": 4})
-    assert (reader.of, reader.batch, recipe.epochs, recipe.batch) == ("thinking", 8192, 3, 4)
+    assert (reader.of, reader.batch, recipe.epochs, recipe.batch) == ("thinking", None, 3, 4)
 
 
 def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from reward_cases import CASES, TRACES, WIDE, Case, QwenCase, SkyworkCase, cut
+from reward_cases import CASES, TRACES, WIDE, Case, QwenCase, RlhflowCase, SkyworkCase, cut
 from safetensors.torch import load_file, save_file
 
 from ponder.cli.check import reward as check_reward
 from ponder.core import Scores, UserError
 from ponder.rewards.qwen import Qwen
+from ponder.rewards.skywork import Skywork
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -144,10 +145,8 @@ def test_a_question_that_fills_the_window_fails_alone(qwen) -> None:
 
 def test_nan_is_no_score(tmp_path) -> None:
     case = QwenCase(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file(
-        weights | {"score.2.bias": torch.tensor([math.nan, 0.0])}, tmp_path / "model.safetensors", {"format": "pt"}
-    )
+    (shard,) = [f for f in tmp_path.glob("*.safetensors") if "score.2.bias" in load_file(f)]
+    save_file(load_file(shard) | {"score.2.bias": torch.tensor([math.nan, 0.0])}, shard, {"format": "pt"})
     (scores,) = case().score(TRACES[:1])
     assert (scores.steps, scores.total, scores.why) == ((), None, "the reward returned NaN")
 
@@ -158,6 +157,13 @@ def test_weights_of_another_kind_are_refused(tmp_path) -> None:
         Qwen(id=str(tmp_path)).score(TRACES)
     with pytest.raises(UserError, match="there is no folder"):
         Qwen(id="nowhere").score(TRACES)
+    QwenCase(tmp_path / "qwen")
+    with pytest.raises(UserError, match="can't load"):  # the same names as one of Skywork's heads, but two classes
+        Skywork(id=str(tmp_path / "qwen")).score(TRACES)
+    RlhflowCase(tmp_path / "llama")
+    with pytest.raises(UserError, match="has neither of Skywork's heads") as error:
+        Skywork(id=str(tmp_path / "llama")).score(TRACES)
+    assert "beside the language model it has no weights" in error.value.hint
 
 
 def test_weights_are_known_by_what_they_are(qwen, tmp_path) -> None:
@@ -168,3 +174,23 @@ def test_weights_are_known_by_what_they_are(qwen, tmp_path) -> None:
     assert qwen().identity() == qwen(batch=1, threads=2).identity() != other().identity()
     assert qwen().identity() != qwen(window=64).identity()
     assert qwen().parameters() == sum(p.numel() for p in qwen.states.parameters())
+
+
+def test_pickled_weights_are_known_by_what_they_are_too(tmp_path) -> None:
+    one = SkyworkCase(tmp_path / "one")
+    torch.save({"v_head.summary.weight": torch.zeros(1)}, tmp_path / "one" / "pytorch_model.bin")
+    assert one().identity() != SkyworkCase(tmp_path / "two")().identity()
+
+
+def test_a_stream_gives_each_trace_as_soon_as_its_rows_are_done(qwen) -> None:
+    """The longest rows come first, and a trace is there before the next batch is begun."""
+    reward = qwen(batch=1)
+    lengths = [sum(map(len, trace.part("all"))) for trace in TRACES]
+    work = reward.stream(TRACES)
+    first, _ = next(work)
+    assert lengths[first] == max(lengths)
+    found = {first: _, **dict(work)}
+    alone = reward.score(TRACES)
+    assert [found[n] for n in range(len(TRACES))] == alone
+    empty = cut("What is x?")
+    assert list(reward.stream([empty])) == [(0, Scores(why="nothing to score"))]

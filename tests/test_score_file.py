@@ -60,6 +60,7 @@ def test_score_says_where_a_line_is_broken(ponder, write) -> None:
     assert json.loads(result.stdout) == {
         "file": "traces.scored.jsonl", "traces": 4, "scored": 3, "scored_before": 0,
         "unscored": {"it has no labels": 1}, "skipped": 2, "tokens": 0,
+        "formats": {"named columns": 4},
     }  # fmt: skip
     assert "skipped traces.jsonl:5: it has neither thinking nor an answer" in result.stderr
     assert "1  not scored: it has no labels" in result.stderr
@@ -147,15 +148,59 @@ def test_a_file_scored_by_another_reward_is_scored_again(ponder, write) -> None:
         assert found["score"] == pytest.approx(sum(map(float, given["labels"])) / 3)
 
 
-def test_long_files_are_scored_in_batches(folder, monkeypatch) -> None:
+class Batches(Oracle):
+    """Notes the size of each batch, and gives the scores of a batch from its end."""
+
+    sizes: list[int] = []  # noqa: RUF012
+
+    def rate_each(self, traces):
+        self.sizes.append(len(traces))
+        return reversed(list(enumerate(self.rate(traces))))
+
+
+def test_the_first_trace_is_scored_alone_and_the_order_is_kept(folder, monkeypatch) -> None:
     Path("traces.jsonl").write_text(lines_of(records(25)))
     monkeypatch.setattr("ponder.traces.score_file.BATCH", 10)
-    reports = list(Scoring(read(Path("traces.jsonl")), Oracle(), Path("out.jsonl")))
-    assert [report["scored"] for report in reports] == ["0 of 25", "10 of 25", "20 of 25", "25 of 25"]
+    monkeypatch.setattr(Batches, "sizes", [])
+    reports = list(Scoring(read(Path("traces.jsonl")), Batches(), Path("out.jsonl")))
+    assert [report["scored"] for report in reports] == [f"{n} of 25" for n in range(26)]
+    assert Batches.sizes == [1, 2, 4, 8, 10]
+    assert [row["id"] for row in read_json("out.jsonl")] == [f"t{n}" for n in range(25)]
     monkeypatch.setattr("ponder.traces.score_file.CHARACTERS", 1)
-    one = Scoring(read(Path("traces.jsonl")), Oracle(), Path("one.jsonl"))
-    assert len(list(one)) == 26
+    list(Scoring(read(Path("traces.jsonl")), Batches(), Path("one.jsonl")))
+    assert Batches.sizes[5:] == [1] * 25
     assert Path("one.jsonl").read_bytes() == Path("out.jsonl").read_bytes()
+
+
+def test_a_scoring_that_is_stopped_loses_no_score(folder, monkeypatch) -> None:
+    Path("traces.jsonl").write_text(lines_of(records(25)))
+    monkeypatch.setattr(Batches, "sizes", [])
+    whole = Scoring(read(Path("traces.jsonl")), Batches(), Path("whole.jsonl"))
+    list(whole)
+    work = iter(Scoring(read(Path("traces.jsonl")), Batches(), Path("out.jsonl")))
+    for _ in range(1 + 1 + 2 + 3):  # the start, the first batches, and three of the next, which come from its end
+        next(work)
+    work.close()
+    assert [row["id"] for row in read_json("out.jsonl")] == ["t0", "t2", "t1", "t6", "t5", "t4"]
+    again = Scoring(read(Path("traces.jsonl")), Batches(), Path("out.jsonl"))
+    list(again)
+    assert (again.scored_before, again.scored + again.unscored.total()) == (6, 19)
+    assert Path("out.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_copies_are_scored_once_and_new_traces_anywhere_are_added(ponder, write) -> None:
+    rows = records()
+    write("traces.jsonl", lines_of([*rows[:3], rows[1]]))
+    write("reward_once.py", REWARD)
+    words = ("score", "traces.jsonl", "--reward", "./reward_once.py", "--json")
+    assert json.loads(ponder(*words).stdout)["scored"] == 4
+    assert Path("asked.txt").read_text().split() == ["t0", "t1", "t2"]
+    assert [row["id"] for row in read_json("traces.scored.jsonl")] == ["t0", "t1", "t2", "t1"]
+    write("traces.jsonl", lines_of([rows[4], *rows[:3], rows[1], rows[5]]))
+    summary = json.loads(ponder(*words).stdout)
+    assert (summary["scored"], summary["scored_before"]) == (2, 4)
+    assert Path("asked.txt").read_text().split()[3:] == ["t4", "t5"]
+    assert [row["id"] for row in read_json("traces.scored.jsonl")] == ["t4", "t0", "t1", "t2", "t1", "t5"]
 
 
 def test_a_file_without_any_score_exits_with_1(ponder, write) -> None:

@@ -84,9 +84,9 @@ def test_the_p_value_is_that_of_the_interval() -> None:
 
 def test_the_band_of_independent_points_is_sidaks() -> None:
     points = np.random.default_rng(4).normal(size=(4000, 12))
-    assert simultaneous_level(points, 0.95) == pytest.approx(0.95 ** (1 / 12), abs=0.001)
+    assert simultaneous_level(points, 0.95, np.ones(4000)) == pytest.approx(0.95 ** (1 / 12), abs=0.001)
     same = np.tile(points[:, :1], 12)
-    assert simultaneous_level(same, 0.95) == pytest.approx(0.95, abs=0.005)
+    assert simultaneous_level(same, 0.95, np.ones(4000)) == pytest.approx(0.95, abs=0.005)
     assert constant_half(25, 0.95) == pytest.approx(stats.kstwobign.ppf(0.95) / 5, rel=1e-3)
 
 

@@ -157,7 +157,9 @@ def test_a_problem_weighs_the_same_however_often_it_was_tried() -> None:
     assert geometric_mean(tokens, problem).value == pytest.approx((1000 * 200**3) ** 0.25)
     rows = [outcome(problem=str(p), sample=i, tokens=1000 if p == 0 else 200) for i, p in enumerate(problem)]
     assert by_size(columns(rows))[0].median.value == 200
-    assert rate(correct, problem).value == pytest.approx(0.97)
+    events = rate(np.array([97.0, 1, 0, 1, 1]), np.array([97.0, 0, 0, 0, 0]))
+    assert events.value == pytest.approx(0.97)
+    assert (events.attempts, events.problems) == (100, 4)  # a problem without events doesn't count
 
 
 def test_accuracy_covers_with_unequal_samples() -> None:

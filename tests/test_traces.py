@@ -13,8 +13,13 @@ from ponder.core import Request, UserError
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import ANSWER
 from ponder.tasks.execution import Execution
-from ponder.traces import Trace, align, hashed, parse, read, similarity, steps, trace_of
+from ponder.traces import Trace, align, hashed, read, similarity, steps, trace_of, understand
 from ponder.traces.segments import paragraphs, sentences
+
+
+def parse(record: dict) -> Trace:
+    (reading,) = understand(record)
+    return reading.trace
 
 
 def trace_file(folder: Path, *lines: str | bytes | dict) -> Path:

@@ -17,7 +17,19 @@ import click
 
 from ponder.cli import complete
 from ponder.cli.comments import comments
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, SPLIT, STUDY, Verbs, plugin_settings, tell, watch
+from ponder.cli.options import (
+    COLUMNS,
+    FILE,
+    JSON_LINES,
+    SET_STUDY,
+    SPLIT,
+    STUDY,
+    Verbs,
+    named_columns,
+    plugin_settings,
+    tell,
+    watch,
+)
 from ponder.core.text import printable
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -76,14 +88,23 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json:
     help="The reward that labels each step.",
 )
 @SPLIT
+@COLUMNS
 @plugin_settings("training, such as epochs=3, or of the labelling reward, such as quality.alpha=0.5")
 @JSON_LINES
 def reward(
-    traces: Path, start: str, out: Path, quality: str, settings: tuple[str, ...], by: Any, as_json: bool
+    traces: Path,
+    start: str,
+    out: Path,
+    quality: str,
+    settings: tuple[str, ...],
+    by: Any,
+    named: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Train a process reward on reasoning traces.
 
-    TRACES is a JSONL file. Score with it: `ponder score TRACES --reward trained --set id=DIR`.
+    TRACES is a file, a folder or a dataset, as for `ponder score`. Score with what was made: `ponder score TRACES
+    --reward trained --set id=DIR`.
     """
     from ponder.core import error_at
     from ponder.core.settings import assign, build
@@ -98,7 +119,7 @@ def reward(
     with error_at("--from"):
         reader.check_id()
     judge = build("rewards", {"of": reader.of, **labels}, "--quality", Path())
-    split = [steps(trace, by) for trace in read(traces)]
+    split = [steps(trace, by) for trace in read(traces, columns=named_columns(named))]
     watch(training.train(reader, split, out, recipe, judge), as_json=as_json)
     _made(out, as_json)
     of = [] if reader.of == "all" else ["--set", f"of={reader.of}"]

@@ -52,6 +52,13 @@ BAD_LINES = click.option(
     show_default=True,
     help="What to do with malformed lines: stop with an error, or skip and count them.",
 )
+COLUMNS = click.option(
+    "--column",
+    "named",
+    multiple=True,
+    metavar="FIELD=NAME",
+    help="The column that holds the question, thinking, answer or gold, if its name is unusual. May be repeated.",
+)
 
 
 def _remembered(ctx: click.Context, _: click.Parameter, study: str) -> str:
@@ -80,6 +87,13 @@ def command(
     given = [word for model in models for word in ("--model", model)]
     given += [word for setting in settings for word in ("--set", setting)]
     return shlex.join(["ponder", verb, study, *given, *where])
+
+
+def named_columns(named: Sequence[str]) -> dict[str, str]:
+    """`--column thinking=cot` as a table."""
+    if wrong := next((word for word in named if not all(word.partition("="))), None):
+        raise UserError(f"`{wrong}` doesn't name a column", where="--column", hint="--column thinking=cot")
+    return dict((word.split("=", 1)) for word in named)
 
 
 def plugin_settings(of: str) -> Callable[[Verb], Verb]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ponder.cli import complete
-from ponder.cli.options import BAD_LINES, FILE, JSON, SPLIT, plugin_settings, say, tell, watch
+from ponder.cli.options import BAD_LINES, COLUMNS, FILE, JSON, SPLIT, named_columns, plugin_settings, say, tell, watch
 from ponder.core import UserError
 
 if TYPE_CHECKING:
     from ponder.core import Problem
+    from ponder.traces import TraceFile
 
 LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
 
@@ -24,37 +26,62 @@ LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
 @click.option(
     "--reward",
     "name",
-    required=True,
     shell_complete=complete.rewards,
     help="A reward's name (ponder list rewards), or a file: ./mine.py.",
 )
 @plugin_settings("reward")
 @SPLIT
+@COLUMNS
 @BAD_LINES
+@click.option("--show", type=click.IntRange(1), help="Show how the first traces are read, and score nothing.")
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.scored.jsonl]")
 @JSON
 def score(
-    traces: Path, name: str, settings: tuple[str, ...], by: Any, bad: Any, out: Path | None, as_json: bool
+    traces: Path,
+    name: str | None,
+    settings: tuple[str, ...],
+    by: Any,
+    named: tuple[str, ...],
+    bad: Any,
+    show: int | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Score the steps of reasoning traces with a reward.
 
-    TRACES is a JSONL file. If interrupted, run it again to resume; traces that got no score are tried again.
+    TRACES is a file (JSONL, JSON or Parquet), a folder of these, or a dataset on the hub: org/name[/config][:split]. If
+    interrupted, run it again to resume; traces that got no score are tried again.
     """
     from ponder.core.settings import assign, build
     from ponder.traces import read
     from ponder.traces.score_file import Scoring
 
+    source = read(traces, bad, named_columns(named))
+    if show:
+        _show(source, show, by, as_json)
+        return
+    if name is None:
+        raise UserError("no reward is named", hint="--reward NAME (ponder list rewards); or --show 3 to look first")
     table: dict[str, Any] = {"name": name}
     for setting in settings:
         assign({"reward": [table]}, f"reward.{setting}")
-    out = out or Path(f"{traces.stem}.scored.jsonl")
-    scoring = Scoring(read(traces, bad), build("rewards", table, "--reward", Path()), out, by)
+    out = out or Path(f"{traces.name.removesuffix('.gz').rsplit('.', 1)[0].replace(':', '-')}.scored.jsonl")
+    scoring = Scoring(source, build("rewards", table, "--reward", Path()), out, by)
     watch(scoring)
     tell(scoring.table())
     say(scoring.summary(), as_json, lambda: str(out))
     if not (scoring.scored or scoring.scored_before):
         raise click.exceptions.Exit(1)
     tell(f"next: {shlex.join(['ponder', 'select', str(out), '--top', '1000'])}")
+
+
+def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
+    from ponder.cli import understood
+
+    shown = [understood.data(reading, by) for reading in islice(source.understood(), number)]
+    if not shown:
+        raise UserError(f"there are no traces in {source.path}", hint="; ".join(source.skipped[:1]))
+    say(shown, as_json, lambda: "\n\n".join(understood.text(n, one) for n, one in enumerate(shown, 1)))
 
 
 @click.command()

@@ -143,6 +143,17 @@ class Reward(Plugin, ABC):
         each = iter(rated)
         return [self._total(t, next(each)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
 
+    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+        """The index and the scores of each trace, as soon as they are known: by default all of them at the end."""
+        yield from enumerate(self.rate(traces))
+
+    def stream(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+        """The index and the scores of each trace with its total, as soon as they are known, in any order."""
+        scorable = [n for n, trace in enumerate(traces) if trace.part(self.of)]
+        yield from ((n, Scores(why="nothing to score")) for n, t in enumerate(traces) if not t.part(self.of))
+        for k, rated in self.rate_each([traces[n] for n in scorable]) if scorable else ():
+            yield scorable[k], self._total(traces[scorable[k]], rated)
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[AsyncScore]:
         """`score` for a running event loop: by default in a thread.

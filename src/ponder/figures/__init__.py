@@ -9,6 +9,7 @@ import csv
 import itertools
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -53,7 +54,7 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
     for part in labelled.values():
         rest = apart(part)
         for o in part:
-            one = o._replace(model=f"{o.model} {rest(o)}") if rest(o) else o
+            one = o._replace(model=f"{o.model} {own}") if (own := rest(o)) else o
             groups.setdefault(f"{one.model}, {o.task}" if several else one.model, []).append(one)
     yield from groups.items()
 
@@ -104,11 +105,15 @@ def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
 
 def counts(outcomes: Sequence[Outcome]) -> str:
     """How many attempts a figure draws, and how many it leaves out because they failed."""
-    answered = [o for o in outcomes if o.status != "failed"]
-    problems = len({(o.size, o.problem) for o in answered})
-    parts = [f"{count(len(answered), 'attempt')} at {count(problems, 'problem')}"]
+    ended: Counter[str] = Counter(o.status for o in outcomes)
+    problems: dict[int, set[str]] = {}
+    for o in outcomes:
+        if o.status != "failed":
+            problems.setdefault(o.size, set()).add(o.problem)
+    answered, asked = ended.total() - ended["failed"], sum(map(len, problems.values()))
+    parts = [f"{count(answered, 'attempt')} at {count(asked, 'problem')}"]
     for status, note in (("truncated", ""), ("unparsed", ""), ("failed", " and left out")):
-        if n := sum(o.status == status for o in outcomes):
+        if n := ended[status]:
             parts.append(f"{n:,} {status}{note}")
     return ", ".join(parts)
 

@@ -5,6 +5,7 @@ A model that reasons in its reply reports no thinking tokens: on an axis of thin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -52,11 +53,13 @@ def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
 
 def _silent(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """The models that don't report thinking tokens, each with the fraction of its attempts that have some."""
-    models: dict[str, list[bool]] = {}
+    answers: Counter[str] = Counter()
+    thought: Counter[str] = Counter()
     for o in outcomes:
         if o.status != "failed":
-            models.setdefault(o.model, []).append(o.thinking_tokens > 0)
-    fractions = {model: sum(thought) / len(thought) for model, thought in sorted(models.items())}
+            answers[o.model] += 1
+            thought[o.model] += o.thinking_tokens > 0
+    fractions = {model: thought[model] / answers[model] for model in sorted(answers)}
     return {model: fraction for model, fraction in fractions.items() if fraction < REPORTS}
 
 

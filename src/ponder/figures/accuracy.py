@@ -53,7 +53,7 @@ class Accuracy(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "sizes": [], "curves": []}
-        kind = token_kind(outcomes, self.tokens)
+        kind, told = token_kind(outcomes, self.tokens), counted(outcomes, self.tokens)
         for series, part in by_series(outcomes):
             data = columns(part, kind)
             named = {"model": part[0].model, "task": part[0].task, "unit": unit_of(part, self.unit)}
@@ -71,7 +71,7 @@ class Accuracy(Figure):
                     rise_to=critical.rise[1],
                     rests_on=counts(part),
                     **named,
-                    **counted(outcomes, self.tokens),
+                    **told,
                 )
             )
             if critical.curve:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, counts, flat, heading, percent, pooled_findings, span, themed, values
-from ponder.figures._settings import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
@@ -46,10 +46,12 @@ class Cache(Figure):
         whole_of = beneath(outcomes, lambda o: owners(o, self.by))
         groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
         named = [label.rpartition(".")[2] for label in self.labels]
-        pruned = {o.model: beside(o, self.by) for o in counted if setting(o, self.by) not in (None, FULL)}
+        policy_of = setting_reader(self.by)
+        first = {o.model: o for o in counted if policy_of(o) not in (None, FULL)}
+        pruned = {model: beside(o, self.by) for model, o in first.items()}
         rests = in_words(pruned, but=named)
         for o in counted:
-            policy = str(setting(o, self.by) or FULL)
+            policy = str(policy_of(o) or FULL)
             point = (", ".join(filter(None, (policy, rests.get(o.model)))), o.model)
             groups.setdefault((o.task, o.size, whole_of[o.model]), {}).setdefault(point, []).append(o)
         several = len({(task, model) for task, _, model in groups}) < len(groups)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import altair as alt
+import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, TokenKind
 from ponder.figures import (
@@ -42,6 +43,7 @@ from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.effort import by_budget, effort
 
+MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt
 ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
 DARK = "#444444"
 # Fit: its name in the legend, colour, dashes.
@@ -63,7 +65,8 @@ class Effort(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
         tables: Tables = {name: [] for name in names}
-        kind = token_kind(outcomes, self.tokens)
+        kind, told = token_kind(outcomes, self.tokens), counted(outcomes, self.tokens)
+        every = math.ceil(len(outcomes) / MAX_LISTED)
         for series, part in by_series(outcomes):
             data, unit = columns(part, kind), unit_of(part, self.unit)
             fits, critical = effort(data), critical_size(data)
@@ -76,17 +79,17 @@ class Effort(Figure):
                     compared_at=compared_at(fits, critical.size),
                     rests_on=counts(part),
                     unit=unit,
-                    **counted(outcomes, self.tokens),
+                    **told,
                 )
             )
-            if len(set(data.size)) == 1 and not self.overlay:
+            if len(np.unique(data.size)) == 1 and not self.overlay:
                 tables["outcomes"] += outcome_rows(series, data, unit)
             else:
                 for name, rows in fit_tables(series, fits).items():
                     tables[name] += rows
                 budgets = by_budget(data, critical.size)
                 tables["by_budget"] += [flat(series=series, budget=b, critical_size=size) for b, size in budgets]
-            tables["attempts"] += [_attempt(series, o, kind) for o in sorted(o for o in part if o.status != "failed")]
+            tables["attempts"] += [_attempt(series, o, kind) for o in _listed(part, kind, every)]
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
@@ -149,6 +152,15 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence
     notes += overlay_notes("thinking", summary["token_kind"]) if overlay else []
     title = heading(summary["series"], notes, axes.width)
     return alt.layer(*layers, width=axes.width, height=axes.height, title=title)
+
+
+def _listed(outcomes: Sequence[Outcome], kind: TokenKind, every: int) -> list[Outcome]:
+    """The attempts of a series that its table lists: all, or every so many, the largest and the longest included."""
+    answered = sorted(o for o in outcomes if o.status != "failed")
+    if every <= 1 or not answered:
+        return answered
+    ends = {len(answered) - 1, max(range(len(answered)), key=lambda i: answered[i].tokens(kind))}
+    return [answered[i] for i in sorted({*range(0, len(answered), every), *ends})]
 
 
 def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:

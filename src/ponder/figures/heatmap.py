@@ -18,7 +18,7 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
 from ponder.figures import counts, flat, pooled_findings, published, span, themed, values
-from ponder.figures._settings import beneath, beside, in_words, owners, setting
+from ponder.figures._settings import beneath, beside, in_words, owners, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
@@ -50,10 +50,11 @@ class Heatmap(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "cells": [], "without": []}
+        x_of, y_of = setting_reader(self.x), setting_reader(self.y)
         for title, part, others in self._grouped(outcomes):
             # Sorted, because the order of the problems decides which random shuffle each of them gets.
             answered = sorted((o for o in part if o.status != "failed"), key=lambda o: f"{o.size} {o.problem}")
-            at = [(setting(o, self.y), setting(o, self.x)) for o in answered]
+            at = [(y_of(o), x_of(o)) for o in answered]
             ys, xs = (_levels(taken) for taken in zip(*at, strict=True))
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
             right = np.array([o.correct for o in answered], dtype=np.bool_)
@@ -78,11 +79,12 @@ class Heatmap(Figure):
         maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
+        x_of, y_of, policy_of = map(setting_reader, axes)
         whole, task_of = beneath(outcomes, lambda o: owners(o, *axes)), _tasks(outcomes, axes)
         for o in outcomes:
             asked = (task_of(o), o.size if self.sizes == "apart" else 0, whole[o.model])
-            policy = setting(o, self.by)
-            if setting(o, self.x) is None or setting(o, self.y) is None or policy == FULL:
+            policy = policy_of(o)
+            if x_of(o) is None or y_of(o) is None or policy == FULL:
                 without.setdefault(asked, []).append(o)
             else:
                 maps.setdefault((*asked, "" if policy is None else str(policy)), []).append(o)
@@ -94,7 +96,7 @@ class Heatmap(Figure):
         several = len({(task, model) for task, _, model, _ in maps}) < len({key[:3] for key in maps})
         titled = []
         for (task, size, model, policy), part in sorted(maps.items()):
-            rests = in_words({o.model: beside(o, *axes) for o in part})
+            rests = in_words({model: beside(o, *axes) for model, o in {o.model: o for o in part}.items()})
             methods = " and ".join(use.name for use in owners(part[0], *axes))
             others = without.get((task, size, model), [])
             compared = [(FULL if policy else f"no {methods}", others)] if others else []

@@ -55,9 +55,8 @@ class Tradeoff(Figure):
         kind = token_kind(asked, self.tokens)
         rest = apart(asked, ("per_turn",), of="task")
         for o in asked:
-            groups.setdefault((f"{o.model}, {rest(o)}" if rest(o) else o.model, o.size), {}).setdefault(
-                o.details["per_turn"], []
-            ).append(o)
+            series = f"{o.model}, {own}" if (own := rest(o)) else o.model
+            groups.setdefault((series, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
         models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
         for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
             by_turn = groups[model, steps]

@@ -37,13 +37,15 @@ class Coverage:
 def coverage(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
     fixed = {(cell.model_label, cell.task_label, cell.size): cell for cell in cells if not cell.search}
-    answered = Counter((o.model, o.task, o.size) for o in outcomes if o.status != "failed")
-    failed = sum(o.status == "failed" for o in outcomes)
+    answered: Counter[tuple[str, str, int]] = Counter()
+    failed: Counter[tuple[str, str, int]] = Counter()
+    for o in outcomes:
+        (failed if o.status == "failed" else answered)[o.model, o.task, o.size] += 1
     searching = any(_searching(group, outcomes) for group in _searches(cells))
     if not fixed:
-        return Coverage(None, answered.total(), failed, searching)
-    asked = sum(_asked(cell, answered[place]) for place, cell in fixed.items())
-    return Coverage(asked, sum(answered[place] for place in fixed), failed, searching)
+        return Coverage(None, answered.total(), failed.total(), searching)
+    asked = sum(_asked(cell, answered[place] + failed[place]) for place, cell in fixed.items())
+    return Coverage(asked, sum(answered[place] for place in fixed), failed.total(), searching)
 
 
 def _searches(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -67,8 +69,11 @@ def _searching(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> bool:
     return bool(first.search.next(results))
 
 
-def _asked(cell: Cell, answered: int) -> int:
-    """The attempts of a cell. A small task may have fewer problems than the study wants, so an open cell is counted."""
-    if cell.problems is not None and answered >= cell.samples * cell.problems:
-        return answered
+def _asked(cell: Cell, tried: int) -> int:
+    """The attempts of a cell. A small task may have fewer problems than the study wants, so they are counted.
+
+    Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
+    """
+    if cell.problems is not None and tried >= cell.samples * cell.problems:
+        return tried
     return cell.samples * sum(1 for _ in cell.asked())

@@ -43,6 +43,28 @@ class Row(NamedTuple):
     positions: list[int]
 
 
+@dataclass
+class _Rating:
+    """A trace while its rows are scored."""
+
+    steps: list[Row]
+    whole: list[Row] | None  # for the trajectory, if that needs rows of its own
+    scores: dict[int, list[list[float]]] = field(default_factory=dict)  # of the rows that are done
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self.steps, *(self.whole or ())]
+
+    def result(self, no_room: str) -> Scores:
+        """The scores, once all rows are done."""
+        bill = Bill(prompt_tokens=sum(len(row.tokens) for row in self.rows), counted_by="tokenizer")
+        if not self.steps or self.whole == []:
+            return Scores(why=no_room, bill=bill)
+        steps = [step[0] for k in range(len(self.steps)) for step in self.scores[k]]
+        last = self.scores[len(self.rows) - 1][-1]
+        return Scores(tuple(steps), last[-1] if self.whole or len(last) > 1 else None, bill=bill)
+
+
 @dataclass(frozen=True)
 class SafeTokenizer:
     """A tokenizer that never turns the text of a trace into a special token or a marker."""
@@ -111,7 +133,7 @@ class Weighted(Reward):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = not_in_key("cpu")  # or cuda, mps
     threads: int = not_in_key(1)  # on a CPU
-    batch: int = not_in_key(8192)  # tokens per batch, padding included
+    batch: int | None = not_in_key(None)  # tokens per batch, padding included; if not given, 2048 on a CPU, else 16384
 
     example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
     marker: ClassVar[str] = ""  # a token that must not be read out of a trace
@@ -119,7 +141,7 @@ class Weighted(Reward):
     def __post_init__(self) -> None:
         if not 0 <= self.context <= 0.9:
             raise UserError(f"context is a fraction of the window, from 0 to 0.9, not {self.context}")
-        if self.batch < 1 or (self.window is not None and self.window < 8):
+        if (self.batch is not None and self.batch < 1) or (self.window is not None and self.window < 8):
             raise UserError("batch must be at least 1 token, and window at least 8")
 
     @abstractmethod
@@ -139,7 +161,8 @@ class Weighted(Reward):
 
     def identity(self) -> dict[str, Any]:
         # Local weights are identified by their content, not by their path.
-        files = sorted(f for f in Path(self.id).glob("*") if f.suffix in (".safetensors", ".pt"))
+        kinds = (".safetensors", ".pt") if list(Path(self.id).glob("*.safetensors")) else (".bin", ".pt")
+        files = sorted(f for f in Path(self.id).glob("*") if f.suffix in kinds)
         return {**super().identity(), "id": [fingerprint(file) for file in files] or self.id}
 
     def title(self) -> str:
@@ -189,46 +212,44 @@ class Weighted(Reward):
         return model.to(self.device)
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        rated = dict(self.rate_each(traces))
+        return [rated[n] for n in range(len(traces))]
+
+    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
         states, head, tokenizer = self.loaded
         window = self.window or getattr(states.config, "max_position_embeddings", None) or WINDOW
-        readings = [*self.read(tokenizer, traces), *self.whole(tokenizer, traces)]
-        rows, owners = list[Row](), list[int]()
-        for n, reading in enumerate(readings):
-            for row in () if isinstance(reading, str) else windows(reading, window, self.context):
-                rows.append(row)
-                owners.append(n)
-        scores: list[list[list[float]]] = [[] for _ in readings]
-        tokens = [0] * len(traces)
-        for n, row, row_scores in zip(owners, rows, self._run(states, head, rows), strict=True):
-            scores[n] += row_scores
-            tokens[n % len(traces)] += len(row.tokens)
-        rated = []
-        for n, trace in enumerate(traces):
-            reading, own = readings[n], scores[n]
-            whole = scores[len(traces) + n] if len(readings) > len(traces) else own
-            bill = Bill(prompt_tokens=tokens[n], counted_by="tokenizer")
-            if isinstance(reading, str):
-                rated.append(Scores(why=reading))
-            elif not own or not whole:
-                rated.append(Scores(why=f"its question leaves no room in a window of {window} tokens", bill=bill))
-            else:
-                assert len(own) == len(trace.part(self.of))
-                trajectory = whole[-1][-1] if whole is not own or len(whole[-1]) > 1 else None
-                rated.append(Scores(tuple(step[0] for step in own), trajectory, bill=bill))
-        return rated
+        readings, wholes = self.read(tokenizer, traces), self.whole(tokenizer, traces)
+        ratings = [
+            _Rating(self._rows(reading, window), self._rows(wholes[n], window) if wholes else None)
+            for n, reading in enumerate(readings)
+        ]
+        why = f"its question leaves no room in a window of {window} tokens"
+        for n, (reading, rating) in enumerate(zip(readings, ratings, strict=True)):
+            if not rating.rows:
+                yield n, Scores(why=reading if isinstance(reading, str) else why)
+        rows = [(n, k, row) for n, rating in enumerate(ratings) for k, row in enumerate(rating.rows)]
+        for r, row_scores in self._run(states, head, [row for *_, row in rows]):
+            n, k, _ = rows[r]
+            ratings[n].scores[k] = row_scores
+            if len(ratings[n].scores) == len(ratings[n].rows):
+                yield n, ratings[n].result(why)
 
-    def _run(self, states: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Row]) -> list[list[list[float]]]:
-        """The one or two scores at each position of each row."""
+    def _rows(self, reading: Reading | str, window: int) -> list[Row]:
+        return [] if isinstance(reading, str) else list(windows(reading, window, self.context))
+
+    def _run(
+        self, states: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Row]
+    ) -> Iterator[tuple[int, list[list[float]]]]:
+        """The one or two scores at each position of each row, batch by batch."""
         import torch
 
-        by_row: list[list[list[float]]] = [[] for _ in rows]
-        for batch in batches([len(row.tokens) for row in rows], self.batch):
+        size = self.batch or (2048 if self.device == "cpu" else 16384)
+        for batch in batches([len(row.tokens) for row in rows], size):
             with torch.inference_mode():
                 scores = head(read_states(states, [rows[r] for r in batch], self.device)).float()
             each = iter(scores.view(len(scores), -1).tolist())
             for r in batch:
-                by_row[r] = [next(each) for _ in rows[r].positions]
-        return by_row
+                yield r, [next(each) for _ in rows[r].positions]
 
 
 def read_states(states: Any, rows: Sequence[Row], device: Any) -> Tensor:

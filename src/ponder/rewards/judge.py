@@ -15,8 +15,8 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -101,13 +101,22 @@ class Judge(Reward):
         self._judge.ready()
 
     def rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        return asyncio.run(self._rate(traces))
+        rated = dict(self.rate_each(traces))
+        return [rated[n] for n in range(len(traces))]
 
-    async def _rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        async with self._build() as model:
+    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+        # The loop runs only while the next reply is awaited, so that each score is there as soon as it is known.
+        with asyncio.Runner() as runner, ExitStack() as stack:
+            model = runner.run(_entered(self._build()))
+            stack.callback(lambda: runner.run(model.__aexit__(None, None, None)))
             free = asyncio.Semaphore(model.concurrency)
-            rated = await asyncio.gather(*(self._one(trace, model, free) for trace in traces), return_exceptions=True)
-        return [_why(error) if isinstance(error, BaseException) else error for error in rated]
+            loop = runner.get_loop()
+            asked = {loop.create_task(self._one(trace, model, free)): n for n, trace in enumerate(traces)}
+            stack.callback(lambda: runner.run(_cancelled(asked)))
+            while asked:
+                for task in runner.run(_some(asked)):
+                    error = task.exception()
+                    yield asked.pop(task), task.result() if error is None else _why(error)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[AsyncScore]:
@@ -149,6 +158,22 @@ class Judge(Reward):
                 raise ModelFailure(str(error), bill + (error.bill or Bill())) from error
             scores += new_scores
         return Scores(tuple(scores), whole, bill=bill)
+
+
+async def _entered(model: Model) -> Model:
+    return await model.__aenter__()
+
+
+async def _some(tasks: Iterable[asyncio.Task[Scores]]) -> set[asyncio.Task[Scores]]:
+    """The tasks that are done, at least one."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Scores]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _why(error: BaseException) -> Scores:

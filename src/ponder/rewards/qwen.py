@@ -39,6 +39,8 @@ def two_classes(reward: Weighted) -> tuple[Any, Callable[[Tensor], Tensor]]:
     from transformers import Qwen2Model, Qwen2PreTrainedModel
 
     class Network(Qwen2PreTrainedModel):
+        _keys_to_ignore_on_load_unexpected = [r"lm_head\..*"]  # noqa: RUF012 its type there
+
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Qwen2Model(config)

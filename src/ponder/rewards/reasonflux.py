@@ -10,7 +10,7 @@ Zou et al. 2025 (arXiv 2506.18896), in both published forms; the smaller one has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -61,11 +61,10 @@ class Reasonflux(Weighted):
             return []
         return marked(tokenizer, [(t.question, [GAP.join(t.part(self.of))]) for t in traces], self.system)
 
-    def rate(self, traces: Sequence[Steps]) -> list[Scores]:
-        rated = super().rate(traces)
-        if self._head is None:
-            return rated
-        return [replace(scores, trajectory=scores.steps[-1]) if scores.steps else scores for scores in rated]
+    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+        for n, scores in super().rate_each(traces):
+            ends = self._head is not None and scores.steps  # the last step's score is that of the whole trace
+            yield n, replace(scores, trajectory=scores.steps[-1]) if ends else scores
 
 
 def _prefixes(tokenizer: SafeTokenizer, traces: Sequence[tuple[str, Sequence[str]]]) -> list[Reading]:

@@ -1,8 +1,9 @@
 """Scores steps with Skywork-o1-Open-PRM: a value at the line break after each step.
 
-Skywork o1 team 2024. The value head, one linear layer on Qwen2's hidden states, is built here. The model was trained
-with one step per line, so line breaks within a paragraph look to it like ends of steps; only those that end a step of
-the trace are read.
+Skywork o1 team 2024. The head on Qwen2's hidden states is built here, in the form that the checkpoint's file holds: one
+linear layer (`v_head.summary`, as the weights are published), or two with a ReLU between them (`score.0` and `score.2`,
+as the `Qwen2ForRewardModel` that their config names). The model was trained with one step per line, so line breaks
+within a paragraph look to it like ends of steps; only those that end a step of the trace are read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Steps
+from ponder.core import Steps, UserError
+from ponder.rewards._checkpoint import tensor_names
 from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 
 if TYPE_CHECKING:
@@ -24,15 +26,31 @@ class Skywork(Weighted):
         from torch import nn
         from transformers import Qwen2Model, Qwen2PreTrainedModel
 
+        names = tensor_names(self.id, self.revision)
+        value_head = "v_head.summary.weight" in names
+        if names and not value_head and "score.2.weight" not in names:
+            what = f"{self.id} has neither of Skywork's heads, `v_head.summary` and `score.0` with `score.2`"
+            others = ", ".join(sorted(n for n in names if not n.startswith(("model.", "lm_head."))))
+            raise UserError(
+                what, hint=f"beside the language model it has {others or 'no weights'}: ponder list rewards"
+            )
+
         class Network(Qwen2PreTrainedModel):
+            _keys_to_ignore_on_load_unexpected = [r"lm_head\..*"]  # noqa: RUF012 published with them
+
             def __init__(self, config: Any) -> None:
                 super().__init__(config)
                 self.model = Qwen2Model(config)
-                self.v_head = nn.ModuleDict({"summary": nn.Linear(config.hidden_size, 1)})
+                width = config.hidden_size
+                if value_head:
+                    self.v_head = nn.ModuleDict({"summary": nn.Linear(width, 1)})
+                else:
+                    self.score = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
                 self.post_init()  # type: ignore[no-untyped-call]
 
         network = self.load(Network)
-        return network.model, lambda hidden: network.v_head["summary"](hidden).squeeze(-1).float().sigmoid()
+        head = network.v_head["summary"] if value_head else network.score
+        return network.model, lambda hidden: head(hidden).squeeze(-1).float().sigmoid()
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading]:
         begin, line = tokenizer.base.bos_token_id, tokenizer.token("\n")

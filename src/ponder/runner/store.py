@@ -8,17 +8,16 @@ empty SQLite file, which the kernel releases however the process ends. A commit 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
-import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -26,6 +25,7 @@ import msgspec
 from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
 from ponder.core.lock import acquire
 from ponder.runner.cells import Cell
+from ponder.runner.outcome_reader import OutcomeReader
 from ponder.runner.schema import (
     ATTEMPT,
     PROBLEM,
@@ -37,14 +37,15 @@ from ponder.runner.schema import (
     verify_attempt,
     verify_turn,
 )
-from ponder.runner.store_file import DamagedStore, connect, errors
+from ponder.runner.store_file import DamagedStore, connect, errors, sync_folder
 from ponder.runner.study import Study
 
 SPENT = "UPDATE study SET tokens = ?, cost = ?, lost_tokens = ? WHERE rowid = ?"
 # The attempts that a cell asks for, in the order of two indexes: SQLite needn't sort texts.
 IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
-    WHERE source = ? AND position < ? AND cell = ? AND sample < ? AND status != 'open'"""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+    WHERE source = ? AND problem.position < ? AND cell = ? AND sample < ? AND status != 'open'"""
+FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
+N_ATTEMPT = len(ATTEMPT.split(", "))
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
@@ -114,7 +115,7 @@ class Store:
                     self._log = os.open(f"{self.path}-wal", os.O_RDWR)
                 except FileNotFoundError:
                     return  # nothing was written yet
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             os.fsync(self._log)
 
     @contextmanager
@@ -302,21 +303,10 @@ class Store:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
                   {IN_ORDER} ORDER BY position, sample"""
+        reader = OutcomeReader()
         with self._reading():
             for cell in cells:
-                # Equal texts are one object: this halves the memory of 100,000 outcomes.
-                same = dict[str, str]().setdefault
-                labels = (cell.task_label, cell.model_label, cell.size)
-                model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, self._made(cell))
-                task = (cell.task.unit, cell.task_settings, cell.model_settings)
-                for row_id, name, check, *row in self._db.execute(sql, self._asked(cell)):
-                    verify_attempt(f"attempt {row_id}", row, check)
-                    if not isinstance(name, str):
-                        raise ValueError(f"the problem of attempt {row_id} can't be read")
-                    _, _, sample, status, correct, why, details, *tokens, seconds, counted_by, cached = row
-                    graded = (same(name, name), sample, same(status, status), bool(correct), same(why, why))
-                    cost = (*tokens, seconds, same(counted_by, counted_by), _details(details))
-                    yield Outcome._make((*labels, *graded, *cost, row_id, *model, cached, *task))
+                yield from reader.read(cell, self._made(cell), self._db.execute(sql, self._asked(cell)))
 
     def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
@@ -334,6 +324,27 @@ class Store:
                     raise ValueError(f"attempt {row_id} has lost its texts")
                 graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
                 yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def answers(self, cell: Cell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
+        """For each problem of a cell its graded samples: number, whether right, and the answer in the first turn.
+
+        Thinking is not unpacked, and a problem only once.
+        """
+        sql = f"""SELECT attempt.id, attempt.digest, {_of("attempt", ATTEMPT)}, turn.digest, {_of("turn", TURN)},
+                  problem.digest, {_of("problem", PROBLEM)} {IN_ORDER.replace("WHERE", FIRST_TURN)}
+                  AND status = 'graded' ORDER BY problem.position, sample"""
+        with self._reading():
+            rows = self._db.execute(sql, self._asked(cell))
+            for _, group in itertools.groupby(rows, key=lambda row: row[-3]):
+                samples = []
+                for row_id, check, *row in group:
+                    verify_attempt(f"attempt {row_id}", row[:N_ATTEMPT], check)
+                    turn_check, *turn = row[N_ATTEMPT:-5]
+                    verify_turn(turn, turn_check)
+                    samples.append((row[2], bool(row[4]), turn[3]))
+                problem_check, *problem = row[-5:]
+                verify(f"problem {problem[2]}", problem, problem_check)
+                yield msgspec.json.decode(zlib.decompress(problem[3]), type=Problem), samples
 
     def _asked(self, cell: Cell) -> tuple[Any, ...]:
         return cell.source, _limit(cell), self._find(cell), cell.samples
@@ -377,18 +388,9 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
     return *tokens, seconds, bill.counted_by, bill.cached_tokens
 
 
-def _details(text: str | None) -> Mapping[str, Any]:
-    return {sys.intern(name): value for name, value in json.loads(text).items()} if text else _NOTHING
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until the names of its new files are on the disk. Windows can't, and needn't."""
-    if os.name == "posix":
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+def _of(table: str, columns: str) -> str:
+    """Columns with the name of their table, for a join of tables that share some."""
+    return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
 def _limit(cell: Cell) -> int:

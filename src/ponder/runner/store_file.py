@@ -5,6 +5,7 @@ A file that isn't a store is refused before anything is read from it. An empty f
 
 from __future__ import annotations
 
+import os
 import shlex
 import sqlite3
 from collections.abc import Iterator
@@ -122,3 +123,13 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
         what = "it has no tables" if not names else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
         raise UserError(f"{path} is an SQLite file, but not a store: {what}", hint=OTHER)
     return version
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of its new files are on the disk. Windows can't, and needn't."""
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

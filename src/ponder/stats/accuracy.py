@@ -46,13 +46,17 @@ def accuracy(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
     return Estimate(value, low, high, n, problems)
 
 
-def rate(correct: Bools, problem: Ints, level: float = 0.95) -> Estimate:
-    """The fraction correct of all events, such as turns at risk, where a problem with more events weighs more."""
-    n, (events, right) = len(correct), _counts(correct, problem)
-    problems = len(events)
+def rate(events: Floats, right: Floats, level: float = 0.95) -> Estimate:
+    """The fraction right of all events, such as turns at risk, where a problem with more events weighs more.
+
+    Both are counts, one per problem; a problem without events doesn't count.
+    """
+    asked = events > 0
+    events, right = events[asked], right[asked]
+    n, problems = int(events.sum()), len(events)
+    value = float(right.sum()) / n if n else math.nan
     if problems < 2:
-        return Estimate(float(correct.mean()) if n else math.nan, 0.0, 1.0, n, problems)
-    value = float(correct.mean())
+        return Estimate(value, 0.0, 1.0, n, problems)
     # The ratio's variance, linearised.
     variance = float(((right - value * events) ** 2).sum()) / n**2 * problems / (problems - 1)
     size = effective_sample(value, variance, n, problems, _rarer(events, right, value), level)
@@ -82,8 +86,9 @@ def by_size(data: Columns, level: float = 0.95) -> list[SizeRow]:
 
 def _counts(values: Floats | Bools, problem: Ints) -> tuple[Floats, Floats]:
     """The attempts at each problem, and the sum of their values."""
-    number = np.unique(problem, return_inverse=True)[1].astype(np.int64)
-    return np.bincount(number).astype(np.float64), summed(values, number)
+    attempts = np.bincount(problem)
+    asked = attempts > 0
+    return attempts[asked].astype(np.float64), summed(values, problem)[asked]
 
 
 def problem_means(values: Floats | Bools, problem: Ints) -> Floats:

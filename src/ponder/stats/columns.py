@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -52,23 +52,31 @@ def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes that did not fail, sorted by size and problem; an error if they mix tasks or models."""
     if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
         raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
-    ended = (o for o in outcomes if o.status not in ("failed", "open"))
-    return sorted(
-        ended, key=lambda o: (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct, o.answer_tokens)
+    ended = [o for o in outcomes if o.status not in ("failed", "open")]
+    statuses = {status: n for n, status in enumerate(sorted({o.status for o in ended}))}
+    keys = (  # the last is the first to sort by
+        _ints(o.answer_tokens for o in ended),
+        _ints(o.correct for o in ended),
+        _ints(statuses[o.status] for o in ended),
+        _ints(o.thinking_tokens for o in ended),
+        _ints(o.sample for o in ended),
+        _names(ended),
+        _floats(o.size for o in ended),
     )
+    return [ended[i] for i in np.lexsort(keys).tolist()]
 
 
 def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking") -> Columns:
     rows = one_series(outcomes)
     truncated, unparsed = (np.array([o.status == s for o in rows], dtype=np.bool_) for s in ("truncated", "unparsed"))
     return Columns(
-        size=np.array([o.size for o in rows], dtype=np.float64),
+        size=_floats(o.size for o in rows),
         problem=clusters(rows),
         # Graders never mark truncated or unparsed attempts correct; this makes sure.
         correct=np.array([o.correct for o in rows], dtype=np.bool_) & ~truncated & ~unparsed,
         unparsed=unparsed,
         truncated=truncated,
-        tokens=np.array([o.tokens(tokens) for o in rows], dtype=np.float64),
+        tokens=_floats(o.tokens(tokens) for o in rows),
         failed_size=np.array(sorted(o.size for o in outcomes if o.status == "failed"), dtype=np.float64),
     )
 
@@ -82,6 +90,22 @@ def summed(values: Floats | Bools, group: Ints) -> Floats:
 
 def clusters(outcomes: Sequence[Outcome]) -> Ints:
     """The number of each outcome's problem, in sorted order, so that the order of the attempts can't matter."""
-    problems = [(o.size, o.problem) for o in outcomes]
-    numbers = {problem: n for n, problem in enumerate(sorted(set(problems)))}
-    return np.array([numbers[problem] for problem in problems], dtype=np.int64)
+    name = _names(outcomes)
+    size = np.unique(_floats(o.size for o in outcomes), return_inverse=True)[1].astype(np.int64)
+    both = size * (int(name.max(initial=0)) + 1) + name
+    return np.asarray(np.unique(both, return_inverse=True)[1], dtype=np.int64)
+
+
+def _names(outcomes: Sequence[Outcome]) -> Ints:
+    """The number of each outcome's problem in the order of their names, whatever their sizes."""
+    numbers = {name: n for n, name in enumerate(sorted({o.problem for o in outcomes}))}
+    return _ints(numbers[o.problem] for o in outcomes)
+
+
+# Straight into an array: a list of a million numbers takes five times its memory.
+def _ints(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, dtype=np.int64)
+
+
+def _floats(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, dtype=np.float64)

@@ -46,6 +46,10 @@ class Variant:
     made_seconds: float
     pool: PooledSeeds | None = None  # how much accuracy varies between seeds, if other variants say so too
 
+    def within(self, budget: float) -> Bools:
+        """Which attempts are right and took no more tokens than this."""
+        return np.asarray(self.correct & (self.tokens <= budget))
+
     def by_problem(self, values: Floats | Bools) -> Floats:
         return summed(values, self.problem) / np.bincount(self.problem)
 
@@ -117,20 +121,24 @@ def _variant(
     name: str, seeds: dict[tuple[int, ...], list[Outcome]], number: dict[tuple[int, str], int], kind: TokenKind
 ) -> Variant:
     names = sorted(seed for seed in seeds if seed)
-    rows = []
+    columns = []
     for i, part in enumerate([seeds[seed] for seed in names] or seeds.values()):
         own = [o for o in part if (o.size, o.problem) in number]
-        rows += sorted((i, number[o.size, o.problem], o.tokens(kind), _right(o)) for o in own)
-    seed, problem, tokens, right = zip(*rows, strict=True)
+        problem = np.fromiter((number[o.size, o.problem] for o in own), dtype=np.int64)
+        tokens = np.fromiter((o.tokens(kind) for o in own), dtype=np.float64)
+        right = np.fromiter(map(_right, own), dtype=np.bool_)
+        order = np.lexsort((right, tokens, problem))
+        columns.append((np.full(len(own), i), problem[order], tokens[order], right[order]))
+    seed, problem, tokens, right = (np.concatenate(column) for column in zip(*columns, strict=True))
     made = [part[0].made for part in seeds.values()]
     spent = [m.get("rollout_tokens", 0) + m.get("training_tokens", 0) for m in made]
     return Variant(
         name=name,
         seeds=tuple(names),
-        seed=np.array(seed, dtype=np.int64),
-        problem=np.array(problem, dtype=np.int64),
-        tokens=np.array(tokens, dtype=np.float64),
-        correct=np.array(right, dtype=np.bool_),
+        seed=seed,
+        problem=problem,
+        tokens=tokens,
+        correct=right,
         made_tokens=math.fsum(spent) / len(made),
         made_seconds=math.fsum(m.get("seconds", 0) for m in made) / len(made),
     )
@@ -256,31 +264,34 @@ def under_budget(variant: Variant, budgets: Sequence[float], level: float = 0.95
 
     The intervals are a simultaneous band: in 95 % of cases the whole true curve is inside.
     """
-    right = [variant.correct & (variant.tokens <= t) for t in budgets]
     problems = int(variant.problem.max()) + 1
     if 1 < problems == len(variant.correct) < FEW:
         half = constant_half(problems, level)
-        plain = [accuracy(r, variant.problem, level) for r in right]
+        plain = [accuracy(variant.within(t), variant.problem, level) for t in budgets]
         band = [replace(e, low=max(0.0, e.value - half), high=min(1.0, e.value + half)) for e in plain]
     else:
-        band = _sup_t(variant, right, level)
+        band = _sup_t(variant, budgets, level)
     # Accuracy can't fall as the budget grows, so what bounds it at one budget bounds it at the others.
     low = np.maximum.accumulate([e.low for e in band])
     high = np.minimum.accumulate([e.high for e in reversed(band)])[::-1]
     return [replace(e, low=float(a), high=float(b)) for e, a, b in zip(band, low, high, strict=True)]
 
 
-def _sup_t(variant: Variant, right: Sequence[Bools], level: float) -> list[Estimate]:
-    means = np.column_stack([variant.by_problem(r) for r in right])
-    all_hold = simultaneous_level(means, level)
+def _sup_t(variant: Variant, budgets: Sequence[float], level: float) -> list[Estimate]:
+    attempts = np.bincount(variant.problem)
+    right = np.empty((len(attempts), len(budgets)), dtype=np.min_scalar_type(attempts.max()))  # a byte each, mostly
+    for k, t in enumerate(budgets):
+        right[:, k] = summed(variant.within(t), variant.problem)
+    all_hold = simultaneous_level(right, level, attempts)
     times = z_quantile((1 + all_hold) / 2) / z_quantile((1 + level) / 2)
     band = []
-    for r, column in zip(right, means.T, strict=True):
-        e = widened(accuracy(r, variant.problem, all_hold), [_spread(variant, r)], level, 0.0, 1.0, times)
+    for t, column in zip(budgets, right.T, strict=True):
+        within = variant.within(t)
+        e = widened(accuracy(within, variant.problem, all_hold), [_spread(variant, within)], level, 0.0, 1.0, times)
         # The first steps come early by luck, where errors are far from normal: with this the band of 100 problems
         # covers 95 %, without it 89 %.
-        low, high = 0.0 if (column > 0).sum() < EDGE else e.low, 1.0 if (column < 1).sum() < EDGE else e.high
-        band.append(replace(e, low=low, high=high))
+        few_right, few_wrong = (column > 0).sum() < EDGE, (column < attempts).sum() < EDGE
+        band.append(replace(e, low=0.0 if few_right else e.low, high=1.0 if few_wrong else e.high))
     return band
 
 

@@ -104,12 +104,19 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
     steps = {int(o.details["per_turn"]) for o in ended}
     if len(steps) > 1:
         raise ValueError(f"one number of steps per turn at a time, not {sorted(steps)}")
-    judged = [_judged(o.details["parsed"], o.details["true"], o.details["start"]) for o in ended]
-    index, turn, unparsed = (_padded([rows[i] for rows in judged]) for i in range(3))
+    length = np.array([min(len(o.details["parsed"]), len(o.details["true"])) for o in ended], dtype=np.int64)
+    index, turn, unparsed = (np.zeros((len(ended), int(length.max(initial=0))), dtype=np.bool_) for _ in range(3))
+    for row, (o, turns) in enumerate(zip(ended, length.tolist(), strict=True)):
+        parsed, true = o.details["parsed"], o.details["true"]
+        if parsed == true:
+            index[row, :turns] = turn[row, :turns] = True
+        else:
+            judged = _judged(parsed, true, o.details["start"])
+            index[row, :turns], turn[row, :turns], unparsed[row, :turns] = judged
     return Rollouts(
         per_turn=steps.pop() if steps else 1,
         problem=clusters(ended),
-        length=np.array([len(rows[0]) for rows in judged], dtype=np.int64),
+        length=length,
         index=index,
         turn=turn,
         unparsed=unparsed,
@@ -147,13 +154,6 @@ def _judged(parsed: Sequence[Any], true: Sequence[int], start: int) -> tuple[lis
     return index, turn, [answer is None for answer, _ in zip(parsed, true, strict=False)]
 
 
-def _padded(rows: Sequence[Sequence[bool]]) -> Bools:
-    out = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.bool_)
-    for line, row in zip(out, rows, strict=True):
-        line[: len(row)] = row
-    return out
-
-
 def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
     turns, rows, start = data.index.shape[1], [], 0
     unbroken = np.logical_and.accumulate(data.index, axis=1)
@@ -169,11 +169,20 @@ def _rows(data: Rollouts, level: float, blur: float) -> tuple[TurnRow, ...]:
 
 
 def _over(data: Rollouts, values: Bools, turns: slice, level: float) -> Estimate:
-    """The fraction of True over these turns; its `attempts` are rollouts, not turns."""
-    seen = data.seen[:, turns]
-    row, column = np.nonzero(seen)
-    fraction = rate(values[:, turns][row, column], data.problem[row], level)
-    return replace(fraction, attempts=int(seen.any(axis=1).sum()))
+    """The fraction of True over these turns."""
+    seen = np.arange(turns.start, turns.stop) < data.length[:, None]
+    return _pooled(data, values[:, turns], seen, level)
+
+
+def _pooled(data: Rollouts, values: Bools, turns: Bools, level: float) -> Estimate:
+    """The fraction of True over these turns of all rollouts, each turn counting once; clustered by problem.
+
+    A mean of the problems' fractions would be biased: a rollout that errs at once has few turns at risk, all wrong. Its
+    `attempts` are rollouts, not turns.
+    """
+    asked, right = np.count_nonzero(turns, axis=1), np.count_nonzero(values & turns, axis=1)
+    fraction = rate(summed(asked, data.problem), summed(right, data.problem), level)
+    return replace(fraction, attempts=int(np.count_nonzero(asked)))
 
 
 def _survival(data: Rollouts, level: float) -> Curve:
@@ -185,34 +194,43 @@ def _survival(data: Rollouts, level: float) -> Curve:
     value = np.cumprod(1 - events / np.maximum(at_risk, 1))
     changes = np.concatenate([np.flatnonzero(events), data.length + 1, [1, turns]])
     at = np.unique(changes[(changes >= 1) & (changes <= turns)])
-    pull = _influence(data, events, at_risk, at)
-    ends = [_ends(data, t, float(value[t]), pull[:, i], level) for i, t in enumerate(at)]
+    pull, ends, done = np.zeros(data.problems), [], 0
+    for t in at.tolist():
+        for when in range(done + 1, t + 1):
+            pull += _influence(data.problem, error, until, when, int(events[when]), int(at_risk[when]))
+        done = t
+        ends.append(_ends(data, error, t, float(value[t]), pull, level))
     low, high = np.minimum.accumulate(np.array([(1.0, 1.0), *ends]), axis=0).T
     at = np.concatenate([[0], at])
     return draw_curve(at.astype(np.float64) * data.per_turn, value[at], low, high)
 
 
-def _influence(data: Rollouts, events: Ints, at_risk: Ints, at: Ints) -> Floats:
-    """Rollouts × turns: the influence of each on the log survival; the squares add up to Greenwood's variance."""
-    when = np.flatnonzero(events)
-    left = np.maximum(at_risk - events, 1)[when]  # if none is left, survival is 0 and its logarithm is not used
-    until = np.minimum(data.first_error, data.length)[:, None]
-    expected = (until >= when) * (events[when] / at_risk[when])
-    moved = ((data.first_error[:, None] == when) - expected) / left
-    so_far = np.concatenate([np.zeros((len(data), 1)), np.cumsum(moved, axis=1)], axis=1)
-    return np.asarray(so_far[:, np.searchsorted(when, at, side="right")])
+def _influence(problem: Ints, error: Ints, until: Ints, turn: int, events: int, at_risk: int) -> Floats | float:
+    """The influence of each problem's rollouts on the log survival, by the errors at one turn.
+
+    With one rollout per problem, the squares of the sums over turns add up to Greenwood's variance.
+    """
+    if not events:
+        return 0.0
+    expected = summed(until >= turn, problem) * (events / at_risk)
+    # If none is left, survival is 0 and its logarithm is not used.
+    return (summed(error == turn, problem) - expected) / max(at_risk - events, 1)
 
 
-def _ends(data: Rollouts, turn: int, value: float, pull: Floats, level: float) -> tuple[float, float]:
+def _ends(data: Rollouts, error: Ints, turn: int, value: float, pull: Floats, level: float) -> tuple[float, float]:
     """The band at one turn."""
-    wrong = data.first_error <= np.minimum(turn, data.length)
+    wrong = error <= np.minimum(turn, data.length)
     known = wrong | (data.length >= turn)
-    problems = len(np.unique(data.problem[known]))
+    problems = _different(data.problem[known])
     if problems < 2:
         return 0.0, 1.0
-    rarer = len(np.unique(data.problem[known & (wrong == (value > 0.5))]))
-    variance = float((summed(value * pull, data.problem) ** 2).sum()) * data.problems / (data.problems - 1)
+    rarer = _different(data.problem[known & (wrong == (value > 0.5))])
+    variance = float(((value * pull) ** 2).sum()) * data.problems / (data.problems - 1)
     return wilson(value, effective_sample(value, variance, int(known.sum()), problems, rarer, level), level)
+
+
+def _different(problem: Ints) -> int:
+    return int(np.count_nonzero(np.bincount(problem)))
 
 
 def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
@@ -250,24 +268,6 @@ def _conditioned(data: Rollouts, level: float) -> tuple[Estimate, Estimate]:
     return after_right, after_wrong
 
 
-def _pooled(data: Rollouts, values: Bools, turns: Bools, level: float) -> Estimate:
-    """The fraction of True over these turns of all rollouts, each turn counting once; clustered by problem.
-
-    A mean of the problems' fractions would be biased: a rollout that errs at once has few turns at risk, all wrong.
-    """
-    row, column = np.nonzero(turns)
-    right, problem = values[row, column], data.problem[row]
-    n, problems, rollouts = len(right), len(np.unique(problem)), len(np.unique(row))
-    if problems < 2:
-        return Estimate(float(right.mean()) if n else math.nan, 0.0, 1.0, rollouts, problems)
-    fraction = float(right.mean())
-    totals = np.bincount(problem, weights=right - fraction)
-    variance = float(totals @ totals) / n**2 * problems / (problems - 1)
-    rarer = len(np.unique(problem[right == (fraction < 0.5)]))
-    low, high = wilson(fraction, effective_sample(fraction, variance, n, problems, rarer, level), level)
-    return Estimate(fraction, low, high, rollouts, problems)
-
-
 def _predicted(step: Estimate, target: float) -> Estimate:
     def steps(p: float) -> float:
         return math.inf if p >= 1 else math.log(target) / math.log(p) if p > 0 else 0.0
@@ -283,9 +283,11 @@ def _trend(data: Rollouts, level: float) -> Trend:
     the turn's number is as likely positive as negative. Up to 12 problems, all signs are enumerated; beyond that, their
     sum is approximately normal. A trend at 95 % needs at least six problems with an error.
     """
-    turn = np.arange(data.index.shape[1], dtype=np.float64)
-    centred = (turn - (data.length[:, None] - 1) / 2) * data.seen
-    drift = summed((centred * data.turn).sum(axis=1), data.problem) if len(data) else np.zeros(0)
+    middle = (data.length - 1) / 2
+    drift = -middle * np.count_nonzero(data.turn, axis=1)
+    for number, right in enumerate(data.turn.T):
+        drift += number * right
+    drift = summed(drift, data.problem) if len(data) else np.zeros(0)
     drift = drift[drift != 0]
     p_value = sign_flips(drift)
     direction: Direction = "no clear trend"
@@ -293,13 +295,10 @@ def _trend(data: Rollouts, level: float) -> Trend:
         direction = "too few errors"
     elif p_value < 1 - level:
         direction = "falls" if drift.sum() < 0 else "rises"
-    early, late = (_half(data, half, level) for half in (centred < 0, centred > 0))
+    turn = np.arange(data.index.shape[1])
+    halves = (turn < middle[:, None], (turn > middle[:, None]) & data.seen)
+    early, late = (_pooled(data, data.turn, half, level) for half in halves)
     return Trend(early, late, p_value, direction)
-
-
-def _half(data: Rollouts, turns: Bools, level: float) -> Estimate:
-    row, column = np.nonzero(turns & data.seen)
-    return replace(rate(data.turn[row, column], data.problem[row], level), attempts=len(np.unique(row)))
 
 
 def sign_flips(drift: Floats) -> float:

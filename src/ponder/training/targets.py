@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,11 +62,21 @@ class Targets:
     def of(self, traces: Sequence[Steps], quality: Reward, encoder: Encoder = hashed) -> list[Target]:
         """The targets of each trace: of the steps that `quality` scores, and of the trajectory."""
         rated = quality.score(traces)
+        self._check(traces, rated)
         pool = [] if self.targets == "labels" else self._pool(traces, quality.of)
         return [
             Target(self._steps(trace, scores, quality.of, pool, encoder), trajectory(trace, scores))
             for trace, scores in zip(traces, rated, strict=True)
         ]
+
+    def _check(self, traces: Sequence[Steps], rated: Sequence[Scores]) -> None:
+        """Raise `UserError` if nothing says which trace or step is right: similarity alone teaches no such thing."""
+        if any(scores.steps for scores in rated) or any(math.isfinite(trajectory(t)) for t in traces):
+            return
+        whys = Counter(scores.why for scores in rated if scores.why).most_common(1)
+        what = f"no trace has a label to train on{f': {whys[0][0]}' if whys else ''}"
+        hint = "give the traces `labels` or `correct`, or name a reward that judges their steps: --quality judge"
+        raise UserError(what, hint=hint)
 
     def _pool(self, traces: Sequence[Steps], of: Part) -> list[tuple[str, str]]:
         """Steps to compare with, each with the id of its trace."""

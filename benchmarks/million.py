@@ -1,0 +1,63 @@
+"""Measures `ponder report` on stores of 10,000, 100,000 and 1,000,000 attempts: CPU seconds, peak memory, and growth.
+
+Five studies, with the figures that studies of their kind draw. Their attempts are simulated, and written by the store's
+own writer; only the report is measured. The exponent is that of a power law through the two largest stores: 1 is
+linear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+
+from measured import PONDER, Cost, cost, table, verdict
+from simulated import STUDIES, write_store
+
+SECONDS, MEGABYTES = 60.0, 1000.0  # of a report of the largest store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("--attempts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--keep", type=Path, help="a folder for the stores, which are then written once")
+    parser.add_argument("--verb", nargs="+", default=["report"], help="such as: export, or export --format jsonl")
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        rows, misses = [], []
+        for study in told.studies:
+            costs = [_measured(study, n, told.keep or Path(name), told.verb) for n in told.attempts]
+            rows += [
+                (study, f"{n:,}", f"{c.cpu_seconds:.1f}", f"{c.peak_mb:.0f}")
+                for n, c in zip(told.attempts, costs, strict=True)
+            ]
+            rows.append((study, "exponent", *_exponents(told.attempts, costs)))
+            misses.append(verdict(f"{study}: CPU", costs[-1].cpu_seconds, SECONDS, " s"))
+            misses.append(verdict(f"{study}: peak memory", costs[-1].peak_mb, MEGABYTES, " MB"))
+    print(f"\nponder {' '.join(told.verb)}\n\n{table(rows, ('study', 'attempts', 'CPU s', 'peak MB'))}\n")
+    print("\n".join(misses))
+
+
+def _measured(study: str, attempts: int, root: Path, verb: list[str]) -> Cost:
+    folder = root / f"{study}-{attempts}"
+    if not (folder / "written").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        # In a process of its own: a child inherits its parent's peak memory.
+        write_store(study, attempts, folder)
+        (folder / "written").touch()
+    used = cost([PONDER, *verb[:1], "study.toml", *verb[1:]], folder)
+    print(f"{study}, {attempts:,}: {used.cpu_seconds:.1f} CPU s, {used.peak_mb:.0f} MB", flush=True)
+    return used
+
+
+def _exponents(attempts: list[int], costs: list[Cost]) -> list[str]:
+    if len(costs) < 2:
+        return ["", ""]
+    step = math.log(attempts[-1] / attempts[-2])
+    return [f"{math.log(b / a) / step:.2f}" for a, b in zip(costs[-2], costs[-1], strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Reads the records of a file of traces: JSONL, a JSON array, Parquet, a folder of these, or a dataset on the hub.
+
+JSONL and Parquet are read a part at a time. Text files may be compressed with gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ponder.core import UserError
+
+ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
+HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?:/([\w.-]+))?(?::([\w.-]+))?(?:@([\w./-]+))?")
+_FILE = re.compile(r".*\.[a-z]{2,8}")  # a name with an ending, such as .csv; versions end in digits
+CHUNK = 256  # rows of a Parquet file that are decoded at a time
+NAMED = "FILE.jsonl, .json or .parquet, a folder of these, or org/name[/config][:split] on the hub"
+
+
+def is_hub(path: Path) -> bool:
+    """Whether this names a dataset on the hub rather than a file."""
+    if path.exists() or path.parent.exists() or _FILE.fullmatch(path.name):
+        return False
+    return HUB.fullmatch(str(path)) is not None
+
+
+def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
+    """Each record with its place, for errors: bytes that hold JSON, or a decoded value."""
+    if is_hub(path):
+        yield from _hub(path)
+    elif path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(ENDINGS))
+        if not files:
+            raise UserError(f"there is no file of traces in {path}", hint=NAMED)
+        for file in files:
+            yield from rows(file)
+    elif path.name.endswith(".parquet"):
+        yield from _parquet(path)
+    elif path.name.removesuffix(".gz").endswith(".json"):
+        yield from _json(path)
+    else:
+        yield from _jsonl(path)
+
+
+def _open(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        # As bytes: only a line feed ends a line of JSONL, but text mode would also split at other separators.
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf")
+    except (OSError, EOFError) as error:
+        what = f"can't read {path}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(what, hint="" if path.exists() else NAMED) from None
+
+
+def _json(path: Path) -> Iterator[tuple[str, Any]]:
+    """The objects of an array, a single object, or lines as in JSONL."""
+    try:
+        with _open(path) as file:
+            content = file.read().removeprefix(b"\xef\xbb\xbf")
+    except (OSError, EOFError) as error:
+        raise UserError(f"can't read {path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        whole = msgspec.json.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        yield from _jsonl(path)
+        return
+    for n, record in enumerate(whole if isinstance(whole, list) else [whole]):
+        yield f"{path}[{n}]", record
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import polars
+    except ModuleNotFoundError:
+        what = f"reading {path.name} needs a package that isn't installed: polars"
+        raise UserError(what, hint="pip install 'ponder[parquet]'") from None
+    try:
+        table = polars.scan_parquet(path)
+        start = 0
+        while len(part := table.slice(start, CHUNK).collect()):
+            for n, row in enumerate(part.iter_rows(named=True), start):
+                yield f"{path}, row {n + 1}", row
+            start += len(part)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise UserError(f"can't read {path}: {str(error).partition(chr(10))[0]}") from None
+
+
+def _hub(path: Path) -> Iterator[tuple[str, Any]]:
+    match = HUB.fullmatch(str(path))
+    assert match
+    name, config, split, revision = match.groups()
+    try:
+        import datasets
+    except ModuleNotFoundError:
+        what = f"there is no file {path}, and reading it from the hub needs a package that isn't installed: datasets"
+        raise UserError(what, hint=f"pip install datasets; or {NAMED}") from None
+    try:
+        loaded = datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as error:  # it raises errors of many kinds, most of them its own
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"there is no file {path}, and the hub says: {first}", hint=NAMED) from None
+    if isinstance(loaded, dict):
+        split = "train" if "train" in loaded else next(iter(loaded)) if len(loaded) == 1 else None
+        if split is None:
+            raise UserError(f"{path} has the splits {', '.join(loaded)}", hint=f"name one: {path}:{next(iter(loaded))}")
+        loaded = loaded[split]
+    for n, row in enumerate(loaded):
+        yield f"{path}{'' if ':' in str(path) else f':{split}'}, row {n + 1}", row

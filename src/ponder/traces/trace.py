@@ -1,0 +1,46 @@
+"""A reasoning trace: a model's thinking and answer on a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ponder.core import Request, digest
+
+FIELDS = ("question", "thinking", "answer", "id", "teacher", "topic", "gold", "correct", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A model's thinking and answer on a question."""
+
+    question: str
+    thinking: str
+    answer: str
+    id: str = ""  # if not given, a hash of the texts, so that copies have the same id
+    teacher: str = ""  # the model that wrote it
+    topic: str = ""
+    gold: Any = None
+    correct: bool | None = None
+    tokens: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # all keys that Ponder has no name for
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", digest(self.question, self.thinking, self.answer).hex())
+
+    def record(self) -> dict[str, Any]:
+        """The trace as it is written to a file: with Ponder's names, and all other keys as they were."""
+        own = {name: getattr(self, name) for name in FIELDS}
+        return {**self.extra, **{name: value for name, value in own.items() if value not in (None, "")}}
+
+
+def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **known: Any) -> Trace:
+    """A reply to a request as a trace, with the facts about the problem that rewards use.
+
+    `codec` names the model plugin whose `codec` can split the thinking into steps and check them.
+    """
+    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
+    extra = {"task": request.task.plugin_name(), "problem": request.problem} | ({"codec": codec} if codec else {})
+    return Trace(question, thinking, answer, extra=extra, **known)
