@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,7 +64,7 @@ def compare(
     a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
     first, second = _model(loaded, a, store), _model(other, b, b_store or store)
     tasks = _by_task(first, second)
-    again = command("compare", study, settings, store, models)
+    again = command("compare", study, settings, store, models, (a, b))
     if disagree is not None:
         from ponder.cli.disagreements import disagreements, disagreements_text
 
@@ -76,13 +75,7 @@ def compare(
     if figure:
         _draw(tables, figure)
     same = b_study is None and b_store is None
-    say(tables, as_json, lambda: text(tables, _show(again, first, second) if same else ""))
-
-
-def _show(again: str, first: Model, second: Model) -> str:
-    import shlex
-
-    return f"{again} {shlex.join([first.label, second.label])} --disagree SIZE"
+    say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE" if same else ""))
 
 
 def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool) -> tuple[str, str]:
@@ -262,7 +255,3 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
     return (
         f"{table}\nto see those attempts: {show}" if show and any(r["only_a"] + r["only_b"] for r in sizes) else table
     )
-
-
-def models_of(study: Study) -> Sequence[str]:
-    return list(dict.fromkeys(cell.variant_label for cell in study.cells))

@@ -101,7 +101,8 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
     low = min(-1.5 * record["margin"], *(r["difference_low"] for r in sizes))
     high = max(1.5 * record["margin"], *(r["difference_high"] for r in sizes))
     up = alt.Scale(domain=[low, high], nice=True)
-    y = alt.Y("difference:Q", title="accuracy, B less A (points)", scale=up, axis=alt.Axis(format="+.0%"))
+    axis = alt.Axis(labelExpr="replace(format(100 * datum.value, '+~r'), '+0', '0')")
+    y = alt.Y("difference:Q", title="accuracy, B less A (points)", scale=up, axis=axis)
     band = alt.Chart(values([whole])).mark_rect(opacity=0.15, color=COLOURS[0])
     lines = [{"difference": 0.0, "what": "0"}, {"difference": -record["margin"], "what": "margin"}]
     rule = alt.Chart(values(lines)).mark_rule(strokeWidth=1.2)
@@ -130,7 +131,11 @@ def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
     x = _x(panel, sizes)
     ends = [r[end] for r in sizes for end in ("ratio_low", "ratio_high") if r[end]]
     up = alt.Scale(type="log", domain=[min([0.9, *ends]), max([1.1, *ends])], nice=False)
-    axis = alt.Axis(format="~g", values=[0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50])
+    axis = alt.Axis(
+        format="~g",
+        labelOverlap="greedy",
+        values=[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20],
+    )
     y = alt.Y("ratio:Q", title=f"{TITLES[panel['token_kind']]}, B over A (log scale)", scale=up, axis=axis)
     colour = COLOURS[2]
     curve = alt.Chart(values(sizes))

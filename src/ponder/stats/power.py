@@ -24,6 +24,7 @@ from ponder.stats.frontier import Variant
 from ponder.stats.seeds import spread
 
 POWER = 0.8
+FEW = 5  # problems with the rarer outcome, or that the two answered differently
 MOST = 10_000_000  # problems; more count as never
 
 
@@ -71,19 +72,22 @@ class Components:
 
 def of_one(variant: Variant) -> Components:
     """Of one model's accuracy."""
-    own, n = variant.by_problem(variant.correct), int(variant.problem.max()) + 1
-    # Two problems of each outcome are added, as Agresti and Coull do: 100 % has a variance too.
-    centre = (float(own.sum()) + 2) / (n + 4)
-    total = (float(((own - centre) ** 2).sum()) + 2 * centre**2 + 2 * (1 - centre) ** 2) / (n + 4)
+    own = variant.by_problem(variant.correct)
+    n, total = len(own), float(own.var(ddof=1))
+    if min(np.count_nonzero(own > 0), np.count_nonzero(own < 1)) < FEW:
+        # Two problems of each outcome more, as Agresti and Coull add: 100 % has a variance too.
+        centre = (float(own.sum()) + 2) / (n + 4)
+        total = (float(((own - centre) ** 2).sum()) + 2 * centre**2 + 2 * (1 - centre) ** 2) / (n + 4)
     return _components([variant], total)
 
 
 def of_two(first: Variant, second: Variant) -> Components:
     """Of the difference of two models' accuracies on the same problems."""
     apart = first.by_problem(first.correct) - second.by_problem(second.correct)
-    n = len(apart)
-    # One problem more in either direction, as in Bonett and Price's interval: ten that agree don't prove that all do.
-    total = (float(apart @ apart) + 2) / (n + 2) - (float(apart.sum()) / (n + 2)) ** 2
+    n, total = len(apart), float(apart.var(ddof=1))
+    if np.count_nonzero(apart) < FEW:
+        # One problem more in either direction, as Bonett and Price add: ten that agree don't prove that all do.
+        total = (float(apart @ apart) + 2) / (n + 2) - (float(apart.sum()) / (n + 2)) ** 2
     return _components([first, second], total)
 
 
