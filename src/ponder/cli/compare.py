@@ -153,7 +153,10 @@ def _tables(
         what = f"`{first.label}` and `{second.label}` answered no problem in common"
         hint = "give both the same task, sizes, `seed` and `problems`; problems are matched by their content"
         raise UserError(what, hint=hint)
-    tables = compared_tables((first.label, second.label), list(tasks), results)
+    names = first.label, second.label
+    if first.label == second.label:
+        names = f"{first.label} in {first.store}", f"{second.label} in {second.store}"
+    tables = compared_tables(names, list(tasks), results)
     tables["panels"] = [
         {"task": r["task"], "unit": unit_of(tasks[r["task"]][0], ""), **counted(every, tokens)}
         for r in tables["comparisons"]
@@ -188,8 +191,10 @@ def text(tables: Tables, show: str) -> str:
         lines = [_row(r, record["currency"]) for r in rows]
         parts.append(f"{record['task']}: {in_common(record)}; {TITLES[panel['token_kind']]}")
         parts.append(columns([head, *lines], numbers=2))
-        if omitted:
-            parts.append("\n".join(f"no {r['quantity']}: {r['why']}" for r in omitted))
+        notes = [f"{r['quantity']}: {r['note']}" for r in rows if r["note"]]
+        notes += [f"no {r['quantity']}: {r['why']}" for r in omitted]
+        if notes:
+            parts.append("\n".join(notes))
         parts.append(_sizes(sizes, show, int(max(record["attempts_a"], record["attempts_b"])) > record["problems"]))
         parts.append(f"{record['sentence']}.")
     return "\n\n".join(parts)
@@ -219,8 +224,8 @@ def effect(r: dict[str, Any]) -> str:
 
     if not r["is_ratio"]:
         return points(r, "effect")
-    ends = ("?" if r[f"effect{end}"] is None else f"{r[f'effect{end}']:.3g}" for end in ("", "_low", "_high"))
-    value, low, high = ends
+    ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
+    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else f"{end:,.3g}" for end in ends)
     return f"× {value} [{low}, {high}]"
 
 
@@ -238,7 +243,7 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
         if r["ratio"] is not None:
             low, high = ("?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high"))
             ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (" extrapolated" if r["extrapolated"] else "")
-        apart = [f"{100 * r[f'difference{e}']:+.0f}".replace("-", "−") for e in ("", "_low", "_high")]
+        apart = [_points(r[f"difference{end}"]) for end in ("", "_low", "_high")]
         own = [f"{r[side]:.0%}" for side in "ab"]
         rows.append(
             (
@@ -255,3 +260,8 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
     return (
         f"{table}\nto see those attempts: {show}" if show and any(r["only_a"] + r["only_b"] for r in sizes) else table
     )
+
+
+def _points(fraction: float) -> str:
+    whole = round(100 * fraction)
+    return f"{whole:+d}".replace("-", "−") if whole else "0"

@@ -23,7 +23,7 @@ def compared_tables(names: tuple[str, str], tasks: Sequence[str], results: Seque
         for row in one.rows:
             named = {"task": task, "quantity": row.quantity, "is_ratio": row.ratio}
             tested = {"p_value": row.p_value, "q_value": row.q_value}
-            tables["rows"].append(flat(**named, a=row.first, b=row.second, effect=row.effect, **tested))
+            tables["rows"].append(flat(**named, a=row.first, b=row.second, effect=row.effect, **tested, note=row.note))
         for at in one.by_size:
             numbers = {"a": at.first, "b": at.second, "difference": at.difference, "ratio": at.tokens}
             counts = {"only_a": at.only_first, "only_b": at.only_second, "problems": at.first.problems}
@@ -112,10 +112,12 @@ def in_common(record: dict[str, Any]) -> str:
             said += f"; {side.upper()} has {record[f'seeds_{side}']} training seeds"
         elif record[f"seeds_{side}"] == 1:
             said += f"; {side.upper()} has one training seed, so nothing is known about how training varies"
+    seeded = max(record["seeds_a"], record["seeds_b"]) > 1
     left = [
-        f"{count(record[f'left_out_{side}'], 'problem')} that only {side.upper()} answered"
-        for side in "ab"
-        if record[f"left_out_{side}"]
+        f"{count(n, 'problem')} of {side} that "
+        + ("not every seed of both answered" if seeded else f"{'BA'['AB'.index(side)]} did not answer")
+        for side in "AB"
+        if (n := record[f"left_out_{side.lower()}"])
     ]
     left += [
         f"{count(record[f'failed_{side}'], 'failed attempt')} of {side.upper()}"

@@ -39,6 +39,10 @@ Quantity: TypeAlias = Literal[
     "money per right answer",
 ]
 
+CLIFF = (
+    "accuracy may fall within one step of sizes, so it is compared without pairing; sizes in between would tell more"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -51,6 +55,7 @@ class Row:
     ratio: bool  # whether it is B over A
     p_value: float  # of no difference
     q_value: float = math.nan  # corrected for all rows
+    note: str = ""  # what a reader should know of it
 
     @property
     def differs(self) -> bool:
@@ -185,7 +190,8 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
         omitted.append(("critical size", critical))
     else:
         p = p_value(critical.ratio, 1.0)
-        rows.append(Row("critical size", critical.first, critical.second, critical.ratio(0.95), True, p))
+        ends = critical.first, critical.second, critical.ratio(0.95)
+        rows.append(Row("critical size", *ends, True, p, note="" if critical.paired else CLIFF))
     spent = per_right(first), per_right(second)
     if spent[0] and spent[1]:
         rows.append(_ratio("tokens per right answer", spent[0], spent[1]))

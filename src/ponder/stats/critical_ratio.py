@@ -2,7 +2,8 @@
 
 Problems are redrawn jointly, both curves are fitted again, and the interval is the log ratio ± 1.96 standard deviations
 of the redrawn ones: what the two models share on a problem cancels. Redrawing shows too little where a curve may be a
-cliff between two sizes; there the intervals of the two are combined instead, without pairing.
+cliff between two sizes, anywhere between which it may lie; there the ends of the two intervals are compared instead,
+without pairing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from ponder.core import Estimate
 from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import Floats
 from ponder.stats.critical import counts_by_problem, critical_size, redrawn_log_sizes
-from ponder.stats.difference import difference
 from ponder.stats.distributions import z_quantile
 from ponder.stats.pairs import Pair, Side
 from ponder.stats.seeds import Spread, widened
@@ -30,7 +30,7 @@ class CriticalRatio:
     first: Estimate
     second: Estimate
     ratio: Callable[[float], Estimate]  # second over first, by level
-    paired: bool  # False: the intervals of the two are combined
+    paired: bool  # False: from the ends of the two intervals
 
 
 def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> CriticalRatio | str:
@@ -46,26 +46,21 @@ def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> Critica
     spreads = [_seeds(side) for side in pair.sides]
     cliff = any(math.isinf(c.slope.high) for c in (one, other))
     error = _redrawn_error(pair, replicates, seed)
-    combined = difference(_logarithm(other.size), _logarithm(one.size))
+    ends = _logarithm(other.size.low / one.size.high), _logarithm(other.size.high / max(one.size.low, 1e-300))
 
     def ratio(level: float) -> Estimate:
         z = z_quantile((1 + level) / 2)
-        below, above = (
-            (value - combined.low) / Z95 if cliff else error,
-            (combined.high - value) / Z95 if cliff else error,
-        )
-        wide = widened(
-            replace(basis, low=value - z * below, high=value + z * above), spreads, level, -math.inf, math.inf
-        )
+        below, above = ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
+        apart = replace(basis, low=value - z * below, high=value + z * above)
+        wide = widened(apart, spreads, level, -math.inf, math.inf)
         low, high = (math.exp(min(700.0, end)) for end in (wide.low, wide.high))
         return Estimate(math.exp(value), low, high, basis.attempts, pair.problems)
 
     return CriticalRatio(one.size, other.size, ratio, not cliff)
 
 
-def _logarithm(size: Estimate) -> Estimate:
-    low = math.log(size.low) if size.low > 0 else -math.inf
-    return replace(size, value=math.log(size.value), low=low, high=math.log(size.high))
+def _logarithm(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
 
 
 def _redrawn_error(pair: Pair, replicates: int, seed: int) -> float:
