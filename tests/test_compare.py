@@ -12,11 +12,13 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from ponder.cli.compare import Model
 from ponder.core import Outcome, Prices, UserError
 from ponder.figures._compared import sentence
 from ponder.figures.compare import Compare
@@ -172,6 +174,25 @@ def test_pairing_makes_it_narrower() -> None:
     assert math.log(joint.high / joint.low) < math.hypot(
         *(math.log(e.high / e.low) for e in (critical.first, critical.second))
     )
+
+
+def test_critical_sizes_of_near_twins_are_close() -> None:
+    """B answers as A does but for one problem in thirty: what they share cancels."""
+    one = attempts("a", 16, 1.0)
+    other = [o._replace(model="b", variant="b", correct=o.correct ^ o.problem.endswith("/7")) for o in one]
+    data = pair(one, other)
+    assert data
+    found = critical_ratio(data)
+    assert not isinstance(found, str)
+    joint, alone = found.ratio(0.95), (found.first, found.second)
+    assert math.log(joint.high / joint.low) < 0.5 * math.hypot(*(math.log(e.high / e.low) for e in alone))
+
+
+def test_money_is_unknown_where_a_method_asks_another_model() -> None:
+    cell = SimpleNamespace(asks=list, model=SimpleNamespace(prices=Prices(1.0, 2.0)))
+    judged = SimpleNamespace(asks=lambda: ["a judge"], model=cell.model)
+    assert Model("a", [cell], Path(), []).prices == Prices(1.0, 2.0)  # type: ignore[list-item]
+    assert Model("a", [judged], Path(), []).prices is None  # type: ignore[list-item]
 
 
 def test_problems_are_matched_and_the_rest_is_counted() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from ponder.stats.frontier import Variant
 from ponder.stats.power import (
@@ -86,6 +87,7 @@ def test_training_seeds() -> None:
     assert problems_for_margin(c, 0.03, 2, 3) == math.inf
     needed = [problems_for_margin(c, 0.03, 2, seeds) for seeds in (8, 12, 20)]
     assert math.inf > needed[0] > needed[1] > needed[2]
+    assert c.half(1e12, 2, 3) == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(0.0004 / 3), rel=1e-4)
     rng = np.random.default_rng(5)
     spread = []
     for _ in range(60):

@@ -289,6 +289,8 @@ def _designs(need: Need, goal: Goal) -> str:
     rows = design_rows(need, goal)
     each = " of each model" if goal.width is None else ""
     head = ["samples", "problems", f"attempts{each}" + (" and seed" if need.components.trained else "")]
+    if not need.components.separate:
+        head[-1] += ", at most"
     head += ["tokens in all"] * (need.tokens is not None) + ["cost in all"] * (need.cost is not None)
     lines: list[Sequence[Any]] = []
     for row in rows:
