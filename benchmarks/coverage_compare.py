@@ -147,6 +147,42 @@ def ratios(replicates: int, seed: int, problems: int, samples: int, cut: float, 
     yield f"ratio of mean tokens, on average (true 0.7): {told}", float(np.mean(naive)), math.nan, replicates
 
 
+def seeded(replicates: int, seed: int, problems: int, seeds: int) -> Iterator[Row]:
+    """B has training seeds, whose log tokens differ by 0.1 and log odds by 0.3; the true ratio is 0.7."""
+    rng = np.random.default_rng([seed, problems, seeds, 9])
+    names = ("tokens", "tokens per right answer")
+    found: dict[str, list[Estimate]] = {name: [] for name in names}
+    for _ in range(replicates):
+        hard, long = rng.normal(size=(2, problems))
+        sides = []
+        for s, factor in ((1, 1.0), (seeds, 0.7)):
+            luck, wordy = (rng.normal(0, x, (s, 1)) if s > 1 else np.zeros((1, 1)) for x in (0.3, 0.1))
+            right = rng.random((s, problems)) < 1 / (1 + np.exp(-1 - hard - luck))
+            noise = rng.normal(0, 0.4, (s, problems))
+            tokens = factor * np.exp(5 + 0.4 * long + noise + wordy)
+            order = np.argsort(np.indices(right.shape)[1].ravel(), kind="stable")
+            none = np.zeros(right.size, dtype=bool)
+            flat = right.ravel()[order], none, none, tokens.ravel()[order]
+            data = Columns(np.full(right.size, 36.0), np.repeat(np.arange(problems), s), *flat, np.array([]))
+            sides.append(Side(data, variant(right[..., None], tokens[..., None], s), None, 0, 0))
+        logs, (one, other) = token_logs(Pair(*sides)), (per_right(side) for side in sides)
+        assert logs
+        assert one
+        assert other
+        found["tokens"].append(logs.overall[1].over(logs.overall[0])(0.95))
+        found["tokens per right answer"].append(other.over(one)(0.95))
+    odds = np.random.default_rng(0).normal(1, 1, 400_000)
+    luck, wordy = (
+        0.3 * np.random.default_rng(1).normal(size=400_000),
+        0.1 * np.random.default_rng(2).normal(size=400_000),
+    )
+    accuracy = [float((1 / (1 + np.exp(-x))).mean()) for x in (odds, odds + luck)]
+    truths = 0.7, 0.7 * float(np.exp(wordy).mean()) * accuracy[0] / accuracy[1]
+    for name, true in zip(names, truths, strict=True):
+        told = f"ratio of {name}: {problems} problems, B with {seeds} seeds"
+        yield told, *covered(found[name], true), replicates
+
+
 def cost(replicates: int, seed: int, problems: int) -> Iterator[Row]:
     """The cost of a right answer, whose truth is that of very many problems."""
     rng = np.random.default_rng([seed, problems, 7])
@@ -238,6 +274,8 @@ def rows(replicates: int, seed: int) -> Iterator[Row]:
     for problems, samples, cut in ((20, 1, 0.0), (20, 1, 0.2), (4, 1, 0.0), (5, 4, 0.2), (20, 1, 0.4)):
         yield from ratios(replicates, seed, problems, samples, cut, SIZES)
     yield from ratios(replicates, seed, 100, 1, 0.1, SIZES[4:5])
+    for seeds in (3, 5):
+        yield from seeded(replicates, seed, 100, seeds)
     yield from cost(replicates, seed, 20)
     for problems, slope, second in (
         (20, 5.0, 40.0),

@@ -87,7 +87,9 @@ def test_training_seeds() -> None:
     assert problems_for_margin(c, 0.03, 2, 3) == math.inf
     needed = [problems_for_margin(c, 0.03, 2, seeds) for seeds in (8, 12, 20)]
     assert math.inf > needed[0] > needed[1] > needed[2]
-    assert c.half(1e12, 2, 3) == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(0.0004 / 3), rel=1e-4)
+    # The root of a variance with two degrees of freedom is on average 0.886 of the true one.
+    wide = stats.t.ppf(0.975, 2) * math.sqrt(0.0004 / 3)
+    assert c.half(1e12, 2, 3) == pytest.approx(0.886 * wide, rel=0.02)
     rng = np.random.default_rng(5)
     spread = []
     for _ in range(60):

@@ -33,13 +33,15 @@ class Compare(Figure):
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
             raise UserError(f"margin is a fraction between 0 and 1, not {self.margin:g}", hint="margin = 0.03")
+        if self.a and self.a == self.b:
+            raise UserError(f"`{self.a}` can't be compared with itself", hint="give `a` and `b` different models")
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        a = reference_of(outcomes, self.a)
-        others = [name for name in dict.fromkeys(o.variant for o in outcomes) if name != a]
-        if not others:
-            return compared_tables((a, a), [], []) | {"panels": []}
-        b = reference_of([o for o in outcomes if o.variant != a], self.b if self.b != a else "")
+        if len({o.variant for o in outcomes}) < 2:
+            return compared_tables(("", ""), [], []) | {"panels": []}
+        b = reference_of(outcomes, self.b) if self.b else ""
+        a = reference_of([o for o in outcomes if o.variant != b], self.a)
+        b = b or reference_of([o for o in outcomes if o.variant != a], "")
         both = [o for o in outcomes if o.variant in (a, b)]
         tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {}
         for o in sorted(both, key=lambda o: o.task):

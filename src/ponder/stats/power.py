@@ -19,11 +19,13 @@ from statistics import NormalDist
 
 import numpy as np
 
+from ponder.stats.columns import Floats
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.frontier import Variant
 from ponder.stats.seeds import spread
 
 POWER = 0.8
+DRAWS = 40  # of the variance between seeds
 FEW = 5  # problems with the rarer outcome, or that the two answered differently
 MOST = 10_000_000  # problems; more count as never
 
@@ -58,16 +60,29 @@ class Components:
 
     def half(self, problems: float, samples: int, seeds: int = 1, level: float = 0.95) -> float:
         """Half the width of the interval that is expected."""
+        return float(self.halves(problems, samples, seeds, level).mean())
+
+    def halves(self, problems: float, samples: int, seeds: int = 1, level: float = 0.95) -> Floats:
+        """Half of the widths that intervals have, as often as each other: few seeds give widths that vary a lot."""
         upper = (1 + level) / 2
         over_problems = z_quantile(upper) * math.sqrt(self.of_problem(samples, seeds) / problems)
         if not self.trained:
-            return over_problems
+            return np.array([over_problems])
         if seeds < 2:
-            return math.inf  # one seed says nothing about training
-        t = t_quantile(upper, self.trained * (seeds - 1))
-        training, total = self.seeds / seeds, self.seeds / seeds + self.within_trained / (samples * seeds * problems)
+            return np.array([math.inf])  # one seed says nothing about training
+        freedom = self.trained * (seeds - 1)
+        t, training = t_quantile(upper, freedom), self.seeds / seeds
+        interaction = self.within_trained / (samples * seeds * problems)
+        total = (training + interaction) * _chi_square_over_freedom(freedom)
         # As in `seeds.widened`: the wider of problems and training in quadrature, and of the seeds' means alone.
-        return max(math.hypot(over_problems, t * math.sqrt(training)), t * math.sqrt(total))
+        together = np.hypot(over_problems, t * np.sqrt(np.maximum(0.0, total - interaction)))
+        return np.asarray(np.maximum(together, t * np.sqrt(total)))
+
+
+def _chi_square_over_freedom(freedom: int) -> Floats:
+    """Quantiles of equal probability (Wilson & Hilferty 1931)."""
+    z = np.array([z_quantile((i + 0.5) / DRAWS) for i in range(DRAWS)])
+    return np.asarray(np.maximum(0.0, 1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3)
 
 
 def of_one(variant: Variant) -> Components:
@@ -130,11 +145,7 @@ def problems_for_margin(
 
     `difference` is the true one. With a margin of 0 it is the number that shows a difference.
     """
-    room = margin + difference
-    if room <= 0:
-        return math.inf
-    z = z_quantile(power)
-    return _fewest(lambda n: c.half(n, samples, seeds) + z * c.error(n, samples, seeds) <= room)
+    return _fewest(lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power)
 
 
 def problems_for_width(c: Components, width: float, samples: int = 1, seeds: int = 1) -> float:
@@ -156,8 +167,9 @@ def power_of(
     c: Components, margin: float, problems: int, samples: int = 1, seeds: int = 1, *, difference: float = 0.0
 ) -> float:
     """The chance that such a run shows that a model is not worse by more than the margin."""
-    error = c.error(problems, samples, seeds)
-    return NormalDist().cdf((margin + difference - c.half(problems, samples, seeds)) / error)
+    error, normal = c.error(problems, samples, seeds), NormalDist()
+    room = (margin + difference - c.halves(problems, samples, seeds)) / error
+    return math.fsum(normal.cdf(x) for x in room.tolist()) / len(room)
 
 
 def guessed(
