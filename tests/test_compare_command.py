@@ -60,7 +60,17 @@ def test_two_stores(ponder, write) -> None:
     told = ponder("compare", study, "old", "new", "--b-study", other, "--b-store", "other.db")
     assert "10 problems in common" in told.stdout
     assert "LEFT OUT: 30 problems of A that B did not answer, 5 problems of B that A did not answer" in told.stdout
-    assert "to see those attempts" not in told.stdout
+    there = ("--b-study", other, "--b-store", "other.db")
+    assert f"ponder compare mine.toml old new {' '.join(there)} --disagree SIZE" in told.stdout
+    tables = json.loads(ponder("compare", study, "old", "new", *there, "--json").stdout)
+    differ = sum(r["only_a"] + r["only_b"] for r in tables["sizes"])
+    shown = [
+        r
+        for s in (4, 8)
+        for r in json.loads(ponder("compare", study, "old", "new", *there, "--disagree", s, "--json").stdout)
+    ]
+    assert len(shown) == differ > 0
+    assert {one["model"] for r in shown for one in r["b"]} == {"new"}
     same = ponder("compare", study, "old", "old", "--b-study", other, "--b-store", "other.db").stdout
     assert same.startswith("A: old in ponder.db\nB: old in other.db\n")
 

@@ -64,7 +64,8 @@ def compare(
     a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
     first, second = _model(loaded, a, store), _model(other, b, b_store or store)
     tasks = _by_task(first, second)
-    again = command("compare", study, settings, store, models, (a, b))
+    elsewhere = [*(("--b-study", b_study) if b_study else ()), *(("--b-store", str(b_store)) if b_store else ())]
+    again = command("compare", study, settings, store, models, (a, b, *elsewhere))
     if disagree is not None:
         from ponder.cli.disagreements import disagreements, disagreements_text
 
@@ -74,8 +75,7 @@ def compare(
     tables = _tables(first, second, tasks, margin, tokens)
     if figure:
         _draw(tables, figure)
-    same = b_study is None and b_store is None
-    say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE" if same else ""))
+    say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE"))
 
 
 def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool) -> tuple[str, str]:
@@ -257,9 +257,7 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
             )
         )
     table = columns([head, *rows], numbers=8)
-    return (
-        f"{table}\nto see those attempts: {show}" if show and any(r["only_a"] + r["only_b"] for r in sizes) else table
-    )
+    return f"{table}\nto see those attempts: {show}" if any(r["only_a"] + r["only_b"] for r in sizes) else table
 
 
 def _points(fraction: float) -> str:

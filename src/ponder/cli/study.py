@@ -63,11 +63,12 @@ def plan(
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
 
-    loaded = load(study, settings, models)
-    loaded.check()
+    loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
+    if probe or not about_power:  # stored attempts can be read without keys
+        loaded.check()
     if probe and (told := summary(run_shown(loaded, store, cells=probing(loaded, probe)))):
         click.echo(told, err=True)
-    if power or margin or width or guess:
+    if about_power:
         _plan_power(loaded, store, as_json, margin, width, guess)
         return
     result = planned(loaded, store)
