@@ -256,6 +256,15 @@ def test_rows_that_make_no_sense_are_left_out_with_a_reason() -> None:
     assert reasons["tokens at the largest size"] == "all problems have one size"
     assert reasons["money per right answer"] == "neither has `prices`"
     assert one_size.row("tokens")
+    benchmark = compare(
+        *([o._replace(size=0) for o in attempts(*m, sizes=(8,))] for m in (("a", 16, 1.0), ("b", 20, 0.7)))
+    )
+    assert benchmark
+    assert [r.effect for r in benchmark.rows] == [r.effect for r in one_size.rows]
+    from_zero = [[o._replace(size=o.size - 4) for o in attempts(*m)] for m in (("a", 16, 1.0), ("b", 20, 0.7))]
+    zero = compare(*from_zero)
+    assert zero
+    assert len([at for at in zero.by_size if at.tokens]) == len(SIZES)
     wrong = [o._replace(correct=False) for o in attempts("b", 20, 0.7)]
     never = dict(compare(attempts("a", 16, 1.0), wrong).omitted)  # type: ignore[union-attr]
     assert never["critical size"] == "accuracy of B doesn't cross 50 % within these sizes"
@@ -317,7 +326,7 @@ def test_sentences() -> None:
     assert sentence(_comparison((-0.1, -0.2, -0.01), fewer, 0.04)).startswith("B is worse than A: −10.0 points")
     open_ = _comparison((-0.01, -0.05, 0.03), (1.0, 0.9, 1.1), 0.4)
     text = sentence(replace(open_, more_problems=1234.0))
-    assert text.startswith("can't tell: −1.0 points [−5.0, +3.0], which excludes neither 0 nor a loss of 3 points; ")
+    assert text.startswith("Can't tell: −1.0 points [−5.0, +3.0], which excludes neither 0 nor a loss of 3 points; ")
     assert "about 1,300 more problems would decide in 80 % of runs" in text
     assert text.endswith("its tokens are 1.00 [0.90, 1.10] times those of A, which chance explains")
     trained = replace(open_, more_problems=math.inf, components=Components(0.1, 0.1, trained=1))

@@ -54,7 +54,7 @@ PER_SIDE = ("attempts", "seeds", "left_out", "failed")
 
 
 def sentence(one: PairComparison) -> str:
-    """What the comparison shows of B against A, beginning with a verb."""
+    """What the comparison shows of B against A."""
     row = one.rows[0]
     apart, margin = points(flat(effect=row.effect), "effect"), f"{100 * one.margin:g} points"
     tokens = tokens_clause(one.row("tokens"))
@@ -67,7 +67,7 @@ def sentence(one: PairComparison) -> str:
         return f"B is worse than A, but by less than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
     if one.verdict == "below":
         return f"B is worse than A: {apart}{beside}"
-    return f"can't tell: {apart}, which excludes neither 0 nor a loss of {margin}; {_more(one)}{beside}"
+    return f"Can't tell: {apart}, which excludes neither 0 nor a loss of {margin}; {_more(one)}{beside}"
 
 
 def _at(tokens: Row | None) -> str:

@@ -90,7 +90,9 @@ def drawn(tables: Tables) -> alt.TopLevelMixin:
 
 def _x(panel: dict[str, Any], sizes: Records) -> alt.X:
     places = [r["size"] for r in sizes]
-    logarithmic = min(places) > 0 and len(places) > 1
+    if len(places) == 1:  # a benchmark's one size is no size
+        return alt.X("size:Q", axis=None)
+    logarithmic = min(places) > 0
     # Sizes at the very edge would have half of their bars cut off.
     room = [min(places) / 1.08, max(places) * 1.08] if logarithmic else [min(places) - 1, max(places) + 1]
     scale = alt.Scale(type="log" if logarithmic else "linear", domain=room, nice=False)
@@ -106,6 +108,10 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
     axis = alt.Axis(labelExpr="replace(format(100 * datum.value, '+~r'), '+0', '0')")
     y = alt.Y("difference:Q", title="accuracy, B less A (points)", scale=up, axis=axis)
     band = alt.Chart(values([whole])).mark_rect(opacity=0.15, color=COLOURS[0])
+    over_all = [
+        band.encode(y=alt.Y("effect_low:Q", scale=up), y2="effect_high:Q"),
+        alt.Chart(values([whole])).mark_rule(color=COLOURS[0]).encode(y=alt.Y("effect:Q", scale=up)),
+    ]
     lines = [{"difference": 0.0, "what": "0"}, {"difference": -record["margin"], "what": "margin"}]
     rule = alt.Chart(values(lines)).mark_rule(strokeWidth=1.2)
     dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=["0", "margin"], range=[[1, 0], [4, 3]]), legend=None)
@@ -113,8 +119,7 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
     numbers = [alt.Tooltip(f"difference{e}:Q", format="+.3f") for e in ("", "_low", "_high")]
     tooltip = ["size:Q", *numbers, "problems:Q", "only_a:Q", "only_b:Q"]
     layers = [
-        band.encode(y=alt.Y("effect_low:Q", scale=up), y2="effect_high:Q"),
-        alt.Chart(values([whole])).mark_rule(color=COLOURS[0]).encode(y=alt.Y("effect:Q", scale=up)),
+        *(over_all if len(sizes) > 1 else ()),
         rule.encode(y=y, strokeDash=dash, color=alt.value("#3c4248")),
         points.mark_rule(color=COLOURS[0], strokeWidth=1.6).encode(
             x=x, y=alt.Y("difference_low:Q", scale=up), y2="difference_high:Q"
@@ -124,7 +129,8 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
     notes = [
         record["sentence"],
         in_common(record),
-        f"Bars: 95 % at each size alone. Band: all sizes. Dashed: the margin, {100 * record['margin']:g} points.",
+        ("Bars: 95 % at each size alone. Band: all sizes." if len(sizes) > 1 else "Bar: 95 %.")
+        + f" Dashed: the margin, {100 * record['margin']:g} points.",
     ]
     return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading(f"Accuracy, {record['task']}", notes, WIDTH))
 
@@ -132,7 +138,7 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
 def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
     x = _x(panel, sizes)
     ends = [r[end] for r in sizes for end in ("ratio_low", "ratio_high") if r[end]]
-    up = alt.Scale(type="log", domain=[min([0.9, *ends]), max([1.1, *ends])], nice=False)
+    up = alt.Scale(type="log", domain=[min([0.9, *ends]) / 1.02, max([1.1, *ends]) * 1.02], nice=False)
     axis = alt.Axis(
         format="~g",
         labelOverlap="greedy",
@@ -157,7 +163,8 @@ def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
         curve.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(x=x, y=y, fill=shape, tooltip=tooltip),
     ]
     overall = [f"Over all problems: {r['effect']:.2f} [{r['effect_low']:.2f}, {r['effect_high']:.2f}]." for r in rows]
-    notes = [*overall, "Ratio of geometric means; truncated attempts are censored. Band: 95 %, at each size alone."]
+    drawn_as = "Band: 95 %, at each size alone." if len(sizes) > 1 else "Bar: 95 %."
+    notes = [*overall, "Ratio of geometric means; truncated attempts are censored. " + drawn_as]
     if any(r["extrapolated"] for r in sizes):
         notes.append("White: more than 20 % of the attempts of one model were truncated, so the ratio is extrapolated.")
     return alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading("Tokens", notes, WIDTH))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Columns, Floats, summed
+from ponder.stats.columns import Bools, Columns, Floats, summed
 from ponder.stats.distributions import t_quantile
 from ponder.stats.lognormal import Sums, fit, influences, powers, sums
 from ponder.stats.pairs import Pair, Side
@@ -79,7 +79,7 @@ def token_logs(pair: Pair) -> TokenLogs | None:
     for side in pair.sides:
         some &= np.bincount(side.data.problem, weights=side.data.tokens, minlength=pair.problems) > 0
     told = [_equal_weights(sums(_at(side.data, some))) for side in pair.sides] if some.any() else []
-    if not told or any(len(one.seen_sizes) == 0 or one.sizes[0] <= 0 for one in told):
+    if not told or any(len(one.seen_sizes) == 0 for one in told):
         return None
     seen = len(np.intersect1d(told[0].seen_sizes, told[1].seen_sizes))
     degree = 2 if seen > 3 else min(1, max(0, min(len(one.seen_sizes) for one in told) - 1))
@@ -88,8 +88,10 @@ def token_logs(pair: Pair) -> TokenLogs | None:
     return TokenLogs(first, tuple(rest))
 
 
-def _at(data: Columns, problems: np.ndarray) -> Columns:
-    return data if problems.all() else data.where(problems[data.problem])
+def _at(data: Columns, problems: Bools) -> Columns:
+    """The attempts at these problems, at sizes from 1 on if one is 0, as that of a benchmark: it has no logarithm."""
+    kept = data if problems.all() else data.where(problems[data.problem])
+    return replace(kept, size=kept.size + max(0.0, 1.0 - float(kept.size.min())) * (kept.size.min() <= 0))
 
 
 def _equal_weights(told: Sums) -> Sums:
