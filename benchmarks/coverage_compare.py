@@ -290,5 +290,7 @@ def rows(replicates: int, seed: int) -> Iterator[Row]:
         (4, (1, 1), 0.0),
         (1, (1, 5), 0.1),
         (2, (5, 5), 0.05),
+        (2, (1, 3), 0.0),
+        (2, (1, 5), 0.05),
     ):
         yield from power(replicates, seed, samples, seeds, spread)
