@@ -23,6 +23,7 @@ VERBS = [
     "run",
     "regrade",
     "report",
+    "compare",
     "export",
     "prepare",
     "store",

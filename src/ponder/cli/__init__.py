@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from ponder import __version__
-from ponder.cli import making, plugin, store, study, trace, trying, view
+from ponder.cli import compare, making, plugin, store, study, trace, trying, view
 from ponder.cli.options import Verbs
 
 __all__ = ["main"]
@@ -31,7 +31,8 @@ def main() -> None:
 
 for _verb in (
     *(plugin.list_, plugin.show, trying.try_),
-    *(study.plan, study.run, study.regrade, study.report, view.view, study.export, study.prepare),
+    *(study.plan, study.run, study.regrade, study.report, view.view, compare.compare),
+    *(study.export, study.prepare),
     store.store,
     making.make,
     *(trace.score, trace.select),

@@ -80,13 +80,18 @@ def study_options(verb: Verb) -> Verb:
 
 
 def command(
-    verb: str, study: str, settings: Sequence[str], store: Path | None = None, models: Sequence[str] = ()
+    verb: str,
+    study: str,
+    settings: Sequence[str],
+    store: Path | None = None,
+    models: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> str:
     """A command for a hint, with the options that were given, so that it is about the same study and store."""
     where = [] if store is None or str(store) == STORE else ["--store", str(store)]
     given = [word for model in models for word in ("--model", model)]
     given += [word for setting in settings for word in ("--set", setting)]
-    return shlex.join(["ponder", verb, study, *given, *where])
+    return shlex.join(["ponder", verb, study, *arguments, *given, *where])
 
 
 def named_columns(named: Sequence[str]) -> dict[str, str]:
@@ -183,7 +188,7 @@ def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserErr
         stores = (
             {}
             if "store" not in given
-            else dict.fromkeys(("plan", "run", "regrade", "report", "export"), given["store"])
+            else dict.fromkeys(("plan", "run", "regrade", "report", "export", "compare"), given["store"])
         )
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
         models = given.get("models", ())

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ponder.runner.tally import Tally
 
 
+FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
+
+
 @click.command()
 @study_options
 @click.option(
@@ -29,25 +32,63 @@ if TYPE_CHECKING:
     metavar="N",
     help="First make N attempts per cell, and plan from what they took. They are kept in the store.",
 )
+@click.option("--power", is_flag=True, help="Show how many problems, samples and seeds an answer needs, and stop.")
+@click.option("--margin", type=FRACTION, help="With --power: the loss of accuracy that is tolerable.  [default: 0.03]")
+@click.option("--width", type=FRACTION, help="With --power: how wide the interval of an accuracy may be, end to end.")
+@click.option(
+    "--guess",
+    metavar="KEY=VALUE,…",
+    help="With --power: plan from accuracy=0.7 and, if known, discordant, within, seeds, tokens instead of the store.",
+)
 def plan(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, probe: int | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    probe: int | None,
+    power: bool,
+    margin: float | None,
+    width: float | None,
+    guess: str | None,
 ) -> None:
     """Show how many attempts STUDY makes, and what they will take.
 
     Nothing is asked and nothing is spent, unless --probe says so. `at most` counts every call at its whole budget;
-    `expected` comes from stored attempts.
+    `expected` comes from stored attempts. With --power it shows instead how many problems, samples and training seeds
+    it takes to show that a model is not worse than the study's first by more than --margin, or to know an accuracy
+    within --width.
     """
     from ponder.cli.spending import plan_json, plan_text, summary
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
 
-    loaded = load(study, settings, models)
-    loaded.check()
+    loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
+    if probe or not about_power:  # stored attempts can be read without keys
+        loaded.check()
     if probe and (told := summary(run_shown(loaded, store, cells=probing(loaded, probe)))):
         click.echo(told, err=True)
+    if about_power:
+        _plan_power(loaded, store, as_json, margin, width, guess)
+        return
     result = planned(loaded, store)
     again = command("plan", study, settings, store, models)
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
+
+
+def _plan_power(
+    study: Study, store: Path, as_json: bool, margin: float | None, width: float | None, guess: str | None
+) -> None:
+    from ponder.cli.power import Goal, needs, power_json, power_text, read_guess
+
+    if margin is not None and width is not None:
+        raise UserError("give --margin or --width, not both")
+    one = len({cell.variant_label for cell in study.cells}) == 1
+    if margin is None and width is None:
+        margin, width = (None, 0.1) if one else (0.03, None)
+    goal = Goal(margin, width)
+    found = needs(study, store, goal, read_guess(guess) if guess else None)
+    say(power_json(found, goal), as_json, lambda: power_text(found, goal, study))
 
 
 def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:

@@ -50,7 +50,7 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
         lapse = Estimate(math.nan, 0.0, 1.0, len(data), data.problems)
         return Critical(unknown, unknown, lapse, None, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
     size_of, log_size = data.size_of_problem, np.log(sizes)
-    counts = _equal_weights(summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem), size_of)
+    counts = counts_by_problem(data)
     total = summed(counts, size_of)
     row, effect = _flat(total[None]), _design_effect(counts, size_of, total)
     # Half of a chi-squared with three degrees of freedom exceeds 12 once in 40,000 times: replicates stay within.
@@ -76,6 +76,22 @@ def critical_size(data: Columns, level: float = 0.95, replicates: int = 1000, se
     )
     local = local_fit(total, log_size, np.bincount(size_of), effect, level)
     return found if local is None else _compared(found, local, sizes, resampled, redrawn)
+
+
+def counts_by_problem(data: Columns) -> Floats:
+    """(Attempts, right) by problem, scaled so that every problem of a size has the mean number of attempts."""
+    size_of = data.size_of_problem
+    counts = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
+    mean = np.bincount(size_of, weights=counts[:, 0]) / np.bincount(size_of)
+    return np.asarray(counts * (mean[size_of] / counts[:, 0])[:, None])
+
+
+def redrawn_log_sizes(data: Columns, resampled: Floats) -> Floats:
+    """The log critical size of each replicate; `resampled` is replicates × sizes × (attempts, right)."""
+    size_of, log_size, counts = data.size_of_problem, np.log(np.unique(data.size)), counts_by_problem(data)
+    total = summed(counts, size_of)
+    grid = _zoom(_box(log_size), _flat(total[None])[0], log_size, 12 * _design_effect(counts, size_of, total))
+    return np.asarray(grid[_refit(_table(grid, log_size), _flat(resampled))[0], 0])
 
 
 def _compared(found: Critical, local: Local, sizes: Floats, resampled: Floats, redrawn: Floats) -> Critical:
@@ -118,12 +134,6 @@ def _report(data: Columns, best: Floats, likely: Floats, redrawn: Floats, level:
     )
     lapse, unknown = replace(size, value=float(best[2])), replace(size, value=math.nan, low=0.0, high=math.inf)
     return Critical(size, slope, lapse, curve, unknown, math.nan, math.nan, math.nan, (math.nan, math.nan))
-
-
-def _equal_weights(counts: Floats, size_of: Ints) -> Floats:
-    """(Attempts, right) by problem, scaled so that every problem of a size has the mean number of attempts."""
-    mean = np.bincount(size_of, weights=counts[:, 0]) / np.bincount(size_of)
-    return np.asarray(counts * (mean[size_of] / counts[:, 0])[:, None])
 
 
 def _fit_p_value(

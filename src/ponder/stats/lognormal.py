@@ -192,8 +192,7 @@ def fit(data: Sums, design: Floats) -> Fit:
             break
         best, terms = best + step / 2**halved, moved
     fitted = Fit(best, np.zeros(0), terms.likelihood, u, np.exp(v @ best[-2:]), data.problems - len(best))
-    bread = np.asarray(np.linalg.pinv(by_coefficient(terms.second, u, v)), dtype=np.float64)
-    return replace(fitted, variance=_sandwich(data, fitted, bread))
+    return replace(fitted, variance=_sandwich(data, fitted))
 
 
 def _start(data: Sums, u: Floats) -> Floats:
@@ -224,10 +223,20 @@ def scores(data: Sums, fitted: Fit) -> Floats:
     return _terms(data.seen, data.cut, fitted.mean[data.size_of], np.log(fitted.spread)[data.size_of]).first
 
 
-def _sandwich(data: Sums, fitted: Fit, bread: Floats) -> Floats:
-    """Attempts are correlated within a problem, so their scores are summed by problem before they are squared."""
+def influences(data: Sums, fitted: Fit) -> Floats:
+    """Problems × coefficients: what each problem adds to the error of each coefficient.
+
+    Attempts are correlated within a problem, so their scores are summed by problem.
+    """
+    u, v, size_of = fitted.design, powers(data.x(data.sizes), 1), data.size_of
+    curvature = by_coefficient(_at(data, u, v, fitted.coefficients).second, u, v)
+    own = scores(data, fitted)
+    by_problem = np.column_stack([u[size_of] * own[:, :1], v[size_of] * own[:, 1:]])
+    return np.asarray(by_problem @ np.linalg.pinv(curvature), dtype=np.float64)
+
+
+def _sandwich(data: Sums, fitted: Fit) -> Floats:
     if fitted.spare < 1:
-        return np.full(bread.shape, math.inf)
-    size_of, v, own = data.size_of, powers(data.x(data.sizes), 1), scores(data, fitted)
-    by_problem = np.column_stack([fitted.design[size_of] * own[:, :1], v[size_of] * own[:, 1:]])
-    return np.asarray(bread @ (by_problem.T @ by_problem) @ bread * data.problems / fitted.spare)
+        return np.full((len(fitted.coefficients),) * 2, math.inf)
+    own = influences(data, fitted)
+    return np.asarray(own.T @ own * data.problems / fitted.spare)

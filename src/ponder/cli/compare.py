@@ -1,0 +1,265 @@
+"""`ponder compare`: two models on the same problems, with a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ponder.cli import complete
+from ponder.cli.model_option import load
+from ponder.cli.options import FILE, columns, command, say, study_options, tell
+from ponder.core import UserError
+
+if TYPE_CHECKING:
+    from ponder.core import Outcome, Prices, Records, Tables
+    from ponder.runner.cells import Cell
+    from ponder.runner.study import Study
+
+
+class Model(NamedTuple):
+    """One of the two: a study's variant, or one training seed of it, in a store."""
+
+    label: str
+    cells: list[Cell]
+    store: Path
+    outcomes: list[Outcome]
+
+    @property
+    def prices(self) -> Prices | None:
+        """None too if a method asks another model, whose part of the cost outcomes don't hold."""
+        return None if any(cell.asks() for cell in self.cells) else self.cells[0].model.prices
+
+
+@click.command()
+@study_options
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--margin", type=click.FloatRange(0, 1, True, True), default=0.03, show_default=True,
+              help="The loss of accuracy that is tolerable, as a fraction.")  # fmt: skip
+@click.option("--tokens", type=click.Choice(["auto", "output", "thinking", "answer"]), default="auto",
+              show_default=True, help="Which to count; auto: thinking if both report it, else output.")  # fmt: skip
+@click.option("--b-study", metavar="STUDY", shell_complete=complete.studies, help="Where B is, if not in STUDY.")
+@click.option("--b-store", type=FILE, help="The file that holds the attempts of B.  [default: that of --store]")
+@click.option("--figure", type=FILE, help="Draw differences by size to this file: .png, .svg or .pdf.")
+@click.option("--disagree", type=int, metavar="SIZE",
+              help="Show the attempts at the problems of this size that only one of them got right.")  # fmt: skip
+def compare(
+    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool,
+    a: str | None, b: str | None, margin: float, tokens: Any, b_study: str | None, b_store: Path | None,
+    figure: Path | None, disagree: int | None,
+) -> None:  # fmt: skip
+    """Compare two models of STUDY on the problems that both answered.
+
+    A is the reference, B is compared with it: B less A, or B over A, each with an interval, a p-value, and that
+    corrected for all of them. A and B are labels as `ponder plan` prints them; they may be left out if the study has
+    two models. All training seeds of a variant count together; with its seed, one is meant. With --b-study and
+    --b-store, B comes from another study or another store: problems are matched by their content.
+    """
+    if figure and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
+    loaded = load(study, settings, models)
+    other = load(b_study, (), ()) if b_study else loaded
+    a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
+    first, second = _model(loaded, a, store), _model(other, b, b_store or store)
+    tasks = _by_task(first, second)
+    elsewhere = [*(("--b-study", b_study) if b_study else ()), *(("--b-store", str(b_store)) if b_store else ())]
+    again = command("compare", study, settings, store, models, (a, b, *elsewhere))
+    if disagree is not None:
+        from ponder.cli.disagreements import disagreements, disagreements_text
+
+        found = disagreements(first, second, tasks, disagree)
+        say(found, as_json, lambda: disagreements_text(found, disagree))
+        return
+    tables = _tables(first, second, tasks, margin, tokens)
+    if figure:
+        _draw(tables, figure)
+    say(tables, as_json, lambda: text(tables, f"{again} --disagree SIZE"))
+
+
+def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool) -> tuple[str, str]:
+    """The labels, or the study's two models."""
+    known = list(dict.fromkeys(cell.variant_label for cell in study.cells))
+    others = list(dict.fromkeys(cell.variant_label for cell in other.cells))
+    if a is None and same and len(known) == 2:
+        a, b = known
+    elif a is None and not same and len(known) == len(others) == 1:
+        a, b = known[0], others[0]
+    if a is None or b is None:
+        what = "name two models" if a is None else f"name the model that `{a}` is compared with"
+        listed = ", ".join(f"`{name}`" for name in dict.fromkeys([*known, *others]))
+        raise UserError(f"{what}: ponder compare STUDY A B", hint=f"known: {listed}")
+    if same and a == b:
+        raise UserError(f"`{a}` can't be compared with itself", hint="name another model, or another store: --b-store")
+    return a, b
+
+
+def _model(study: Study, label: str, path: Path) -> Model:
+    from ponder.core.plugins import nearest
+    from ponder.report.page import no_answers
+    from ponder.runner.store import Store
+
+    cells = [cell for cell in study.cells if cell.variant_label == label]
+    cells = cells or [cell for cell in study.cells if cell.model_label == label]
+    if not cells:
+        known = dict.fromkeys(name for cell in study.cells for name in (cell.variant_label, cell.model_label))
+        raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
+    with Store(path) as opened:
+        outcomes = list(opened.outcomes(cells))
+        if not any(o.status != "failed" for o in outcomes):
+            if not any(o.status != "failed" for o in opened.outcomes(study.cells)):
+                raise no_answers(study, opened)
+            raise UserError(f"{path} has no answers of `{label}`", hint="run it first: ponder run STUDY")
+    return Model(label, cells, path, outcomes)
+
+
+def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list[Outcome]]]:
+    """The outcomes of both, by task: tasks of one name, or the only ones that they have."""
+    names = [list(dict.fromkeys(o.task for o in model.outcomes)) for model in (first, second)]
+    common = [task for task in names[0] if task in names[1]]
+    if not common and len(names[0]) == len(names[1]) == 1:
+        return {names[0][0]: (first.outcomes, second.outcomes)}
+    if not common:
+        what = f"`{first.label}` was asked {', '.join(names[0])}, and `{second.label}` {', '.join(names[1])}"
+        raise UserError(what, hint="compare models that were asked the same task")
+    apart: dict[str, tuple[list[Outcome], list[Outcome]]] = {task: ([], []) for task in common}
+    for i, model in enumerate((first, second)):
+        for o in model.outcomes:
+            if o.task in apart:
+                apart[o.task][i].append(o)
+    for i, model in enumerate((first, second)):
+        if left := [task for task in names[i] if task not in common]:
+            tell(f"LEFT OUT: {', '.join(left)}, which only `{model.label}` was asked")
+    return apart
+
+
+def _tables(
+    first: Model, second: Model, tasks: dict[str, tuple[list[Outcome], list[Outcome]]], margin: float, tokens: Any
+) -> Tables:
+    from ponder.figures._compared import compared_tables
+    from ponder.figures._tokens import counted, token_kind
+    from ponder.figures._units import unit_of
+    from ponder.stats.compare import compare_tasks
+
+    every = [
+        o._replace(model=side) for pair in tasks.values() for side, part in zip("AB", pair, strict=True) for o in part
+    ]
+    prices = first.prices, second.prices
+    if prices[0] and prices[1] and prices[0].currency != prices[1].currency:
+        prices = None, None
+    results = compare_tasks(list(tasks.values()), margin, token_kind(every, tokens), prices)
+    if not any(results):
+        what = f"`{first.label}` and `{second.label}` answered no problem in common"
+        hint = "give both the same task, sizes, `seed` and `problems`; problems are matched by their content"
+        raise UserError(what, hint=hint)
+    names = first.label, second.label
+    if first.label == second.label:
+        names = f"{first.label} in {first.store}", f"{second.label} in {second.store}"
+    tables = compared_tables(names, list(tasks), results)
+    tables["panels"] = [
+        {"task": r["task"], "unit": unit_of(tasks[r["task"]][0], ""), **counted(every, tokens)}
+        for r in tables["comparisons"]
+    ]
+    currency = prices[0].currency if prices[0] else ""
+    tables["comparisons"] = [{**record, "currency": currency} for record in tables["comparisons"]]
+    return tables
+
+
+def _draw(tables: Tables, path: Path) -> None:
+    from ponder.figures.compare import drawn
+    from ponder.report.charts import draw
+
+    chart = draw("compare", drawn(tables).to_dict())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes({".png": chart.png, ".svg": chart.svg.encode(), ".pdf": chart.pdf}[path.suffix])
+    tell(f"drawn: {path}")
+
+
+def text(tables: Tables, show: str) -> str:
+    """For each task the rows, what is left out, the sizes, and the verdict."""
+    from ponder.figures._compared import in_common
+    from ponder.figures._tokens import TITLES, token_findings
+
+    first = tables["comparisons"][0]
+    parts = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
+    for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
+        rows, sizes, omitted = (
+            [r for r in tables[name] if r["task"] == record["task"]] for name in ("rows", "sizes", "omitted")
+        )
+        head = ("", "A", "B", "B less A, or B over A", "p", "corrected")
+        lines = [_row(r, record["currency"]) for r in rows]
+        parts.append(f"{record['task']}: {in_common(record)}; {TITLES[panel['token_kind']]}")
+        parts.append(columns([head, *lines], numbers=2))
+        notes = [f"{r['quantity']}: {r['note']}" for r in rows if r["note"]]
+        notes += [f"no {r['quantity']}: {r['why']}" for r in omitted]
+        if notes:
+            parts.append("\n".join(notes))
+        parts.append(_sizes(sizes, show, int(max(record["attempts_a"], record["attempts_b"])) > record["problems"]))
+        parts.append(f"{record['sentence']}.")
+    return "\n\n".join(parts)
+
+
+def _row(r: dict[str, Any], currency: str) -> tuple[str, ...]:
+    def form(value: float | None) -> str:
+        if value is None:
+            return "?"
+        if r["quantity"] == "accuracy":
+            return f"{100 * value:.1f}"
+        return (
+            f"{value:.4g}" if r["quantity"].startswith("money") else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+        )
+
+    def estimate(side: str) -> str:
+        value, low, high = (form(r[f"{side}{end}"]) for end in ("", "_low", "_high"))
+        unit = " %" if r["quantity"] == "accuracy" else ""
+        return f"{value}{unit} [{low}, {high}]"
+
+    name = r["quantity"] if not r["quantity"].startswith("money") else f"{currency} per right answer"
+    return name, estimate("a"), estimate("b"), effect(r), small(r["p_value"]), small(r["q_value"])
+
+
+def effect(r: dict[str, Any]) -> str:
+    from ponder.figures._variants import points
+
+    if not r["is_ratio"]:
+        return points(r, "effect")
+    ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
+    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else f"{end:,.3g}" for end in ends)
+    return f"× {value} [{low}, {high}]"
+
+
+def small(p: float | None) -> str:
+    return "?" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def _sizes(sizes: Records, show: str, several: bool) -> str:
+    """The table by size, and how to see what it counts."""
+    word = "more often right" if several else "alone right"
+    head = ("size", "problems", "A", "B", "B less A, points", "tokens, B over A", f"A {word}", f"B {word}")
+    rows = []
+    for r in sizes:
+        ratio = "–"
+        if r["ratio"] is not None:
+            low, high = ("?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high"))
+            ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (" extrapolated" if r["extrapolated"] else "")
+        apart = [_points(r[f"difference{end}"]) for end in ("", "_low", "_high")]
+        own = [f"{r[side]:.0%}" for side in "ab"]
+        rows.append(
+            (
+                f"{r['size']:g}",
+                r["problems"],
+                *own,
+                f"{apart[0]} [{apart[1]}, {apart[2]}]",
+                ratio,
+                r["only_a"],
+                r["only_b"],
+            )
+        )
+    table = columns([head, *rows], numbers=8)
+    return f"{table}\nto see those attempts: {show}" if any(r["only_a"] + r["only_b"] for r in sizes) else table
+
+
+def _points(fraction: float) -> str:
+    whole = round(100 * fraction)
+    return f"{whole:+d}".replace("-", "−") if whole else "0"
