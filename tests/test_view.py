@@ -1,4 +1,4 @@
-"""The live page without a browser: who may look, which attempts a page shows, and that nothing is changed."""
+"""The live page without a browser: which attempts its pages show."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from viewed import EVIL, fill, get, mapped, served, study
+from viewed import fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
-from ponder.core.text import visible
+from ponder.report.view import comparison
 from ponder.report.view.index import ENDINGS, Index
 from ponder.report.view.queries import Query, behind, find, search
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies, study_named
 from ponder.report.view.transcript import transcript
 from ponder.runner.store import Done, Store
+from ponder.tasks.tents.drawing import drawings
+from ponder.tasks.tents.puzzle import TENT, Puzzle
 
 
 @pytest.fixture(scope="module")
@@ -46,108 +47,8 @@ def viewed(store) -> ViewedStudy:
     return found
 
 
-class Tags(HTMLParser):
-    """The tags of a page with their attributes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-
 def ids(text: str) -> list[int]:
     return [int(n) for n in re.findall(r'<tr data-href="/ponder/cheaper/attempt/(\d+)', text)]
-
-
-# Who may look.
-
-
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""])
-def test_a_host_name_of_others_is_refused(address, host) -> None:
-    assert get(address, Host=host)[0] == 421
-
-
-@pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1", "[::1]:7575"])
-def test_this_machines_own_names_are_served(address, host) -> None:
-    assert get(address, Host=host)[0] == 200
-
-
-def test_only_reading_is_allowed(address) -> None:
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert get(address, method=method)[0] == 405
-
-
-def test_elsewhere_a_token_is_needed(store) -> None:
-    with served(store, host="0.0.0.0", token="secret") as address:
-        assert get(address)[0] == 403
-        assert get(address, "/?token=wrong")[0] == 403
-        assert get(address, "/-/vega.js")[0] == 403
-        assert get(address, "/?token=secret", Host="evil.example")[0] == 421
-        status, headers, _ = get(address, "//elsewhere/x?token=secret&sort=id")
-        assert (status, headers["location"]) == (303, "/elsewhere/x?sort=id")
-        assert "HttpOnly" in headers["set-cookie"]
-        assert "SameSite=strict" in headers["set-cookie"]
-        assert get(address, Cookie=headers["set-cookie"].partition(";")[0])[0] == 200
-        assert get(address, Cookie=headers["set-cookie"].partition("=")[0] + "=wrong")[0] == 403
-
-
-def test_every_answer_has_the_policy(address) -> None:
-    pages = ["/", "/ponder/cheaper", "/ponder/cheaper/attempts", "/ponder/cheaper/attempt/1", "/-/view.js", "/x/y"]
-    for path in pages:
-        _, headers, text = get(address, path)
-        policy = headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert headers["x-content-type-options"] == "nosniff"
-        if not path.endswith("js"):
-            tags = Tags()
-            tags.feed(text)
-            assert tags.found
-            assert not [name for _, names in tags.found for name in names if name.startswith("on") or name == "style"]
-            scripts = [names for tag, names in tags.found if tag == "script"]
-            assert all("src" in names or names.get("type") == "application/json" for names in scripts)
-
-
-def test_hostile_text_is_escaped_and_its_controls_are_shown(address) -> None:
-    _, _, text = get(address, "/ponder/cheaper/attempt/1")
-    assert "&lt;script&gt;document.title" in text
-    assert "<script>document" not in text
-    assert "␛[31m" in text
-    assert "⟨U+202E⟩" in text
-    assert "{{7*7}}" in text
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", text)
-    _, _, listed = get(address, "/ponder/cheaper/attempts?ended=failed&q=%3Cscript%3E%22")
-    assert "<script>d" not in listed
-    assert 'value="&lt;script&gt;&#34;"' in listed
-
-
-def test_control_characters_become_symbols() -> None:
-    assert visible("a\x00\x1b\x7f\x9b\u202e\n\t") == "a␀␛␡⟨U+009B⟩⟨U+202E⟩\n\t"
-    assert "\x1b" not in visible(EVIL)
-
-
-def test_looking_changes_nothing(store, address) -> None:
-    before = store.read_bytes()
-    for path in ("/", "/ponder/cheaper", "/ponder/cheaper/attempts?q=zebra", "/ponder/cheaper/attempt/1"):
-        assert get(address, path)[0] == 200
-    assert store.read_bytes() == before
-
-
-def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path) -> None:
-    plugin = tmp_path / "evil.py"
-    plugin.write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
-    path = tmp_path / "ponder.db"
-    fill(path, study())
-    resolved = json.dumps({**study().resolved(), "task": [{"name": str(plugin), "size": 4}]})
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE study SET resolved = ?", (resolved,))
-    db.close()
-    (shown,) = studies(ViewedStore(path, "ponder"))
-    assert shown.study is None
-    assert "evil.py" in shown.error
-    assert not (tmp_path / "owned").exists()
 
 
 # Which attempts.
@@ -385,3 +286,41 @@ def test_a_port_in_use_is_a_users_mistake(address) -> None:
 
     with pytest.raises(UserError, match="can't serve"):
         bound("127.0.0.1", int(address.rpartition(":")[2]))
+
+
+def test_two_models_side_by_side(address, viewed) -> None:
+    two = comparison.pair(viewed, "", "")
+    assert two == ("long", "short")
+    assert comparison.pair(viewed, "short", "") == ("short", "long")
+    only_long, only_short = comparison.differing(viewed, two)
+    index = viewed.index
+    # Per task and size `long` is right at 0, 2, 4 and `short` at 0, 3; `short` failed at 5.
+    assert (only_long["total"], only_short["total"]) == (6, 3)
+    for kind, right in ((only_long, "a"), (only_short, "b")):
+        for row in kind["rows"]:
+            assert row["a"]["problem_row"] == row["b"]["problem_row"]
+            assert [row[side]["ended"] == "right" for side in "ab"] == [right == side for side in "ab"]
+        query = Query.read(kind["query"].removeprefix("?"))
+        assert len(set(index.problem[find(viewed, query).rows].tolist())) == kind["total"]
+    _, _, text = get(address, "/ponder/cheaper/compare?a=short&b=long")
+    assert "Only B right" in text
+    assert text.count("<option selected>") == 2
+    figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
+    assert "accuracy, B less A" in figure
+    assert get(address, "/ponder/cheaper/compare?a=nobody&b=nothing")[0] == 200
+
+
+def test_tents_that_touch_or_stand_alone_are_marked() -> None:
+    puzzle = Puzzle.from_id("4x4:_cia,1,1,0,1,1,0,1,1")
+    grid = puzzle.solve()
+    assert grid
+    (right, _) = drawings(puzzle, grid)
+    assert not [mark for row in right.rows for mark in row if mark.kind == "wrong"]
+    y, x = next((y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == TENT)
+    beside = next((j, i) for j in range(4) for i in range(4) if abs(j - y) <= 1 and abs(i - x) <= 1 and grid[j][i] == 3)
+    grid[beside[0]][beside[1]] = TENT
+    (answer, solution) = drawings(puzzle, grid)
+    assert "touches another tent" in answer.rows[y][x].why
+    assert "touches another tent" in answer.rows[beside[0]][beside[1]].why
+    assert answer.rows[beside[0]][-1].kind == "wrong"
+    assert (solution.name, solution.rows[beside[0]][beside[1]].text) == ("solution", "·")

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from ponder import __version__
 from ponder.core import UserError
 from ponder.report.document import HERE, LIBRARIES, templates
-from ponder.report.view import live, pages
+from ponder.report.view import comparison, live, pages
 from ponder.report.view.estimates import Estimates, asked
 from ponder.report.view.queries import Query, behind, chosen_cells
 from ponder.report.view.stores import ViewedStore
@@ -60,6 +60,8 @@ class View:
             Route(f"{study}/figures", self._page(self.figures)),
             Route(f"{study}/attempts", self._page(self.attempts)),
             Route(f"{study}/attempt/{{id:int}}", self._page(self.attempt)),
+            Route(f"{study}/compared", self._page(self.compared)),
+            Route(f"{study}/compare", self._page(self.compare)),
             Route(f"{study}/behind", self._page(self.behind)),
             Route(f"{study}/figure/{{name}}.{{ending}}", self._page(self.picture)),
             Route(f"{study}/table/{{name}}/{{table}}.csv", self._page(self.table)),
@@ -114,7 +116,9 @@ class View:
         ready = self.estimates.ready(question)
         values = pages.study_page(study, query)
         figures = pages.figures(study, query, ready) if ready is not None else None
-        return self._render("study.html", title=study.title, study=study, query=query, figures=figures, **values)
+        return self._render(
+            "study.html", title=study.title, study=study, query=query, bare=False, figures=figures, **values
+        )
 
     def _question(self, study: ViewedStudy, query: Query) -> Any:
         cells, _ = chosen_cells(study, query)
@@ -123,7 +127,7 @@ class View:
     def figures(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query).of_cells()
         drawn = self.estimates.figures(self._question(study, query))
-        return self._render("figures.html", study=study, query=query, figures=pages.figures(study, query, drawn))
+        return self._render("figures.html", study=study, bare=False, figures=pages.figures(study, query, drawn))
 
     def attempts(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)
@@ -137,6 +141,26 @@ class View:
             raise HTTPException(404, "this study has no such attempt")
         title = f"Attempt {request.path_params['id']} · {study.title}"
         return self._render("attempt.html", title=title, study=study, query=query, **values)
+
+    def compare(self, request: Request) -> Response:
+        study, given = self._study(request), request.query_params
+        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        if two is None:
+            raise UserError("this study has only one model", hint="a comparison needs two")
+        ready = self.estimates.ready(comparison.question(study, two))
+        figures = pages.figures(study, Query(), ready) if ready is not None else None
+        values = {"two": two, "variants": comparison.variants(study), "kinds": comparison.differing(study, two)}
+        return self._render(
+            "compare.html", title=f"{two.b} and {two.a}", study=study, bare=True, figures=figures, **values
+        )
+
+    def compared(self, request: Request) -> Response:
+        study, given = self._study(request), request.query_params
+        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        if two is None:
+            raise HTTPException(404, "there is nothing to compare")
+        drawn = self.estimates.figures(comparison.question(study, two))
+        return self._render("figures.html", study=study, figures=pages.figures(study, Query(), drawn), bare=True)
 
     def behind(self, request: Request) -> Response:
         study = self._study(request)

@@ -60,11 +60,13 @@ class Estimated:
         return self.name.replace("_", " ").capitalize()
 
 
-def asked(study: ViewedStudy, cells: Sequence[int] | None) -> Asked:
-    """The question for a study, or for some of its cells."""
+def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None) -> Asked:
+    """The question for a study, or for some of its cells, with its own figures or others."""
     assert study.study is not None
     table = study.study.resolved()
     table.pop("name")
+    if figures is not None:
+        table["figure"] = figures
     places = None if cells is None else tuple(_place(study.cells[n]) for n in sorted(cells))
     tables = json.dumps(table, default=str)
     return Asked(study.store.path.resolve(), study.version, tables, study.name, study.study.folder.resolve(), places)

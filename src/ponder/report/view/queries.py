@@ -142,8 +142,13 @@ def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np
         own = np.isin(problem * (int(model.max(initial=0)) + 1) + model, mine)
         there = models_wrong[problem] - own > 0
         return np.asarray(right & there)
-    named = np.isin(study.cell_of[rows], [n for n, c in enumerate(study.cells) if c.model_label == against])
+    named = np.isin(study.cell_of[rows], [n for n, c in enumerate(study.cells) if against in labels_of(c)])
     return np.asarray(right & ~named & np.isin(problem, problem[wrong & named]))
+
+
+def labels_of(cell: Cell) -> tuple[str, str]:
+    """What a model is called: with its training seed, and as one of the variant's seeds."""
+    return cell.model_label, cell.variant_label
 
 
 def _ranks(labels: Sequence[str]) -> list[int]:

@@ -79,6 +79,11 @@ class ViewedStudy:
         return sum(cell.samples * _problems(cell) for cell in self.cells)
 
     @property
+    def variants(self) -> int:
+        """How many models it has, all training seeds of one counted once."""
+        return len({cell.variant_label for cell in self.cells})
+
+    @property
     def answered(self) -> int:
         return int((self.index.ended[self.rows] != FAILED).sum())
 

@@ -116,7 +116,7 @@
     u: () => go($("[data-up]")?.href),
     t: unfold,
     "?": () => (help.open ? help.close() : help.showModal()),
-    "/": () => { const field = $("input[type=search]"); if (field) field.select(); else go($(".tabs a:last-child")?.href); },
+    "/": () => { const field = $("input[type=search]"); if (field) field.select(); else go($(".tabs a[href*='/attempts']")?.href); },
     Escape: () => { for (const menu of $$("details.facet[open]")) menu.open = false; document.activeElement?.blur(); },
   };
   document.addEventListener("keydown", (event) => {
