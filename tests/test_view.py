@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -197,6 +198,14 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
     assert len(grown) > len(old)
 
 
+def test_a_mark_of_a_filtered_figure_leads_to_attempts_within_the_filter(address) -> None:
+    row = quote(json.dumps({"size": 16.0, "accuracy": 0.5, "task": "tents"}))
+    base = quote("?model=long&size=16&size=20&ended=right")
+    status, headers, _ = get(address, f"/ponder/cheaper/behind?base={base}&row={row}")
+    assert (status, headers["location"]) == (303, "/ponder/cheaper/attempts?model=long&size=16&task=tents")
+    assert get(address, "/ponder/cheaper/behind?row=[]")[0] == 409
+
+
 # Pages.
 
 
@@ -237,7 +246,7 @@ def test_neighbours_are_those_of_the_list(address) -> None:
 def test_what_is_not_there_is_not_found(address) -> None:
     for path in ("/x", "/x/y", "/ponder/none", "/ponder/cheaper/attempt/99999", "/-/../app.py", "/-/none.js"):
         assert get(address, path)[0] == 404, path
-    assert get(address, "/ponder/cheaper/behind?note=%22x%22")[0] == 409
+    assert get(address, "/ponder/cheaper/behind?row=%7B%22note%22%3A%22x%22%7D")[0] == 409
 
 
 def test_nothing_run_yet(tmp_path) -> None:

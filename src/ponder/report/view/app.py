@@ -30,7 +30,7 @@ from ponder.core import UserError
 from ponder.report.document import HERE, LIBRARIES, templates
 from ponder.report.view import comparison, live, pages
 from ponder.report.view.estimates import Estimates, asked
-from ponder.report.view.queries import Query, behind, chosen_cells
+from ponder.report.view.queries import Query, behind, chosen_cells, narrowed
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, study_named
 from ponder.runner.study import Study
@@ -148,8 +148,12 @@ class View:
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
         ready = self.estimates.ready(comparison.question(study, two))
-        figures = pages.figures(study, Query(), ready) if ready is not None else None
-        values = {"two": two, "variants": comparison.variants(study), "kinds": comparison.differing(study, two)}
+        figures = pages.figures(study, comparison.query(two), ready) if ready is not None else None
+        values: dict[str, Any] = {
+            "two": two,
+            "variants": comparison.variants(study),
+            "kinds": comparison.differing(study, two),
+        }
         return self._render(
             "compare.html", title=f"{two.b} and {two.a}", study=study, bare=True, figures=figures, **values
         )
@@ -160,17 +164,21 @@ class View:
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
         drawn = self.estimates.figures(comparison.question(study, two))
-        return self._render("figures.html", study=study, figures=pages.figures(study, Query(), drawn), bare=True)
+        return self._render(
+            "figures.html", study=study, figures=pages.figures(study, comparison.query(two), drawn), bare=True
+        )
 
     def behind(self, request: Request) -> Response:
         study = self._study(request)
-        row = {name: json.loads(value) for name, value in request.query_params.items()}
-        query = behind(study, row)
+        row, base = json.loads(request.query_params.get("row", "{}")), request.query_params.get("base", "")
+        query = behind(study, row) if isinstance(row, dict) else None
         if query is None:
             raise UserError(
                 "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
             )
-        return RedirectResponse(address(study, "attempts") + query.address(), 303)
+        return RedirectResponse(
+            address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), query).address(), 303
+        )
 
     def picture(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)

@@ -42,6 +42,11 @@ def question(study: ViewedStudy, two: Pair) -> Asked:
     return asked(study, cells, figures=[{"name": "compare", "a": two.a, "b": two.b}])
 
 
+def query(two: Pair) -> Query:
+    """The attempts of both."""
+    return Query((("variant", two.a), ("variant", two.b)))
+
+
 def differing(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
     """The problems that only one of them got right, each with an attempt of both, side by side."""
     index = study.index
@@ -54,8 +59,8 @@ def differing(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
         shown = problems[:SHOWN]
         firsts = [_first(study, sides[side], shown, wanted=side == right) for side in (0, 1)]
         rows = [{"a": a, "b": b} for a, b in zip(*firsts, strict=True)]
-        query = Query((("variant", two[right]),), against=two[other], sort="size")
-        kinds.append({"name": "AB"[right], "total": len(problems), "rows": rows, "query": query.address()})
+        every = Query((("variant", two[right]),), against=two[other], sort="size")
+        kinds.append({"name": "AB"[right], "total": len(problems), "rows": rows, "query": every.address()})
     return kinds
 
 
@@ -63,7 +68,8 @@ def _attempts(study: ViewedStudy, label: str) -> Whole:
     """The answered attempts of a variant."""
     cells = [n for n, cell in enumerate(study.cells) if cell.variant_label == label]
     rows = study.rows[np.isin(study.cell_of[study.rows], cells)]
-    return rows[study.index.ended[rows] != FAILED]
+    answered: Whole = rows[study.index.ended[rows] != FAILED]
+    return answered
 
 
 def _first(study: ViewedStudy, rows: Whole, problems: Sequence[int], *, wanted: bool) -> list[dict[str, Any]]:

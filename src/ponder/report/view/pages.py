@@ -12,7 +12,7 @@ from ponder.core import UserError
 from ponder.report.view.estimates import Estimated
 from ponder.report.view.index import ENDINGS, OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
 from ponder.report.view.live import progress
-from ponder.report.view.queries import PAGE, Query, behind, chosen_cells, find, search, settings_of
+from ponder.report.view.queries import PAGE, Query, behind, chosen_cells, find, narrowed, search, settings_of
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies
 from ponder.report.view.transcript import transcript
@@ -200,17 +200,17 @@ def figures(study: ViewedStudy, query: Query, drawn: Sequence[Estimated]) -> lis
     for one in drawn:
         tables = []
         for (name, rows), length in zip((one.tables or {}).items(), one.lengths, strict=True):
-            links = [_behind(study, row) for row in rows]
+            links = [_behind(study, query, row) for row in rows]
             tables.append({"name": name, "rows": rows, "links": links, "length": length})
         shown.append({"figure": one, "tables": tables, "query": query.address()})
     return shown
 
 
-def _behind(study: ViewedStudy, row: Mapping[str, Any]) -> str:
+def _behind(study: ViewedStudy, base: Query, row: Mapping[str, Any]) -> str:
     if "attempt" in row:
         return f"attempt/{row['attempt']}"
     query = behind(study, row)
-    return "" if query is None else f"attempts{query.address()}"
+    return "" if query is None else f"attempts{narrowed(base, query).address()}"
 
 
 def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:

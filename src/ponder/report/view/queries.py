@@ -259,6 +259,11 @@ def behind(study: ViewedStudy, row: Mapping[str, Any]) -> Query | None:
     return Query(tuple(dict.fromkeys(chosen))) if any(named) or (chosen and not named) else None
 
 
+def narrowed(base: Query, query: Query) -> Query:
+    """What a row rests on, within the filters that its figure was drawn under."""
+    return Query((*base.of_cells().without(*(name for name, _ in query.chosen)).chosen, *query.chosen))
+
+
 def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float) -> tuple[list[int], int]:
     """The first attempts from `start` on whose texts hold `q`, and how many were looked at before time was up.
 

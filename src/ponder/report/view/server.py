@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,7 +57,11 @@ def serve(
     view.estimates.warm()
     shown = f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104
     told(f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else ""))
+    # The server sends itself the signal again that ended it, after the streams are closed; the rest is to be ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # the usual way to end it
     finally:
         view.close()

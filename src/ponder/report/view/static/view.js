@@ -39,14 +39,14 @@
   }
   document.addEventListener("drawn", (event) => {
     const [figure, view] = [event.target, event.detail];
-    const study = figure.closest("[data-study]")?.dataset.study;
+    const { study, base } = figure.closest("[data-study]")?.dataset ?? {};
     if (!study) return;
     const caption = $("figcaption", figure);
     caption.textContent = `Click a mark to see the attempts behind it. ${caption.textContent}`;
     view.addEventListener("click", (click, item) => {
       const moved = Math.hypot(click.clientX - pressed[0], click.clientY - pressed[1]);
       if (moved > 4 || !leads(item)) return; // the end of a drag
-      go(item.datum.attempt ? near(study, item) : behind(study, item.datum));
+      go(item.datum.attempt ? near(study, item) : behind(study, base, item.datum));
     });
     view.addEventListener("mouseover", (_, item) => figure.classList.toggle("leads", Boolean(leads(item))));
   });
@@ -57,10 +57,9 @@
     const list = `${study}/attempts?${ids.slice(0, 100).map((id) => `id=${id}`).join("&")}`;
     return ids.length > 1 ? list : `${study}/attempt/${item.datum.attempt}`;
   }
-  function behind(study, datum) {
+  function behind(study, base, datum) {
     const plain = Object.entries(datum).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
-    const row = new URLSearchParams(plain.map(([name, value]) => [name, JSON.stringify(value)]));
-    return `${study}/behind?${row}`;
+    return `${study}/behind?${new URLSearchParams({ base, row: JSON.stringify(Object.fromEntries(plain)) })}`;
   }
 
   // ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
