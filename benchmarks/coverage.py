@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-TOPICS = ("effort", "shape", "horizon", "seeds")
+TOPICS = ("effort", "shape", "horizon", "seeds", "adaptive")
 
 
 def main() -> None:
