@@ -17,9 +17,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ponder.stats.columns import Columns, Floats
+from ponder.stats.columns import Floats
 from ponder.stats.elimination import Best, valid_difference
-from ponder.stats.ladder import Ladder, after_ladder
+from ponder.stats.ladder import Ladder
 from ponder.stats.paired import Paired, Precise
 
 Row = tuple[str, float, float, int]
@@ -69,22 +69,14 @@ def ladder_scores(
     return list(rng.binomial(samples, chance) / samples)
 
 
-def as_columns(scores: Sequence[Floats], samples: int) -> Columns:
-    size = np.repeat(np.array(SIZES, dtype=np.float64), [len(score) for score in scores])
-    score = np.concatenate(scores)
-    correct = (np.arange(samples) < np.round(score * samples)[:, None]).ravel()
-    no = np.zeros(len(correct), dtype=np.bool_)
-    problem = np.repeat(np.arange(len(score)), samples)
-    return Columns(size[problem], problem, correct, no, no, np.ones(len(correct)), np.array([]))
-
-
 def ladder_rows(replicates: int, seed: int) -> Iterator[Row]:
     for curve, problems, samples in LADDERS:
         rng, hits, parts, widths = np.random.default_rng(seed), [], [], []
         for _ in range(replicates):
             full = ladder_scores(rng, curve, problems, samples)
-            seen = asked(Ladder(SIZES, problems, samples), full)
-            found, whole = after_ladder(as_columns(seen, samples)), after_ladder(as_columns(full, samples), 0.95)
+            design = Ladder(SIZES, problems, samples)
+            seen = asked(design, full)
+            found, whole = design.estimate(seen), design.estimate(full, 0.95)
             hits.append(found.low <= curve[0] <= found.high)
             parts.append(part(seen, full))
             if found.low and whole.low and math.isfinite(found.high + whole.high):
@@ -191,7 +183,7 @@ def margin_rows(replicates: int, seed: int) -> Iterator[Row]:
 
 
 def rows(replicates: int, seed: int) -> Iterator[Row]:
-    yield from paired_rows(replicates, seed)
-    yield from margin_rows(replicates, seed)
     yield from ladder_rows(replicates, seed)
     yield from best_rows(replicates, seed)
+    yield from paired_rows(replicates, seed)
+    yield from margin_rows(replicates, seed)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,7 +35,7 @@ SLOPES, LAPSES = 16, (0.0, 0.01, 0.03, 0.08, 0.16, 0.3)
 class Ladder:
     """The settings of the design. The state is in the scores that are passed to its methods."""
 
-    sizes: tuple[int, ...]  # ascending
+    sizes: tuple[float, ...]  # ascending
     problems: int  # of each size, at most
     samples: int = 1  # attempts per problem
     margin: float | None = None  # known to within this fraction of the critical size; None: as well as by all attempts
@@ -48,6 +48,24 @@ class Ladder:
         if asked.any() and self._known(likely, right, wrong, asked):
             return [0] * len(self.sizes)
         return self._fill(likely, self.problems - asked)
+
+    def estimate(self, scores: Sequence[Floats], level: float = LEVEL) -> Estimate:
+        """The critical size with an interval that is valid after such a run; open where it would leave the sizes."""
+        asked = [k for k, score in enumerate(scores) if np.isfinite(score).any()]
+        problems = sum(int(np.isfinite(scores[k]).sum()) for k in asked)
+        if len(asked) < 2:
+            return Estimate(math.nan, 0.0, math.inf, problems * self.samples, problems)
+        sizes = tuple(float(self.sizes[k]) for k in asked)
+        likely = _grid(sizes).given(*self._counts([scores[k] for k in asked]))
+        low, value, high = (math.exp(end) for end in likely.quantiles((1 - level) / 2, 0.5, (1 + level) / 2))
+        first, last = sizes[0], sizes[-1]
+        return Estimate(
+            value if first <= value <= last else math.nan,
+            min(low, last) if low >= first else 0.0,
+            max(high, first) if high <= last else math.inf,
+            problems * self.samples,
+            problems,
+        )
 
     def _known(self, likely: _Likely, right: Floats, wrong: Floats, asked: Floats) -> bool:
         width = likely.width()
@@ -82,23 +100,15 @@ class Ladder:
         return right * worth, (tried - right) * worth
 
 
-def after_ladder(data: Columns, level: float = LEVEL) -> Estimate:
-    """The critical size with an interval that is valid after such a run; open where it would leave the sizes."""
+def after_ladder(data: Columns) -> Estimate:
+    """The critical size with an interval that is valid after such a run."""
     sizes = np.unique(data.size)
+    if len(sizes) < 2 or sizes[0] <= 0:
+        return Estimate(math.nan, 0.0, math.inf, len(data), data.problems)
     own = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
     of_size, score = data.size_of_problem, own[:, 1] / own[:, 0]
-    parts = [score[of_size == k] for k in range(len(sizes))]
     samples = round(float(own[:, 0].mean()))
-    likely = _grid(tuple(sizes.tolist())).given(*Ladder(tuple(sizes.tolist()), 0, samples)._counts(parts))
-    low, value, high = (math.exp(end) for end in likely.quantiles((1 - level) / 2, 0.5, (1 + level) / 2))
-    first, last = float(sizes[0]), float(sizes[-1])
-    return Estimate(
-        value if first <= value <= last else math.nan,
-        min(low, last) if low >= first else 0.0,
-        max(high, first) if high <= last else math.inf,
-        len(data),
-        data.problems,
-    )
+    return Ladder(tuple(sizes.tolist()), 0, samples).estimate([score[of_size == k] for k in range(len(sizes))])
 
 
 def _worth(sizes: Sequence[tuple[int, float, float]], samples: int) -> float:
@@ -153,7 +163,7 @@ class _Likely:
         return float(high - low)
 
 
-@cache
+@lru_cache(maxsize=8)
 def _grid(sizes: tuple[float, ...]) -> _Grid:
     """Flat in log size, to half a span beyond the sizes asked; weakly prefers middle slopes and small lapses."""
     logs = np.log(np.array(sizes, dtype=np.float64))
