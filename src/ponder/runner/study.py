@@ -131,9 +131,12 @@ class Study:
     @cached_property
     def stopping(self) -> Stopping | None:
         """The key `stop`, checked."""
-        where = f"{self.where}: stop"
+        if self.stop is None:
+            return None
+        where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
+        convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
         with error_at(where):
-            return None if self.stop is None else convert(self.stop, Stopping, where, self.folder)
+            return convert(self.stop, Stopping, where, self.folder)
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
