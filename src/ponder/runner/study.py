@@ -136,7 +136,8 @@ class Study:
         where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
         convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
         with error_at(where):
-            return convert(self.stop, Stopping, where, self.folder)
+            stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
+            return stopping
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
