@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from ponder.stats.columns import Floats
+from ponder.stats.dominated import Frontier
 from ponder.stats.elimination import Best, valid_difference
 from ponder.stats.ladder import Ladder
 from ponder.stats.paired import Paired, Precise
@@ -128,6 +129,37 @@ def best_rows(replicates: int, seed: int) -> Iterator[Row]:
             yield what, float(np.mean(hits)), float(np.mean(left)), replicates
 
 
+# Accuracies and mean tokens of variants, and which of them are on the frontier.
+VARIANTS = {
+    "5 variants, 2 dominated": ([0.9, 0.85, 0.5, 0.6, 0.4], [300.0, 100.0, 90.0, 200.0, 250.0], (0, 1, 2)),
+    "8 variants, 6 dominated": (
+        [0.9, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.8],
+        [150.0] + [200.0] * 6 + [60.0],
+        (0, 7),
+    ),
+    "6 equal variants": ([0.7] * 6, [100.0] * 6, (0,)),
+    "5 variants, equal tokens, two best": ([0.8, 0.8, 0.6, 0.5, 0.4], [100.0] * 5, (0,)),
+}
+
+
+def frontier_rows(replicates: int, seed: int) -> Iterator[Row]:
+    for name, (accuracies, tokens, on) in VARIANTS.items():
+        rng, hits, parts, left = np.random.default_rng(seed), [], [], []
+        for _ in range(replicates):
+            right = shared_problems(rng, accuracies, 400)
+            hard = rng.standard_normal(400) * 0.5
+            spent = [t * np.exp(hard + 0.5 * rng.standard_normal(400)) for t in tokens]
+            full = [np.column_stack(both) for both in zip(right, spent, strict=True)]
+            design = Frontier(400)
+            seen = asked(design, full)
+            kept = np.flatnonzero(design.left(seen))
+            hits.append(np.mean([k in kept for k in on]))  # each by itself
+            parts.append(part(seen, full))
+            left.append(len(kept))
+        what = f"frontier: {name}, 400 problems: {np.mean(parts):.0%} of the attempts"
+        yield what, float(np.mean(hits)), float(np.mean(left)), replicates
+
+
 def two_scores(rng: np.random.Generator, difference: float, discordant: float, problems: int) -> list[Floats]:
     drawn, both = rng.random(problems), rng.random(problems) < 0.6
     first = drawn < (discordant + difference) / 2
@@ -185,5 +217,6 @@ def margin_rows(replicates: int, seed: int) -> Iterator[Row]:
 def rows(replicates: int, seed: int) -> Iterator[Row]:
     yield from ladder_rows(replicates, seed)
     yield from best_rows(replicates, seed)
+    yield from frontier_rows(replicates, seed)
     yield from paired_rows(replicates, seed)
     yield from margin_rows(replicates, seed)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ponder.stats.columns import Columns, Floats
+from ponder.stats.dominated import Frontier
 from ponder.stats.elimination import Best, valid_difference
 from ponder.stats.grid import paired_difference
 from ponder.stats.ladder import Ladder, after_ladder
@@ -138,6 +139,28 @@ def test_a_margin_picks_one_of_two_nearly_equal_cells() -> None:
         left.append(made(played(Best(1000, margin=0.1).next, full), full))
         certified.append(made(played(Best(1000).next, full), full))
     assert np.mean(left) < 0.6 < np.mean(certified)
+
+
+def test_dominated_variants_are_dropped_and_those_on_the_frontier_kept() -> None:
+    """Accuracies of 90, 80 and 60 %; the second is the cheapest, the third the dearest."""
+    rng, kept, parts = np.random.default_rng(14), [], []
+    for _ in range(20):
+        right = cells(rng, [0.9, 0.7, 0.6], 300)
+        tokens = [t * np.exp(0.5 * rng.standard_normal(300)) for t in (200, 60, 250)]
+        full = [np.column_stack(both) for both in zip(right, tokens, strict=True)]
+        seen = played(Frontier(300).next, full)
+        kept.append(Frontier(300).left(seen).tolist())
+        parts.append(made(seen, full))
+    assert sum(k == [True, True, False] for k in kept) >= 19
+    assert np.mean(parts) < 0.5
+
+
+def test_equal_variants_stay_on_the_frontier() -> None:
+    rng = np.random.default_rng(15)
+    full = [np.column_stack([right, rng.lognormal(5, 0.5, 100)]) for right in cells(rng, [0.7] * 4, 100)]
+    seen = played(Frontier(100).next, full)
+    assert Frontier(100).left(seen).all()
+    assert made(seen, full) == 1
 
 
 def test_a_lead_has_an_interval_for_all_looks_and_cells() -> None:

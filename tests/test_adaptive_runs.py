@@ -33,7 +33,7 @@ name = "accuracy"
 VARIANTS = """
 problems = 60
 seed = 3
-stop = { decide = true }
+stop = { decide = true, of = "best" }
 [[task]]
 name = "execution"
 per_turn = 0
@@ -128,13 +128,43 @@ def test_the_best_variant_is_asked_most_on_shared_problems(write, ponder) -> Non
 
 
 def test_two_variants_are_compared(write, ponder) -> None:
-    write("s.toml", VARIANTS.replace("[12, 16, 25, 50]", "[12, 50]"))
+    write("s.toml", VARIANTS.replace("[12, 16, 25, 50]", "[12, 50]").replace(', of = "best"', ""))
     assert (
         "the difference between oracle critical_size=12 and oracle critical_size=50" in ponder("plan", "s.toml").stdout
     )
     found = ran(ponder, "s.toml")["adaptive"]
     assert "the difference is clear" in found["decisions"][0]["text"]
     assert found["decisions"][0]["estimate"]["high"] < 0
+    assert found["attempts"] < 0.5 * found["full_plan"]
+
+
+FRONTIER = """
+problems = 60
+seed = 3
+stop = { decide = true }
+[[task]]
+name = "execution"
+per_turn = 0
+size = 20
+[[model]]
+name = "oracle"
+label = "good"
+critical_size = 50
+[[model]]
+name = "oracle"
+label = "poor"
+critical_size = 15
+tokens_per_size = [100, 120]
+[[figure]]
+name = "frontier"
+"""
+
+
+def test_variants_that_another_dominates_are_dropped(write, ponder) -> None:
+    write("s.toml", FRONTIER)
+    assert "stop: which of 3 are on the frontier of accuracy and tokens" in ponder("plan", "s.toml").stdout
+    found = ran(ponder, "s.toml")["adaptive"]
+    assert found["decisions"][0]["text"].startswith("1 of 3 may be on the frontier: good; dominated: poor")
     assert found["attempts"] < 0.5 * found["full_plan"]
 
 
@@ -194,6 +224,7 @@ def test_a_probe_asks_every_cell(write, ponder) -> None:
         ("{ margn = 0.03 }", "did you mean `margin`?"),
         ('{ decide = true, of = "bst" }', "did you mean `best`?"),
         ('{ decide = true, of = "difference" }', "`difference` compares two models or variants, and the study has 1"),
+        ('{ margin = 0.03, of = "frontier" }', "compares several models or variants, and the study has 1"),
         ("true", "expected"),
     ],
 )

@@ -20,6 +20,7 @@ from ponder.core.text import count
 from ponder.runner.cells import Cell
 from ponder.runner.stopping import Question, Stopping, contestants
 from ponder.stats.columns import Floats
+from ponder.stats.dominated import Frontier
 from ponder.stats.elimination import Best
 from ponder.stats.ladder import Ladder
 from ponder.stats.paired import Paired, Precise
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 
-Design = Ladder | Best | Paired | Precise
+Design = Ladder | Best | Frontier | Paired | Precise
+ACROSS = ("best", "frontier", "difference")  # questions that compare models
 
 
 class Round(NamedTuple):
@@ -50,7 +52,7 @@ class Trial:
 
     @property
     def across_models(self) -> bool:
-        return self.question in ("best", "difference")
+        return self.question in ACROSS
 
     def rounds(self, store: Store) -> Iterator[Round]:
         """What to ask next, until the design ends. If a round leaves something unasked, the run is at its end."""
@@ -81,8 +83,12 @@ class Trial:
         ]
 
     def scores(self, store: Store, counts: Sequence[int]) -> list[Floats]:
-        """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and training seeds."""
-        return [_scores(arm, store, n) for arm, n in zip(self.arms, counts, strict=True)]
+        """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and training seeds.
+
+        For the frontier, with the mean output tokens in a second column.
+        """
+        both = [_scores(arm, store, n) for arm, n in zip(self.arms, counts, strict=True)]
+        return both if self.question == "frontier" else [score[:, 0] for score in both]
 
     def _lacking(self, store: Store, counts: Sequence[int]) -> tuple[int, int]:
         """Attempts without an answer, and those of them that were never asked: the others failed."""
@@ -90,17 +96,18 @@ class Trial:
         for cell in self.asked(counts):
             results = [r for position, r in store.results(cell).items() if position < (cell.problems or 0)]
             wanted = (cell.problems or 0) * cell.samples
-            unanswered += wanted - sum(answers for _, answers, _ in results)
-            unasked += wanted - sum(asked for _, _, asked in results)
+            unanswered += wanted - sum(answers for _, answers, _, _ in results)
+            unasked += wanted - sum(asked for _, _, asked, _ in results)
         return unanswered, unasked
 
 
 def _scores(arm: Sequence[Cell], store: Store, problems: int) -> Floats:
-    total, known = np.zeros(problems), np.zeros(problems)
+    """Problems × (accuracy, output tokens); nan without an answer."""
+    total, known = np.zeros((problems, 2)), np.zeros((problems, 1))
     for cell in arm if problems else ():
-        for position, (right, answers, _) in store.results(cell).items():
+        for position, (right, answers, _, tokens) in store.results(cell).items():
             if position < problems and answers:
-                total[position] += right / answers
+                total[position] += right / answers, tokens / answers
                 known[position] += 1
     return np.where(known > 0, total / np.maximum(known, 1), math.nan)
 
@@ -113,7 +120,7 @@ def trials(study: Study) -> list[Trial]:
     with error_at(f"{study.where}: stop"):
         question = stopping.question(study)
     cells = [cell for cell in study.cells if cell.adaptive]
-    if question in ("best", "difference"):
+    if question in ACROSS:
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
         return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]
@@ -121,6 +128,8 @@ def trials(study: Study) -> list[Trial]:
 
 
 def _across(question: Question, stopping: Stopping, problems: int) -> Design:
+    if question == "frontier":
+        return Frontier(problems)
     if question == "best":
         return Best(problems, stopping.margin)
     # With both keys, the margin is the smallest difference that matters.
@@ -196,6 +205,8 @@ def describe(study: Study) -> str:
     if question == "best":
         goal = "until one is clearly the best" if margin is None else f"to pick one within {points} of the best"
         return f"the best of {len(found[0].arms)} ({', '.join(found[0].names[:3])}, …), {goal}"
+    if question == "frontier":
+        return f"which of {len(found[0].arms)} are on the frontier of accuracy and tokens"
     if question == "difference":
         goal = f"to within {points}" if not stopping.decide else f"until it is clear{points and f' ({points} matter)'}"
         return f"the difference between {found[0].names[0]} and {found[0].names[1]}, {goal}"
@@ -210,6 +221,11 @@ def _verdict(trial: Trial, scores: Sequence[Floats]) -> tuple[str, Estimate | No
         return f"{trial.title}: accuracy falls below 50 % at {_span(size)} {trial.arms[0][0].task.unit}".rstrip(), size
     if trial.question == "best":
         return _best(trial, design, scores)
+    if trial.question == "frontier":
+        left = design.left(scores)
+        names, gone = ([name for name, keep in zip(trial.names, left, strict=True) if keep == k] for k in (True, False))
+        others = f"; dominated: {', '.join(gone)}" if gone else ""
+        return f"{len(names)} of {len(scores)} may be on the frontier: {', '.join(names)}{others}", None
     if trial.question == "difference":
         apart, why = design.difference(scores), design.why(scores)
         first, second = trial.names

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ponder.runner.cells import Cell
     from ponder.runner.study import Study
 
-Question = Literal["critical_size", "best", "difference", "accuracy"]
+Question = Literal["critical_size", "best", "frontier", "difference", "accuracy"]
 FEWEST_SIZES = 4  # with fewer, a ladder has nothing to leave out
 
 
@@ -25,7 +25,9 @@ class Stopping:
 
     margin: float | None = None
     decide: bool = False
-    of: Literal["", "critical_size", "best", "difference", "accuracy"] = ""  # default: what the study's figures show
+    of: Literal["", "critical_size", "best", "frontier", "difference", "accuracy"] = (
+        ""  # default: what the study's figures show
+    )
 
     def __post_init__(self) -> None:
         if self.margin is not None and not 0 < self.margin < 1:
@@ -44,9 +46,12 @@ class Stopping:
             what = f"the critical size needs at least {FEWEST_SIZES} sizes above 0, and `{few}` has fewer"
             raise UserError(what, hint='name more sizes, or another question: of = "best"')
         arms = len(contestants(cells))
-        if question in ("best", "difference") and (arms < 2 or (question == "difference" and arms != 2)):
+        if question in ("best", "frontier", "difference") and (arms < 2 or (question == "difference" and arms != 2)):
             what = f"`{question}` compares {'two' if question == 'difference' else 'several'} models or variants"
             raise UserError(f"{what}, and the study has {arms}", hint=f'of = "{_shape(study, cells)}"')
+        if question == "frontier" and not self.decide:
+            hint = 'stop = { decide = true }, or another question: of = "best"'
+            raise UserError("the frontier has no margin: it is decided or not", hint=hint)
         if question == "accuracy" and self.margin is None:
             what = "there is nothing to decide about one model at so few sizes"
             raise UserError(what, hint="say how precisely to measure its accuracy: stop = { margin = 0.03 }")
@@ -69,6 +74,8 @@ def _shape(study: Study, cells: Sequence[Cell]) -> Question:
     if by_size and not _few_sizes(cells):
         return "critical_size"
     arms = len(contestants(cells))
+    if arms > 2 and study.stopping and study.stopping.decide and any(t["name"] == "frontier" for t in study.figure):
+        return "frontier"
     return "best" if arms > 2 else "difference" if arms == 2 else "accuracy"
 
 

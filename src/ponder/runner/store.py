@@ -253,9 +253,9 @@ class Store:
         """How many answers of a cell are right, and how many there are."""
         return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
 
-    def results(self, cell: Cell) -> dict[int, tuple[int, int, int]]:
-        """By position: how many answers to a problem are right, how many there are, and with those that failed."""
-        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*)
+    def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
+        """By position: the right answers to a problem, all answers, attempts (some failed), and output tokens."""
+        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*), SUM(thinking_tokens + answer_tokens)
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
