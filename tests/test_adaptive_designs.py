@@ -62,17 +62,20 @@ def test_one_look_is_the_paired_interval() -> None:
 
 
 def test_a_ladder_asks_near_the_critical_size_and_covers_it() -> None:
-    rng, hits, parts, near = np.random.default_rng(2), [], [], []
+    rng, hits, parts, near, widths = np.random.default_rng(2), [], [], [], []
     for _ in range(40):
         full = ladder(rng, 35, 9, 20)
         seen = played(Ladder(SIZES, 20).next, full)
         found = after_ladder(columns(seen))
         hits.append(found.low <= 35 <= found.high)
         parts.append(made(seen, full))
+        whole = after_ladder(columns(full))
+        widths.append(math.log(found.high / found.low) / math.log(whole.high / whole.low))
         near.append(sum(len(s) for s, size in zip(seen, SIZES, strict=True) if 20 <= size <= 60) / sum(map(len, seen)))
     assert np.mean(hits) >= 0.9
     assert np.mean(parts) <= 0.5
     assert np.mean(near) > 0.7
+    assert np.median(widths) < 1.25  # about as narrow as the full ladder's
 
 
 def test_a_ladder_that_is_never_crossed_ends() -> None:
@@ -179,7 +182,7 @@ def two(rng: np.random.Generator, difference: float, problems: int) -> list[Floa
 
 @pytest.mark.parametrize(("difference", "share"), [(0.0, 0.75), (0.076, 0.8), (0.152, 0.4)])
 def test_a_comparison_stops_early_and_covers(difference: float, share: float) -> None:
-    rng, hits, parts = np.random.default_rng(9), [], []
+    rng, hits, parts, clear = np.random.default_rng(9), [], [], []
     for _ in range(200):
         full = two(rng, difference, 400)
         design = Paired(400)
@@ -187,8 +190,10 @@ def test_a_comparison_stops_early_and_covers(difference: float, share: float) ->
         found = design.difference(seen)
         hits.append(found.low <= difference <= found.high)
         parts.append(made(seen, full))
+        clear.append(design.why(seen) == "clear")
     assert np.mean(hits) >= 0.93
     assert np.mean(parts) <= share
+    assert np.mean(clear) <= 0.07 if difference == 0 else np.mean(clear) > 0.5
 
 
 def test_why_a_comparison_ends() -> None:

@@ -77,7 +77,7 @@ class Effort(Figure):
                     lapse=critical.lapse,
                     effort=trend(fits),
                     compared_at=compared_at(fits, size),
-                    rests_on=counts(part),
+                    rests_on=counts(part) + ("; adaptive run: more near the critical size" if self.adaptive else ""),
                     unit=unit,
                     **counted(outcomes, self.tokens),
                 )
