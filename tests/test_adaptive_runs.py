@@ -65,7 +65,7 @@ def ran(ponder, study: str, *options: str) -> dict:
 def test_a_ladder_stops_early_and_says_what_it_saved(write, ponder) -> None:
     write("s.toml", LADDER)
     planned = ponder("plan", "s.toml").stdout
-    assert "stop: the critical size of 1 model as precisely as the full ladder" in planned
+    assert "stop: the critical size of oracle on execution, as precisely as the full ladder" in planned
     assert "at most 270 attempts, likely fewer" in planned
     tally = ran(ponder, "s.toml")
     found = tally["adaptive"]

@@ -9,7 +9,7 @@ store holds beyond them, from a full run, change nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ponder.runner.study import Study
 
 Design = Ladder | Best | Frontier | Paired | Precise
+Reader = Callable[[Cell], Mapping[int, tuple[int, int, int, int]]]  # as `Store.results`
 ACROSS = ("best", "frontier", "difference")  # questions that compare models
 
 
@@ -56,20 +57,21 @@ class Trial:
 
     def rounds(self, store: Store) -> Iterator[Round]:
         """What to ask next, until the design ends. If a round leaves something unasked, the run is at its end."""
-        counts = [0] * len(self.arms)
-        while any(more := self.design.next(self.scores(store, counts))):
+        counts, read = [0] * len(self.arms), _reader(store)
+        while any(more := self.design.next(self.scores(read, counts))):
             counts = [n + m for n, m in zip(counts, more, strict=True)]
-            if attempts := self._lacking(store, counts)[0]:
+            if attempts := self._lacking(read, counts)[0]:
                 yield Round(self.asked(counts), attempts)
-                if self._lacking(store, counts)[1]:
+                read = _reader(store)
+                if self._lacking(read, counts)[1]:
                     return
 
     def replay(self, store: Store) -> tuple[list[int], bool]:
         """How many problems of each arm the design has asked by now, and whether it has ended."""
-        counts = [0] * len(self.arms)
-        while any(more := self.design.next(self.scores(store, counts))):
+        counts, read = [0] * len(self.arms), _reader(store)
+        while any(more := self.design.next(self.scores(read, counts))):
             counts = [n + m for n, m in zip(counts, more, strict=True)]
-            if self._lacking(store, counts)[1]:
+            if self._lacking(read, counts)[1]:
                 return counts, False
         return counts, True
 
@@ -82,30 +84,42 @@ class Trial:
             if n
         ]
 
-    def scores(self, store: Store, counts: Sequence[int]) -> list[Floats]:
+    def scores(self, read: Reader, counts: Sequence[int]) -> list[Floats]:
         """By arm: the accuracy on each of its first problems, the mean of its tasks, sizes and training seeds.
 
         For the frontier, with the mean output tokens in a second column.
         """
-        both = [_scores(arm, store, n) for arm, n in zip(self.arms, counts, strict=True)]
+        both = [_scores(arm, read, n) for arm, n in zip(self.arms, counts, strict=True)]
         return both if self.question == "frontier" else [score[:, 0] for score in both]
 
-    def _lacking(self, store: Store, counts: Sequence[int]) -> tuple[int, int]:
+    def _lacking(self, read: Reader, counts: Sequence[int]) -> tuple[int, int]:
         """Attempts without an answer, and those of them that were never asked: the others failed."""
         unanswered = unasked = 0
         for cell in self.asked(counts):
-            results = [r for position, r in store.results(cell).items() if position < (cell.problems or 0)]
+            results = [r for position, r in read(cell).items() if position < (cell.problems or 0)]
             wanted = (cell.problems or 0) * cell.samples
             unanswered += wanted - sum(answers for _, answers, _, _ in results)
             unasked += wanted - sum(asked for _, _, asked, _ in results)
         return unanswered, unasked
 
 
-def _scores(arm: Sequence[Cell], store: Store, problems: int) -> Floats:
+def _reader(store: Store) -> Reader:
+    """Reads the results of each cell once: they don't change until something is asked."""
+    known: dict[bytes, Mapping[int, tuple[int, int, int, int]]] = {}
+
+    def read(cell: Cell) -> Mapping[int, tuple[int, int, int, int]]:
+        if cell.key not in known:
+            known[cell.key] = store.results(cell)
+        return known[cell.key]
+
+    return read
+
+
+def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
     """Problems × (accuracy, output tokens); nan without an answer."""
     total, known = np.zeros((problems, 2)), np.zeros((problems, 1))
     for cell in arm if problems else ():
-        for position, (right, answers, _, tokens) in store.results(cell).items():
+        for position, (right, answers, _, tokens) in read(cell).items():
             if position < problems and answers:
                 total[position] += right / answers, tokens / answers
                 known[position] += 1
@@ -168,7 +182,7 @@ def decisions(study: Study, store: Store) -> list[Decision]:
     found = []
     for trial in trials(study):
         counts, ended = trial.replay(store)
-        text, estimate = _verdict(trial, trial.scores(store, counts))
+        text, estimate = _verdict(trial, trial.scores(_reader(store), counts))
         made = sum(cell.samples * (cell.problems or 0) for cell in trial.asked(counts))
         most = sum(cell.samples * cell.count for arm in trial.arms for cell in arm)
         found.append(Decision(trial.question, text if ended else "undecided so far", estimate, ended, made, most))
@@ -201,10 +215,10 @@ def describe(study: Study) -> str:
     points = "" if margin is None else f"{100 * margin:g} points"
     if question == "critical_size":
         goal = "as precisely as the full ladder" if margin is None else f"to within {100 * margin:g} %"
-        return f"the critical size of {count(len(found), 'model')} {goal}"
+        return f"the critical size of {_listed([trial.title for trial in found])}, {goal}"
     if question == "best":
         goal = "until one is clearly the best" if margin is None else f"to pick one within {points} of the best"
-        return f"the best of {len(found[0].arms)} ({', '.join(found[0].names[:3])}, …), {goal}"
+        return f"the best of {len(found[0].arms)} ({_listed(found[0].names)}), {goal}"
     if question == "frontier":
         return f"which of {len(found[0].arms)} are on the frontier of accuracy and tokens"
     if question == "difference":
@@ -246,13 +260,17 @@ def _best(trial: Trial, design: Best, scores: Sequence[Floats]) -> tuple[str, Es
     left = sorted(np.flatnonzero(design.left(scores)).tolist(), key=lambda k: -means[k])
     top = left[0]
     if len(left) > 1:
-        names = ", ".join(trial.names[k] for k in left[:6]) + (", …" if len(left) > 6 else "")
+        names = _listed([trial.names[k] for k in left], 6)
         return f"{len(left)} of {len(scores)} may be the best, and all problems were asked: {names}", None
     others = [k for k in range(len(scores)) if k != top]
     next_best = max(others, key=lambda k: (len(scores[k]), means[k], -k))  # of those dropped last
     lead = design.lead(scores, top, next_best)
     word = "the best" if design.margin is None else f"within {100 * design.margin:g} points of the best"
     return f"{trial.names[top]} is {word}: ahead of {trial.names[next_best]} by {_points(lead)}", lead
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join([*names[:most], *(["…"] if len(names) > most else [])])
 
 
 def _span(found: Estimate) -> str:
