@@ -240,3 +240,31 @@ def test_one_size_has_nothing_to_decide(write) -> None:
     write("s.toml", LADDER.replace("[4, 6, 9, 13, 20, 30, 45, 68, 100]", "6"))
     with pytest.raises(UserError, match="nothing to decide"):
         Study.load("s.toml").check()
+
+
+FLAKY = """
+from dataclasses import dataclass
+from ponder.core import Completion, ModelFailure, Request
+from ponder.models.oracle import Oracle
+@dataclass(kw_only=True)
+class Flaky(Oracle):
+    async def complete(self, request: Request) -> Completion:
+        if request.problem.id[-1] in "05":
+            raise ModelFailure("busy")
+        return await super().complete(request)
+"""
+
+
+def test_failed_attempts_are_left_out_and_retried(write, ponder) -> None:
+    write("flaky.py", FLAKY)
+    write("s.toml", LADDER.replace('"oracle"', '"./flaky.py"'))
+    result = ponder("run", "s.toml", "--json")
+    assert result.exit_code == 1
+    tally = json.loads(result.stdout)
+    assert tally["failed"] > 0
+    (decision,) = tally["adaptive"]["decisions"]
+    assert decision["ended"]
+    assert decision["estimate"]["low"] < 25 < decision["estimate"]["high"]
+    assert decision["estimate"]["attempts"] == tally["done"] - tally["failed"]
+    again = json.loads(ponder("run", "s.toml", "--json").stdout)
+    assert again["done"] == again["failed"] == tally["failed"]
