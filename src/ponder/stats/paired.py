@@ -10,7 +10,7 @@ problems would find with 80 % power. It also ends when a difference of `effect` 
 the difference is known to within the margin.
 
 The interval is valid at every look, whatever made the run stop, so it is wider than that of a run planned for as many
-problems. The difference itself is too large by 8 to 10 % on average in runs that stop early because it is large.
+problems. The difference itself is too large, by 7 to 20 % on average at the planned difference: runs stop early where it is large.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ponder.stats.elimination import smoothed, valid_difference
 from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
 
 POWER = 0.8  # with which all problems find the planned difference
-FUTILE = 0.15  # conditional power below which a run ends
+FUTILE = 0.1  # conditional power below which a run ends
 
 
 @dataclass(frozen=True, slots=True)
