@@ -10,7 +10,8 @@ problems would find with 80 % power. It also ends when a difference of `effect` 
 the difference is known to within the margin.
 
 The interval is valid at every look, whatever made the run stop, so it is wider than that of a run planned for as many
-problems. The difference itself is too large, by 7 to 20 % on average at the planned difference: runs stop early where it is large.
+problems. The difference itself is too large, by 7 to 20 % on average at the planned one: runs stop early where it is
+large.
 """
 
 from __future__ import annotations
