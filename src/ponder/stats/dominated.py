@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.stats.columns import Bools, Floats
-from ponder.stats.elimination import smoothed
+from ponder.stats.elimination import leads, smooth
 from ponder.stats.looks import as_t, look_sizes, pocock
 
 
@@ -53,10 +53,11 @@ class Frontier:
         if n < 2:
             return left, False
         bound = as_t(pocock(1 - (1 - self.level) / max(1, len(scores) - 1), 1), n)
-        middle, error = smoothed(rows[None, :, :, 0] - rows[:, None, :, 0])
+        middle, error = smooth(*leads(rows[:, :, 0]), n)
         better = middle / error > bound  # [i, j]: j is surely more often right than i
-        saved = rows[:, None, :, 1] - rows[None, :, :, 1]
-        cheaper = saved.mean(axis=2) > bound * saved.std(axis=2, ddof=1) / np.sqrt(n)
+        more, squares = leads(rows[:, :, 1] - rows[:, :, 1].mean())
+        spread = np.sqrt(np.maximum(squares - more**2 / n, 0.0) / (n - 1))
+        cheaper = -more / n > bound * spread / np.sqrt(n)  # j is surely cheaper than i
         keep = ~(better & cheaper).any(axis=1)
         left[left] = keep
         beats = (better | cheaper).T[np.ix_(keep, keep)]  # [i, j]: i is surely better than j in one of the two

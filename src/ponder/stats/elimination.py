@@ -55,7 +55,7 @@ class Best:
     def _trails(self, rows: Floats, cells: int) -> Bools:
         """For each cell whether it trails another by more than chance explains."""
         n, kept = rows.shape[1], 1 - (1 - self.level) / (1 if self.margin is None else 2)
-        lead, error = smoothed(rows[None] - rows[:, None])  # [i, j]: of j over i
+        lead, error = smooth(*leads(rows), n)  # [i, j]: of j over i
         np.fill_diagonal(lead, -math.inf)
         z = (lead / error).max(axis=1)
         trails = np.array(z > as_t(pocock(1 - (1 - kept) / (len(rows) - 1), 1), n))  # Bonferroni's bound
@@ -90,10 +90,20 @@ def smoothed(apart: Floats) -> tuple[Floats, Floats]:
 
     As in Bonett & Price's (2012) interval: two cells that agree on ten problems needn't agree on all others.
     """
-    n = apart.shape[-1]
-    middle = apart.sum(axis=-1) / (n + 2)
-    variance = ((apart**2).sum(axis=-1) + 2) / (n + 2) - middle**2
-    return np.asarray(middle), np.sqrt(variance / (n + 2))
+    return smooth(apart.sum(axis=-1), (apart**2).sum(axis=-1), apart.shape[-1])
+
+
+def smooth(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
+    """The same from the sums of the differences and of their squares."""
+    middle = total / (n + 2)
+    return np.asarray(middle), np.sqrt(((squares + 2) / (n + 2) - middle**2) / (n + 2))
+
+
+def leads(rows: Floats) -> tuple[Floats, Floats]:
+    """[i, j]: the sums of the paired differences, row j less row i, and of their squares, without forming them."""
+    total, products = rows.sum(axis=1), rows @ rows.T
+    own = np.diag(products)
+    return total - total[:, None], own + own[:, None] - 2 * products
 
 
 def _boundary(rows: Floats, cell: int, level: float) -> float:
