@@ -252,10 +252,15 @@ class Store:
 
     def score(self, cell: Cell) -> tuple[int, int]:
         """How many answers of a cell are right, and how many there are."""
-        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
+        return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
+
+    def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
+        """By position: the right answers to a problem, all answers, attempts (some failed), and output tokens."""
+        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*), SUM(thinking_tokens + answer_tokens)
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
-            right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
-            return int(right), int(answers)
+            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.samples))}
 
     def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """The finished turns of each conversation that was interrupted or failed, by position and sample."""

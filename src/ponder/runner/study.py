@@ -19,6 +19,7 @@ from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, U
 from ponder.core.settings import Table, assign, build, check_name, convert, sweep, variants
 from ponder.runner.cells import Cell
 from ponder.runner.labels import Chain, Label, Part, labels
+from ponder.runner.stopping import Stopping
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
@@ -66,6 +67,7 @@ class Study:
     max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
     max_cost: float | None = None  # cap on money, computed from the models' `prices`
     cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
+    stop: Table | None = None  # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
@@ -115,6 +117,7 @@ class Study:
                     raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
         study._check_numbers()
+        study.stopping  # noqa: B018 checks the key `stop`
         return study
 
     def _check_numbers(self) -> None:
@@ -124,6 +127,17 @@ class Study:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
             if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
                 raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
+
+    @cached_property
+    def stopping(self) -> Stopping | None:
+        """The key `stop`, checked."""
+        if self.stop is None:
+            return None
+        where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
+        convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
+        with error_at(where):
+            stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
+            return stopping
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
@@ -152,7 +166,7 @@ class Study:
                 counts = (search.most, 1) if search else (self._problems(task), self.samples)
                 names = (label.base, label.whole, label.variant)
                 cell = Cell(task, of_task.whole, size, model, methods, *names, *counts, self.seed, memory, search)
-                cells.append(cell)
+                cells.append(cell if self.stop is None or search else dataclasses.replace(cell, adaptive=True))
         return tuple(cells)
 
     def _model_labels(self, models: Sequence[tuple[Model, tuple[Method, ...], Chain]]) -> list[Label]:
