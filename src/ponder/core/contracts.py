@@ -208,7 +208,7 @@ class Codec(Protocol):
         """Thinking, split into its steps."""
 
     def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """For each step of the thinking, whether it is right and follows from those before it."""
+        """For each step of the thinking, whether it is right and follows from those before it; "": of any style."""
 
 
 @dataclass(kw_only=True)

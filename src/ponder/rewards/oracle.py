@@ -49,7 +49,6 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         return None
     task = plugins.load("tasks", facts["task"])()
     problem = msgspec.convert(facts["problem"], Problem)
-    style = facts.get("style", "plain")
-    sound = codec.sound(Request.first_turn(task, problem), trace.thinking, style)
+    sound = codec.sound(Request.first_turn(task, problem), trace.thinking, str(facts.get("style", "")))
     answer = [task.grade(problem, "\n\n".join(trace.answer)).correct] * len(trace.answer)
     return {"all": sound + answer, "thinking": sound, "answer": answer}[of]

@@ -97,6 +97,10 @@ class PocketCodec(ABC):
     def text(self, request: Request, answer: Sequence[str]) -> str:
         """The answer's words as text that the task can grade."""
 
+    def answer_words(self, request: Request, answer: str) -> list[str]:  # noqa: ARG002 for subclasses
+        """The text of an answer as words again, for a reward that reads it; its plain words if it is no answer."""
+        return answer.split()
+
     @abstractmethod
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
         """A random request to train on, at a step of the training."""
@@ -140,8 +144,13 @@ class PocketCodec(ABC):
     def split(self, thinking: str) -> list[str]:
         return [" ".join(step) for step in self.steps(thinking.split())]
 
-    def sound(self, request: Request, steps: Sequence[str], style: str = "plain") -> list[bool]:
-        """The steps of a pass are right up to its first word that is wrong or doesn't follow."""
+    def sound(self, request: Request, steps: Sequence[str], style: str = "") -> list[bool]:
+        """The steps of a pass are right up to its first word that is wrong or doesn't follow.
+
+        Without a style, the one counts in which the most steps are right: trained and merged models mix them.
+        """
+        if not style:
+            return max((self.sound(request, steps, style) for style in self.styles), key=sum)
         verdicts: list[bool] = []
         words: list[str] = []
         right, ended = True, False
