@@ -3,7 +3,8 @@
 After ReasonFlux-PRM (arXiv 2506.18896, figure 5), which has no intervals, no vote weighted by the reward and no pass@n.
 pass@n, how often at least one of n samples is right, is estimated from the model's own samples; it bounds what picking
 can reach. Majority votes are run by the method `vote`, because outcomes hold no answers to count. Each training seed of
-a model has a panel of its own.
+a model has a panel of its own; the seeds of a reward that is trained on the model's samples are one line. Below, for
+each reward: how often it ranks a right sample above a wrong one of the same problem, and its calibration.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ponder.figures import MUTED, flat, pooled_findings, published, span, themed
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
+from ponder.figures._separation import Scored, separation_chart, separation_findings, separations
 from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import compared, corrected, panel_title, panels, points, pooled_in_panels, tested
@@ -47,9 +49,9 @@ class BestOf(Figure):
     tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}
+        tables: Tables = {name: [] for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")}
         kind = token_kind(outcomes, self.tokens)
-        for title, data, rests_on, pools, named, read in _asked(outcomes, self.by, kind):
+        for title, data, rests_on, pools, named, read, scored in _asked(outcomes, self.by, kind):
             single = next((v for v in data.variants if v.name == ONE), None)
             record = {"panel": title, "problems": data.problems, "rests_on": rests_on, "pooled": pools}
             record |= counted(outcomes, self.tokens)
@@ -61,6 +63,9 @@ class BestOf(Figure):
             ]
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
+            separated, bins = separations(title, scored)
+            tables["rewards"] += separated
+            tables["calibration"] += bins
         tables["pickers"] = corrected(tables["pickers"])
         if self.overlay:
             tables["published"] = _published(self.overlay)
@@ -88,6 +93,8 @@ class BestOf(Figure):
                     f"{panel['panel']}: pass@{most:g} can't be estimated: it needs {most:g} samples per problem of the "
                     f"model alone, and there are {panel['samples']}."
                 )
+            rewards = [r for r in tables["rewards"] if r["panel"] == panel["panel"]]
+            sentences += [f"{said}." for said in separation_findings(rewards)]
         for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
             sentences.append(_leads([r for r in tables["published"] if r["benchmark"] == benchmark]))
         return sentences
@@ -101,6 +108,8 @@ class BestOf(Figure):
         if tables["panels"]:
             shown = [_panel(tables, panel, scale) for panel in tables["panels"]]
             rows.append(alt.concat(*shown, columns=2, spacing={"row": 60, "column": 70}))
+        if tables["rewards"]:
+            rows.append(separation_chart(tables["rewards"], tables["calibration"], scale))
         if tables["published"]:
             rows.append(_published_row(tables["published"]))
         note = [
@@ -113,10 +122,10 @@ class BestOf(Figure):
 
 def _asked(
     outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
-) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float]]]:
+) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float], list[Scored]]]:
     """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
 
-    The last is what the reward has read and written for each variant.
+    The last two are what the reward has read and written for each variant, and the attempts that a reward has scored.
     """
     picked = [o for o in outcomes if _picks(o)]
     rewards = {reward_name(o.methods[-1].settings["reward"]) for o in picked if _picks(o) == "best_of"}
@@ -127,11 +136,14 @@ def _asked(
         named: dict[str, tuple[str, int]] = {}
         asked = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
         by_reward = {o.model: o.methods[-1].settings for o in own if _picks(o) == "best_of"}
-        rests = in_words(by_reward, but=("n", "pick", "reward"))
+        rests = in_words(by_reward, but=("n", "pick", "reward", "seed"))
+        scored: list[Scored] = []
+        several = len(rewards) > 1
         for o in own:
             settings = o.methods[-1].settings
-            several = len(rewards) > 1
             picker = _picker_name(settings, several, rests[o.model]) if o.model in by_reward else MAJORITY
+            if o.model in by_reward:
+                scored.append(Scored(o, reward_name(settings["reward"]), picker))
             n = settings["n"]
             named[f"{picker} {n}"] = (picker, n)
             asked.append(o._replace(variant=f"{picker} {n}"))
@@ -139,8 +151,13 @@ def _asked(
         for title, data, rests_on in panels(asked, by, tokens):
             if not data.variants:
                 continue
-            read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
-            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, pools[title], named, read
+
+            def here(o: Outcome, title: str = title) -> bool:
+                return title == (f"{o.task} {o.size}" if by == "size" else o.task)
+
+            read = _reward_tokens([o for o in asked if here(o)])
+            full_title = f"{model} | {title}" if len(models) > 1 else title
+            yield full_title, data, rests_on, pools[title], named, read, [one for one in scored if here(one.outcome)]
 
 
 def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -161,7 +178,7 @@ def _picks(outcome: Outcome) -> str:
 
 def _picker_name(settings: Mapping[str, Any], several: bool, rest: str) -> str:
     reward = reward_name(settings["reward"]) if several else "reward"
-    name = f"best by {reward}" if settings["pick"] == "best" else f"vote weighted by {reward}"
+    name = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}[settings["pick"]] + f" {reward}"
     return ", ".join(part for part in (name, rest) if part)
 
 
@@ -188,7 +205,8 @@ def _picker(
         closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
         alone = mean_tokens(single).value
         times = tokens.value / alone if alone else None
-    rests = {"attempts": right.attempts, "problems": right.problems}
+    rests = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
+    rests |= {"made_tokens": variant.made_tokens, "made_seconds": variant.made_seconds}
     record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
     p = difference_p(variant, majority) if majority and gain else None
     return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
@@ -209,8 +227,19 @@ def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
         last = known[-1]
         cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
         read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
-        told = f"{points(last, 'gain')}, {tested(last)}, paired by problem{cost}{read if cost else ''}"
-        yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}"
+        told = f"{points(last, 'gain')}, {tested(last)}, paired by problem{_seeds(last)}{cost}{read if cost else ''}"
+        yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}{_made(last)}"
+
+
+def _seeds(row: Row) -> str:
+    return f" and over {row['seeds']} training seeds" if row["seeds"] > 1 else ""
+
+
+def _made(row: Row) -> str:
+    """What training the reward took, once, if Ponder trained it."""
+    if not row["made_tokens"]:
+        return ""
+    return f"; made once, with {row['made_tokens']:,.0f} tokens sampled and trained on and {row['made_seconds']:.0f} s of CPU"
 
 
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:

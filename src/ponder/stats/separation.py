@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,6 @@ class Picked(NamedTuple):
     probabilities: tuple[float, ...]
     right: tuple[bool, ...]
     thinkings: float  # different ones among the samples
-    samples: float
     wrong: float  # samples that are wrong
     wrong_in_answer: float  # of those, the ones with the thinking of a right sample, word for word
 
@@ -74,7 +74,7 @@ def separation(attempts: Sequence[Picked], seed: int = 0) -> Separation:
         return _ratio(sums[:, part], sums[:, whole], len(rows), len(numbers))
 
     bins = []
-    for n, (low, high) in enumerate(zip(EDGES, EDGES[1:], strict=False)):
+    for n, (low, high) in enumerate(pairwise(EDGES)):
         first = 11 + 3 * n
         if samples := int(sums[0, first]):
             bins.append(Bin(low, high, samples, float(sums[0, first + 1]) / samples, ratio(first + 2, first)))
@@ -98,7 +98,7 @@ def _row(one: Picked, edges: Sequence[float]) -> list[float]:
     row = [float((apart > 0).sum() + 0.5 * (apart == 0).sum()), float(apart.size)]
     row += [float(one.thinkings == 1), 1.0, one.thinkings, one.wrong_in_answer, one.wrong]
     row += [float(said.sum()), float(right.sum()), float(((said - right) ** 2).sum()), float(len(said))]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         inside = (said >= low) & (said < high)
         row += [float(inside.sum()), float(said[inside].sum()), float(right[inside].sum())]
     return row
