@@ -34,9 +34,9 @@ def test_the_oracle_takes_the_labels_of_a_trace() -> None:
     assert Oracle(tells=lambda trace: [0.25] * 3).score([TRACES[0]])[0].total == 0.25
 
 
-def right_steps(codec, request: Request) -> list[str]:
+def right_steps(codec, request: Request, style: str = "plain") -> list[str]:
     """The pocket model's thinking without an error."""
-    said = codec.lesson(request).said
+    said = codec.lesson(request, style).said
     return codec.split(" ".join(said[: said.index(ANSWER)]))
 
 
@@ -73,6 +73,19 @@ def test_the_oracle_asks_the_codec_that_a_trace_names() -> None:
     )
     unknown = dataclasses.replace(trace, facts={**facts, "codec": "endpoint"})  # a model without a codec
     assert Oracle().score([unknown])[0].why == "it has no labels"
+
+
+def test_the_oracle_knows_every_style_without_being_told() -> None:
+    """In `best_of` nobody says in which style a model writes: a right sample of the short style must not score .3."""
+    task, codec = Execution(dictionary=8, per_turn=0), CODECS["execution"]
+    request = Request.first_turn(task, task.problem(6, seed=4))
+    facts = {"codec": "pocket", "task": "execution", "problem": request.problem}
+    answer = (task.solve(request.problem),)
+    for style in codec.styles:
+        right = tuple(right_steps(codec, request, style))
+        assert Oracle().score([Steps("t", "q", right, answer, facts)])[0].total == 1.0, style
+        wrong = (*right[:3], right[3].rsplit(" ", 1)[0] + " k9", *right[4:])
+        assert Oracle().score([Steps("t", "q", wrong, answer, facts)])[0].steps[2:4] == (1.0, 0.0), style
 
 
 def test_injected_errors_are_those_that_the_codec_finds() -> None:

@@ -355,6 +355,14 @@ class Method(Plugin, ABC):
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
 
+    def reward_folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
+        """Where the reward is that `make` trains on this model's own samples; None if it trains none."""
+        return None
+
+    def making_limit(self, model: Model) -> Spend | None:  # noqa: ARG002 for subclasses
+        """The most that the samples may take that `make` draws before anything is asked; None if there is no limit."""
+        return Spend()
+
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
         """The same method, told what it may train on."""
         return self

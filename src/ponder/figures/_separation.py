@@ -1,4 +1,4 @@
-"""What the figure `best_of` says and draws of each reward: whether it tells right samples from wrong ones, and why not."""
+"""What the figure `best_of` shows of each reward: whether it tells right samples from wrong ones, and why not."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def _why(row: Row) -> str:
     )
     if row["wrong_in_answer"] > MOSTLY:
         return (
-            f"{same}, and {shared}. Such samples differ only in the answer: a reward that looks for errors in the steps "
-            "finds the same steps in both and can't help; only one that has learned how this model gets from its last "
-            "step to the answer can"
+            f"{same}, and {shared}. Such samples differ only in the answer, so a reward that looks for errors in the "
+            "steps finds the same steps in both and can't help; only one that has learned how this model gets from its "
+            "last step to the answer can"
         )
     return (
         f"{same}, and {shared}: most wrong samples differ from the right ones in their steps, where a reward can see it"

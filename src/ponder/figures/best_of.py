@@ -239,7 +239,8 @@ def _made(row: Row) -> str:
     """What training the reward took, once, if Ponder trained it."""
     if not row["made_tokens"]:
         return ""
-    return f"; made once, with {row['made_tokens']:,.0f} tokens sampled and trained on and {row['made_seconds']:.0f} s of CPU"
+    tokens, seconds = row["made_tokens"], row["made_seconds"]
+    return f"; made once, with {tokens:,.0f} tokens sampled and trained on and {seconds:.0f} s of CPU"
 
 
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:

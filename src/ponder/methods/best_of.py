@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -111,6 +112,12 @@ class BestOf(Method):
 
     def ready(self) -> None:
         self.reward.ready()
+
+    def reward_folder(self, model: Model) -> Path | None:
+        return own.folder(model) if (own := self._training()) else None
+
+    def making_limit(self, model: Model) -> Spend | None:
+        return own.limit(model) if (own := self._training()) else Spend()
 
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):

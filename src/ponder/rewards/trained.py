@@ -47,7 +47,7 @@ class Trained(Heads):
             raise UserError(what, hint="remove them, or remove `id` to train another")
 
     def title(self) -> str:
-        return super().title() if self.id else "own samples"
+        return super().title() if self.id else "own-sample reward"
 
     def trained_on(self, train_on: Sequence[TrainingProblems], cut: str, seed: int) -> dict[str, Any]:
         """What identifies the reward that is trained on a model's own samples, besides that model."""
