@@ -19,6 +19,7 @@ from ponder.rewards._weights import SafeTokenizer
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.pocket import Pocket as PocketReward
 from ponder.rewards.trained import Trained
+from ponder.runner.plan import plan
 from ponder.runner.prepare import make_reward
 from ponder.runner.study import Study
 from ponder.tasks.chain_sum import ChainSum
@@ -215,3 +216,19 @@ def test_a_studys_reward_is_copied_into_a_folder(models, tmp_path) -> None:
     assert read == PocketReward(id=str(tmp_path / "out")).score([trace])[0]  # in the student's own tokens
     with pytest.raises(UserError, match="is not empty"):
         list(make_reward(study, "", tmp_path / "out"))
+
+
+def test_a_plan_counts_what_is_sampled_to_train_on(models, tmp_path) -> None:
+    method = {"name": "best_of", "n": [2, 4], "cut": "task", "pick": ["best", "odds"], "seed": [1, 2]}
+    method["reward"] = {"name": "trained", "problems": 8, "n": 4, "training": {"epochs": 1, "rate": 1e-4}}
+    task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [10, 12]}
+    model = {"name": "pocket", "style": "short", "temperature": 1.0, "budget": 100, "method": method}
+    study = Study.from_table({"task": [task], "model": [model]})
+    making = plan(study, tmp_path / "store.db").making
+    assert making is not None
+    assert making.calls == 2 * 8 * 4  # two rewards, one for each seed, whatever picks by them
+    assert making.completion_tokens == 100 * making.calls
+    made(study.cells[0].methods[0]._training(), study.cells[0].model)
+    left = plan(study, tmp_path / "store.db").making
+    assert left is not None
+    assert left.calls == 8 * 4

@@ -60,8 +60,7 @@ def test_the_order_of_attempts_does_not_matter_and_problems_are_resampled() -> N
     rows = []
     for problem in range(40):
         good = rng.random() < 0.7  # a problem's attempts agree, so ten attempts tell no more than one
-        for _ in range(10):
-            rows.append(attempt(problem, (0.9, 0.1) if good else (0.1, 0.9), (True, False)))
+        rows += [attempt(problem, (0.9, 0.1) if good else (0.1, 0.9), (True, False))] * 10
     found = separation(rows)
     assert separation(random.Random(1).sample(rows, len(rows))) == found
     width = found.auc.high - found.auc.low

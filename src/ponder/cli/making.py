@@ -1,7 +1,7 @@
 """The group `make`: one model or reward, into a folder.
 
-Besides `model`, `reward` and `own_reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the parameters of
-that function are its options. The files are parsed, not imported, so that help never loads torch.
+Besides `model`, `reward` and `own_reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the
+parameters of that function are its options. The files are parsed, not imported, so that help never loads torch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json:
 def own_reward(study: str, label: str, out: Path, settings: tuple[str, ...], as_json: bool) -> None:
     """Train the reward of STUDY that learns from its own model's samples.
 
-    That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study doesn't ask, and the
+    That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study doesn't ask; the
     task labels them.
     """
     from ponder.runner.prepare import make_reward

@@ -23,7 +23,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
-    return {"forecasts": lines, "total": record(plan.total), "currency": plan.currency, "spent": spent}
+    making = plan.making and {"calls": plan.making.calls, "tokens": plan.making.tokens}
+    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent, "making": making}
+    return {"forecasts": lines, **told}
 
 
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
@@ -53,6 +55,13 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
         for line in lines
     ]
     notes = _caps(plan, study)
+    if plan.making is None:
+        notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
+    elif plan.making.calls:
+        calls, tokens = short(plan.making.calls), short(plan.making.tokens)
+        notes.append(
+            f"making: methods first draw samples to train on: {calls} calls, at most {tokens} tokens, not capped"
+        )
     if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
         notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])

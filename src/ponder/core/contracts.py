@@ -355,8 +355,8 @@ class Method(Plugin, ABC):
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
 
-    def reward_folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
-        """Where the reward is that `make` trains on this model's own samples; None if it trains none."""
+    def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
+        """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""
         return None
 
     def making_limit(self, model: Model) -> Spend | None:  # noqa: ARG002 for subclasses

@@ -77,7 +77,8 @@ def _verdict(row: Row) -> str:
         return "has nothing to rank"
     if row["auc_low"] is not None and row["auc_low"] > CHANCE:
         return "can tell them apart"
-    return "ranks them the wrong way round" if (row["auc_high"] or 1) < CHANCE else "can't be shown to tell them apart"
+    backwards = row["auc_high"] is not None and row["auc_high"] < CHANCE
+    return "ranks them the wrong way round" if backwards else "can't be shown to tell them apart"
 
 
 def _why(row: Row) -> str:

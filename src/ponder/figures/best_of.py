@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
-from ponder.figures import MUTED, flat, pooled_findings, published, span, themed, values
+from ponder.figures import MUTED, counts, flat, pooled_findings, published, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
@@ -38,6 +38,7 @@ PICKERS = ("#1f6fb4", "#2c9c69", "#8a5fbf", "#c8483f", "#5aa9dd", "#7a6a58")
 ACROSS = "samples per problem, n (log scale)"
 GREYS = ["#3c4248", "#7b828a", "#a2a9b0", "#c0a48a"]  # published lines
 TITLE = "Accuracy of one answer picked from n samples: higher is better"
+SAME = ", same samples"  # after a variant's name: the majority vote of its own samples
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0, 0)
 SMALL = (250, 230)  # pixels of a published panel
 
@@ -59,7 +60,7 @@ class BestOf(Figure):
             rows = [
                 _picker(title, v, data, named, single) | {"reward_tokens": read.get(v.name)}
                 for v in data.variants
-                if v is not single
+                if v.name in named
             ]
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
@@ -120,13 +121,20 @@ class BestOf(Figure):
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
 
 
-def _asked(
-    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
-) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float], list[Scored]]]:
-    """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
+class _Panel(NamedTuple):
+    """What was picked from the samples of one model."""
 
-    The last two are what the reward has read and written for each variant, and the attempts that a reward has scored.
-    """
+    title: str
+    data: Variants
+    rests_on: str
+    pooled: str
+    named: dict[str, tuple[str, int]]  # each variant's picker and n; those on the same samples aren't in it
+    read: dict[str, float]  # what the reward has read and written for each variant
+    scored: list[Scored]
+
+
+def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind) -> Iterator[_Panel]:
+    """The panels of each model that samples are picked from, or of every model, if none is."""
     picked = [o for o in outcomes if _picks(o)]
     rewards = {reward_name(o.methods[-1].settings["reward"]) for o in picked if _picks(o) == "best_of"}
     sampled = beneath(outcomes, lambda o: o.methods[-1:] if _picks(o) else ())
@@ -134,30 +142,56 @@ def _asked(
     for model in models:
         own = [o for o in picked if sampled[o.model] == model]
         named: dict[str, tuple[str, int]] = {}
-        asked = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
+        real = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
         by_reward = {o.model: o.methods[-1].settings for o in own if _picks(o) == "best_of"}
         rests = in_words(by_reward, but=("n", "pick", "reward", "seed"))
         scored: list[Scored] = []
-        several = len(rewards) > 1
         for o in own:
             settings = o.methods[-1].settings
-            picker = _picker_name(settings, several, rests[o.model]) if o.model in by_reward else MAJORITY
+            picker, n = MAJORITY, settings["n"]
             if o.model in by_reward:
+                picker = _picker_name(settings, len(rewards) > 1, rests[o.model])
                 scored.append(Scored(o, reward_name(settings["reward"]), picker))
-            n = settings["n"]
             named[f"{picker} {n}"] = (picker, n)
-            asked.append(o._replace(variant=f"{picker} {n}"))
-        pools = pooled_in_panels(asked, by)
-        for title, data, rests_on in panels(asked, by, tokens):
-            if not data.variants:
-                continue
+            real.append(o._replace(variant=f"{picker} {n}"))
+        also = _on_the_same_samples(scored, named, len(rewards) > 1, rests)
+        pools = pooled_in_panels(real, by)
+        for title, data, _ in panels([*real, *also], by, tokens):
 
             def here(o: Outcome, title: str = title) -> bool:
                 return title == (f"{o.task} {o.size}" if by == "size" else o.task)
 
-            read = _reward_tokens([o for o in asked if here(o)])
-            full_title = f"{model} | {title}" if len(models) > 1 else title
-            yield full_title, data, rests_on, pools[title], named, read, [one for one in scored if here(one.outcome)]
+            if data.variants:
+                left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
+                full_title = f"{model} | {title}" if len(models) > 1 else title
+                read = _reward_tokens([o for o in (*real, *also) if here(o)])
+                rests_on = counts([o for o in real if here(o)]) + left_out
+                own_scored = [one for one in scored if here(one.outcome)]
+                yield _Panel(full_title, data, rests_on, pools[title], named, read, own_scored)
+
+
+def _on_the_same_samples(
+    scored: Sequence[Scored], named: dict[str, tuple[str, int]], several: bool, rests: Mapping[str, str]
+) -> list[Outcome]:
+    """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote by odds.
+
+    Both are recorded by `best_of`. Votes by odds are added to `named`.
+    """
+    run = {(one.reward, one.outcome.methods[-1].settings["pick"]) for one in scored}
+    added = []
+    for o, reward, picker in scored:
+        if "right_by_majority" not in o.details:
+            continue
+        settings = o.methods[-1].settings
+        n, known = settings["n"], o._replace(status="graded")
+        majority = known._replace(correct=bool(o.details["right_by_majority"]))
+        added.append(majority._replace(variant=f"{picker} {n}{SAME}"))
+        if settings["pick"] == "best" and (reward, "odds") not in run:
+            by_odds = _picker_name({**settings, "pick": "odds"}, several, rests[o.model])
+            named[f"{by_odds} {n}"] = (by_odds, n)
+            added.append(known._replace(variant=f"{by_odds} {n}", correct=bool(o.details["right_by_odds"])))
+            added.append(majority._replace(variant=f"{by_odds} {n}{SAME}"))
+    return added
 
 
 def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -195,7 +229,8 @@ def _picker(
 ) -> Row:
     picker, n = named[variant.name]
     right, tokens = fraction(variant, variant.correct), mean_tokens(variant)
-    majority = next((v for v in data.variants if named.get(v.name) == (MAJORITY, n)), None)
+    same = next((v for v in data.variants if v.name == variant.name + SAME), None)
+    majority = same or next((v for v in data.variants if named.get(v.name) == (MAJORITY, n)), None)
     gain = accuracy_difference(variant, majority) if majority and variant is not majority else None
     closed = times = None
     if single:
@@ -206,7 +241,11 @@ def _picker(
         alone = mean_tokens(single).value
         times = tokens.value / alone if alone else None
     rests = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
-    rests |= {"made_tokens": variant.made_tokens, "made_seconds": variant.made_seconds}
+    rests |= {
+        "same_samples": same is not None,
+        "made_tokens": variant.made_tokens,
+        "made_seconds": variant.made_seconds,
+    }
     record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
     p = difference_p(variant, majority) if majority and gain else None
     return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
@@ -227,12 +266,13 @@ def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
         last = known[-1]
         cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
         read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
-        told = f"{points(last, 'gain')}, {tested(last)}, paired by problem{_seeds(last)}{cost}{read if cost else ''}"
+        told = f"{points(last, 'gain')}, {tested(last)}, {_paired(last)}{cost}{read if cost else ''}"
         yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}{_made(last)}"
 
 
-def _seeds(row: Row) -> str:
-    return f" and over {row['seeds']} training seeds" if row["seeds"] > 1 else ""
+def _paired(row: Row) -> str:
+    how = "of the same samples" if row["same_samples"] else "paired by problem"
+    return f"{how} and over {row['seeds']} training seeds" if row["seeds"] > 1 else how
 
 
 def _made(row: Row) -> str:

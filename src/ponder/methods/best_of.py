@@ -7,20 +7,21 @@ score of the trajectory: the weight that a vote gives to samples that are right 
 
 All n samples are billed. What the reward reads and writes is billed apart, at its own prices (`reward_prompt_tokens`,
 `reward_completion_tokens`, `reward_cost`), and counts towards the study's caps. A truncated sample, or one without a
-score, is returned only if there is no other. If a judge gives no answer, the attempt is `failed`. Each attempt records
-its samples' scores, which of them are right and how many different thinkings they have, for the figure `best_of`.
+score, is returned only if there is no other. If a judge gives no answer, the attempt is `failed`. For the figure
+`best_of`, each attempt records its samples' scores, which of them are right, how many different thinkings they have,
+and what every rule, the majority too, would have picked from the same samples.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from ponder.core import (
     Bill,
@@ -47,6 +48,7 @@ from ponder.traces import steps, trace_of
 if TYPE_CHECKING:
     from ponder.training.own_samples import OwnSamples
 
+Rule: TypeAlias = Literal["best", "vote", "odds", "majority"]
 SURE = 1e-3  # odds are those of a probability this far from 0 and 1: a thousand samples can't tell more
 
 
@@ -113,7 +115,7 @@ class BestOf(Method):
     def ready(self) -> None:
         self.reward.ready()
 
-    def reward_folder(self, model: Model) -> Path | None:
+    def folder(self, model: Model) -> Path | None:
         return own.folder(model) if (own := self._training()) else None
 
     def making_limit(self, model: Model) -> Spend | None:
@@ -146,11 +148,11 @@ class _Picking(Wrapped):
             scores = await self._score([steps(trace, method.cut) for trace in traces], request)
         except ModelFailure as error:
             raise ModelFailure(str(error), asked + (error.bill or Bill()).as_reward(method.reward_prices)) from error
-        ballots = [] if method.pick == "best" else await self.ballots(request, samples)
-        best = samples[self._pick(samples, scores, ballots)]
+        ballots = await self.ballots(request, samples)
+        best = samples[pick(method.pick, samples, scores, ballots)]
         read = sum((s.bill for s in scores), Bill())
         slow = request.task.grades_slowly(sample.answer for sample in samples)
-        told = (request, samples, scores)
+        told = (request, samples, scores, ballots)
         separated = await asyncio.to_thread(measured, *told) if slow else measured(*told)
         measures = {**best.measures, **separated}
         return replace(best, bill=asked + read.as_reward(method.reward_prices), measures=measures)
@@ -167,20 +169,21 @@ class _Picking(Wrapped):
     ) -> None:
         await self._opened.__aexit__(kind, error, trace)
 
-    def _pick(self, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[int | None]) -> int:
-        """The index of the sample to return; `ballots` are their parsed answers, if they vote."""
-        scored = [i for i, sample in enumerate(samples) if scores[i].total is not None and sample.stop == "end"]
-        if not scored:
-            return 0
-        weigh = odds if self._method.pick == "odds" else total
-        weights = {index: weigh(scores[index]) for index in scored}
-        if self._method.pick == "best":
-            return max(weights, key=lambda index: weights[index])
-        votes: defaultdict[int | None, float] = defaultdict(float)
-        for index, weight in weights.items():
-            votes[ballots[index]] += weight if ballots[index] is not None else 0.0
-        most = max(votes.values())
-        return next(index for index in scored if votes[ballots[index]] == most)
+
+def pick(rule: Rule, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[int | None]) -> int:
+    """The index of the sample to return; `ballots` are their parsed answers."""
+    ended = [i for i, sample in enumerate(samples) if sample.stop == "end"]
+    scored = ended if rule == "majority" else [i for i in ended if scores[i].total is not None]
+    if not scored:
+        return 0
+    weights = {index: WEIGHTS[rule](scores[index]) for index in scored}
+    if rule == "best":
+        return max(weights, key=lambda index: weights[index])
+    votes: defaultdict[int | None, float] = defaultdict(float)
+    for index, weight in weights.items():
+        votes[ballots[index]] += weight if ballots[index] is not None else 0.0
+    most = max(votes.values())
+    return next(index for index in scored if votes[ballots[index]] == most)
 
 
 def total(scores: Scores) -> float:
@@ -197,8 +200,21 @@ def odds(scores: Scores) -> float:
     return p / (1 - p)
 
 
-def measured(request: Request, samples: Sequence[Completion], scores: Sequence[Scores]) -> dict[str, float]:
-    """What the figure needs to tell how well the reward separates the samples of this problem."""
+WEIGHTS: Mapping[Rule, Callable[[Scores], float]] = {
+    "best": total,
+    "vote": total,
+    "odds": odds,
+    "majority": lambda _: 1.0,
+}
+
+
+def measured(
+    request: Request, samples: Sequence[Completion], scores: Sequence[Scores], ballots: Sequence[int | None]
+) -> dict[str, float]:
+    """What the figure needs to tell how well the reward separates the samples of this problem.
+
+    Every rule to pick is tried on the same samples, so that they can be compared without the noise of sampling.
+    """
     task, problem = request.task, request.problem
     if len(problem.turns) > 1 or len(samples) < 2:
         return {}
@@ -210,6 +226,7 @@ def measured(request: Request, samples: Sequence[Completion], scores: Sequence[S
     known["wrong_in_answer"] = float(
         sum(s.thinking in by_thinking for s, correct in zip(samples, right, strict=True) if not correct)
     )
+    known |= {f"right_by_{rule}": float(right[pick(rule, samples, scores, ballots)]) for rule in WEIGHTS}
     for n, (score, correct) in enumerate(zip(scores, right, strict=True)):
         if score.total is not None:
             known |= {f"total_{n}": score.total, f"probability_{n}": probability(score), f"right_{n}": float(correct)}

@@ -39,14 +39,14 @@ def make_reward(study: Study, label: str, out: Path) -> Iterator[Progress]:
         for c in study.cells
         if any(m.training_seed() is not None and not m.changes_weights for m in c.methods)
     }
-    folders = {c.methods[0].reward_folder(c.model) for c in trains.values()}
+    folders = {c.methods[0].folder(c.model) for c in trains.values()}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
         label = label or next(iter(trains))
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     model = cell.model
     for method in cell.methods:
         yield from method.make(model)
-        if folder := method.reward_folder(model):
+        if (folder := method.folder(model)) and not method.changes_weights:
             shutil.copytree(folder, out, dirs_exist_ok=True)
             yield {"made": str(out)}
             return

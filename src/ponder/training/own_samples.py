@@ -35,6 +35,7 @@ from ponder.training.reward import RewardSettings, train
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 
 DEFAULTS: Mapping[str, Any] = {"targets": "labels", "loss": "cross-entropy"}  # labels are exact
+LOOKED_AT = 20  # problems, to see how long prompts are
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,16 @@ class OwnSamples:
         self.settings()
 
     def limit(self, model: Model) -> Spend | None:
-        """The most that its samples may take; None if a reply has no limit, nothing if they are there."""
+        """The most that its samples may take; None if a reply has no limit, nothing if they are there.
+
+        Prompts may be as long as the longest of the first problems.
+        """
         sampler = self.reward.sampler or model
         if (self.folder(model) / "made.json").is_file() or self._kept(sampler).is_file():
             return Spend()
-        drawn = draw_problems(self.train_on, self.reward.problems, self.seed)
+        drawn = draw_problems(self.train_on, min(LOOKED_AT, self.reward.problems), self.seed)
         one = sampler.turn_limit(max(one.request().prompt_limit for one in drawn))
-        return one and one.times(len(drawn) * self.reward.n)
+        return one and one.times(self.reward.problems * self.reward.n)
 
     def make(self, model: Model) -> Iterator[Progress]:
         """Draw the samples and train, unless that is done."""

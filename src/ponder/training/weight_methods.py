@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ponder.core import Method, Model, Progress, TrainingProblems, UserError, digest, not_in_key
+from ponder.core import Method, Model, Progress, Spend, TrainingProblems, UserError, digest, not_in_key
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
 from ponder.training.made_models import MakingRecord, local_weights, make_once, models_folder, samples_file, write_card
@@ -133,6 +133,13 @@ class SamplingMethod(EpochMethod):
         super().__post_init__()
         if min(self.problems, self.n) < 1 or self.temperature <= 0:
             raise UserError("problems and n must be at least 1, and temperature above 0")
+
+    def making_limit(self, model: Model) -> Spend | None:
+        if not self.train_on or (self.folder(model) / "made.json").is_file():
+            return Spend()
+        drawn = draw_problems(self.train_on, min(20, self.problems), self.seed)
+        one = (self.sampler or model).turn_limit(max(one.request().prompt_limit for one in drawn))
+        return one and one.times(self.problems * self.n)
 
     @abstractmethod
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
