@@ -23,10 +23,15 @@ def picked(outcome: Outcome) -> Picked | None:
     if "distinct_thinkings" not in known:
         return None
     numbers = [n for n in range(int(outcome.methods[-1].settings["n"])) if f"right_{n}" in known]
-    each = (tuple(known[f"{name}_{n}"] for n in numbers) for name in ("total", "probability"))
-    right = tuple(bool(known[f"right_{n}"]) for n in numbers)
-    told = (known["distinct_thinkings"], known["wrong_samples"], known["wrong_in_answer"])
-    return Picked((outcome.size, outcome.problem), *each, right, *told)
+    return Picked(
+        problem=(outcome.size, outcome.problem),
+        totals=tuple(known[f"total_{n}"] for n in numbers),
+        probabilities=tuple(known[f"probability_{n}"] for n in numbers),
+        right=tuple(bool(known[f"right_{n}"]) for n in numbers),
+        thinkings=known["distinct_thinkings"],
+        wrong=known["wrong_samples"],
+        wrong_in_answer=known["wrong_in_answer"],
+    )
 
 
 class Scored(NamedTuple):

@@ -240,7 +240,7 @@ def _picker(
         closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
         alone = mean_tokens(single).value
         times = tokens.value / alone if alone else None
-    rests = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
+    rests: Row = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
     rests |= {
         "same_samples": same is not None,
         "made_tokens": variant.made_tokens,
