@@ -131,6 +131,11 @@ class Task(Plugin, ABC):
         """Judge each turn of a conversation by itself, for exports; empty if only the whole is judged."""
         return ()
 
+    @classmethod
+    def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:  # noqa: ARG003 for subclasses
+        """For each step of a text, whether it and all before it are right; None if the task can't tell."""
+        return None
+
     def fixed(self) -> Sequence[Problem] | None:
         """Every problem of a task with a fixed set; None for a task that generates them."""
         return None
