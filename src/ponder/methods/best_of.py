@@ -93,6 +93,10 @@ class BestOf(Method):
     def training_seed(self) -> int | None:
         return self.seed if self._untrained() else None
 
+    def check(self, model: Model, task: Task) -> None:
+        if own := self._training():
+            own.check(model, task)
+
     def make(self, model: Model) -> Iterator[Progress]:
         if own := self._training():
             yield from own.make(model)

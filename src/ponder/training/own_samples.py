@@ -58,13 +58,18 @@ class OwnSamples:
         table = {**DEFAULTS, **self.reward.training, "seed": self.seed}
         return from_table(RewardSettings, table, "training a reward", "reward.training")
 
-    def check(self) -> None:
-        """Raise `UserError` for settings that can't be trained with."""
+    def check(self, model: Model, task: Task) -> None:
+        """Raise `UserError` for settings, or for a model, that it can't train with."""
         if "seed" in self.reward.training:
-            raise UserError(
-                "the seed is the method's own", where="reward.training", hint="write seed = 1 beside `reward`"
-            )
+            hint = "write seed = 1 beside `reward`"
+            raise UserError("the seed is the method's own", where="reward.training", hint=hint)
         self.settings()
+        if not self.reward.start:
+            try:
+                model.source(task)
+            except UserError as error:
+                hint = 'start = "org/name": a small language model to train'
+                raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
 
     def limit(self, model: Model) -> Spend | None:
         """The most that its samples may take; None if a reply has no limit, nothing if they are there.
@@ -80,9 +85,9 @@ class OwnSamples:
 
     def make(self, model: Model) -> Iterator[Progress]:
         """Draw the samples and train, unless that is done."""
-        self.check()
         if not self.train_on:
             raise UserError("a reward needs problems to train on", hint="add a [[train]] to the study")
+        self.check(model, self.train_on[0].task)
         sources = {str(self._start(model, problems.task)[0]) for problems in self.train_on}
         if len(sources) > 1:
             what = f"{model.title()} has different weights for its tasks, and one reward is trained"
@@ -102,11 +107,7 @@ class OwnSamples:
         """The weights to train, and the codec that they read and write through, if any."""
         if self.reward.start:
             return self.reward.start, ""
-        try:
-            return local_weights(model, task), model.source(task).codec
-        except UserError as error:
-            hint = 'start = "org/name": a small language model with the same kind of text'
-            raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
+        return local_weights(model, task), model.source(task).codec
 
     def _kept(self, sampler: Model) -> Path:
         return samples_file(sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)
