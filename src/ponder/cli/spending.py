@@ -25,13 +25,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
-    return {
-        "forecasts": lines,
-        "total": record(plan.total),
-        "currency": plan.currency,
-        "spent": spent,
-        "stop": plan.stop,
-    }
+    making = plan.making and {"calls": plan.making.calls, "tokens": plan.making.tokens}
+    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent, "making": making}
+    return {"forecasts": lines, **told, "stop": plan.stop}
 
 
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
@@ -62,6 +58,13 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
     ]
     notes = [f"stop: {plan.stop}; {_at_most(plan.total)}"] if plan.stop else []
     notes += _caps(plan, study)
+    if plan.making is None:
+        notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
+    elif plan.making.calls:
+        calls, tokens = short(plan.making.calls), short(plan.making.tokens)
+        notes.append(
+            f"making: methods first draw samples to train on: {calls} calls, at most {tokens} tokens, not capped"
+        )
     if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
         notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])

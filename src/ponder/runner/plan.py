@@ -63,6 +63,7 @@ class Plan:
     total: Forecast
     currency: str
     spent: Money  # by earlier runs of the study, if the caps count them
+    making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit
     stop: str = ""  # what an adaptive run will find out
 
 
@@ -87,7 +88,7 @@ def plan(study: Study, path: Path) -> Plan:
     finally:
         if store:
             store.close()
-    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, stop)
+    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, _making(study), stop)
 
 
 def saved(study: Study, path: Path) -> Forecast:
@@ -102,6 +103,18 @@ def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
     from ponder.runner.adaptive import describe, open_cells  # imports NumPy
 
     return open_cells(study, store), describe(study)
+
+
+def _making(study: Study) -> Spend | None:
+    """The most that methods sample to train on; what several models share, once."""
+    limits = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    total = Spend()
+    for folder, (method, model) in limits.items():
+        limit = method.making_limit(model) if folder else Spend()
+        if limit is None:
+            return None
+        total = total.plus(limit)
+    return total
 
 
 def _holds_something(path: Path) -> bool:
