@@ -33,6 +33,7 @@ from ponder.runner.schema import (
     PUT_TURN,
     TURN,
     digest,
+    of_table,
     verify,
     verify_attempt,
     verify_turn,
@@ -335,8 +336,8 @@ class Store:
 
         Thinking is not unpacked, and a problem only once.
         """
-        sql = f"""SELECT attempt.id, attempt.digest, {_of("attempt", ATTEMPT)}, turn.digest, {_of("turn", TURN)},
-                  problem.digest, {_of("problem", PROBLEM)} {IN_ORDER.replace("WHERE", FIRST_TURN)}
+        sql = f"""SELECT attempt.id, attempt.digest, {of_table("attempt", ATTEMPT)}, turn.digest, {of_table("turn", TURN)},
+                  problem.digest, {of_table("problem", PROBLEM)} {IN_ORDER.replace("WHERE", FIRST_TURN)}
                   AND status = 'graded' ORDER BY problem.position, sample"""
         with self._reading():
             rows = self._db.execute(sql, self._asked(cell))
@@ -391,11 +392,6 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
     seconds = round(float(bill.seconds), 3)
     tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     return *tokens, seconds, bill.counted_by, bill.cached_tokens
-
-
-def _of(table: str, columns: str) -> str:
-    """Columns with the name of their table, for a join of tables that share some."""
-    return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
 def _limit(cell: Cell) -> int:
