@@ -337,7 +337,8 @@ class Store:
         Thinking is not unpacked, and a problem only once.
         """
         sql = f"""SELECT attempt.id, attempt.digest, {of_table("attempt", ATTEMPT)},
-                  turn.digest, {of_table("turn", TURN)}, problem.digest, {of_table("problem", PROBLEM)} {IN_ORDER.replace("WHERE", FIRST_TURN)}
+                  turn.digest, {of_table("turn", TURN)}, problem.digest, {of_table("problem", PROBLEM)}
+                  {IN_ORDER.replace("WHERE", FIRST_TURN)}
                   AND status = 'graded' ORDER BY problem.position, sample"""
         with self._reading():
             rows = self._db.execute(sql, self._asked(cell))
