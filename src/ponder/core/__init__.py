@@ -16,6 +16,7 @@ from ponder.core.contracts import (
     not_in_key,
     renamed,
 )
+from ponder.core.drawing import Drawing, Mark
 from ponder.core.errors import ModelFailure, UserError, error_at
 from ponder.core.figure import Figure, ModelLabel
 from ponder.core.jsonl import lines
@@ -56,8 +57,8 @@ from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "EnvVar", "Estimate",
-    "Fidelity", "Figure", "Grade", "LengthReward", "Memory", "Message", "Method", "MethodUse", "Model",
+    "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "Drawing", "EnvVar", "Estimate",
+    "Fidelity", "Figure", "Grade", "LengthReward", "Mark", "Memory", "Message", "Method", "MethodUse", "Model",
     "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
     "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
     "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",

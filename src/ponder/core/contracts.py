@@ -32,6 +32,7 @@ from ponder.core.nouns import (
 )
 
 if TYPE_CHECKING:
+    from ponder.core.drawing import Drawing
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
@@ -135,6 +136,10 @@ class Task(Plugin, ABC):
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:  # noqa: ARG003 for subclasses
         """For each step of a text, whether it and all before it are right; None if the task can't tell."""
         return None
+
+    def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
+        """The problem with the answers of its turns, drawn for a reader; the first is shown, others can be chosen."""
+        return ()
 
     def fixed(self) -> Sequence[Problem] | None:
         """Every problem of a task with a fixed set; None for a task that generates them."""

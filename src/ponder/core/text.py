@@ -26,6 +26,15 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
+def visible(text: str) -> str:
+    """The same for a page: a control character is shown as its symbol, such as ␛, a mark without one as ⟨U+202E⟩."""
+    return _UNSAFE.sub(lambda found: _symbol(ord(found[0])), text)
+
+
+def _symbol(code: int) -> str:
+    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
 def encodable(text: str) -> str:
     """The text without lone surrogates. Two halves of a pair, which a stream may part, become one character again."""
     try:

@@ -175,6 +175,7 @@ def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
         "why": o.why or "right",
         "problem": o.problem[:60],
         "sample": o.sample,
+        "attempt": o.attempt,
     }
 
 

@@ -68,13 +68,12 @@ class Horizon(Figure):
             if len(tasks := tasks_of[model, per_turn]) > 1:
                 named = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
                 name = f"{name}, {tasks[task] if named else task}"
-            labels = {"series": f"{model}, {name}" if len(models) > 1 else name}
+            series = f"{model}, {name}" if len(models) > 1 else name
+            labels: dict[str, Any] = {"series": series, "model": model, "per_turn": per_turn}
             tables["summary"].append(
                 flat(
                     **labels,
                     panel=name,
-                    model=model,
-                    per_turn=per_turn,
                     horizon=result.horizon,
                     predicted=result.predicted,
                     at_end=result.at_end,

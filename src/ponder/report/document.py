@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from ponder.core import Records
+from ponder.core.text import visible
 
 HERE = Path(__file__).parent
 LIBRARIES = ("vega", "vega-lite", "vega-embed")
@@ -41,16 +42,26 @@ def _script() -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(
+    return templates()
+
+
+def templates() -> jinja2.Environment:
+    """The templates: every value is escaped, and control characters are shown as symbols."""
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
+        finalize=_finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"cell": shown_value, "clipped": _clipped, "columns": columns}
-    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return templates
+    environment.filters |= {"cell": shown_value, "clipped": _clipped, "columns": columns}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def columns(records: Records) -> list[str]:

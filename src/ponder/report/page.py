@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
 from ponder.report.spreadsheet import inert
-from ponder.runner.ballots import with_ballots
+from ponder.report.studied import studied
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
@@ -47,33 +47,15 @@ class Drawn(NamedTuple):
 
 def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Coverage]:
     """Write the report and return its files, the page first, and how much of the study it covers."""
-    voting = any(figure.counts_votes for figure in study.figures)
-    cells, found = _adaptive(study, store)
-    outcomes = with_ballots(store, cells) if voting else list(store.outcomes(cells))
+    cells, outcomes, figures, found = studied(study, store)
     if not any(o.status != "failed" for o in outcomes):
         raise no_answers(study, store)
     page = _place(folder)
     covered = coverage(cells, outcomes)
     covered = replace(covered, searching=covered.searching or not all(decision.ended for decision in found))
-    figures = [draw_figure(name, _valid(figure, found), outcomes) for name, figure in _named(study.figures)]
-    page.write_text(_page(study, store, outcomes, figures, covered, found), "utf-8")
-    return [page, *(path for figure in figures for path in _write(figure, folder))], covered
-
-
-def _adaptive(study: Study, store: Store) -> tuple[Sequence[Cell], list[Decision]]:
-    """The cells with the problems that were asked, and what an adaptive run has found."""
-    if study.stop is None:
-        return study.cells, []
-    from ponder.runner.adaptive import asked_cells, decisions
-
-    return asked_cells(study, store), decisions(study, store)
-
-
-def _valid(figure: Figure, found: Sequence[Decision]) -> Figure:
-    """The figure with intervals for an adaptive run, if it has any."""
-    of_sizes = any(decision.of == "critical_size" for decision in found)
-    adaptable = any(f.name == "adaptive" for f in fields(figure))  # type: ignore[arg-type]
-    return replace(figure, adaptive=True) if of_sizes and adaptable else figure  # type: ignore[type-var]
+    drawn = [draw_figure(name, figure, outcomes) for name, figure in figures]
+    page.write_text(_page(study, store, outcomes, drawn, covered, found), "utf-8")
+    return [page, *(path for figure in drawn for path in _write(figure, folder))], covered
 
 
 def _notes(found: Sequence[Decision]) -> list[str]:
@@ -112,15 +94,6 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
     return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
 
 
-def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
-    """Figures with names for their files: a second `effort` is `effort-2`."""
-    seen: Counter[str] = Counter()
-    for figure in figures:
-        name = figure.plugin_name()
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), figure
-
-
 def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     chart = figure.chart
     files = {"png": chart.png, "svg": chart.svg.encode(), "pdf": chart.pdf}
@@ -129,7 +102,7 @@ def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
     for name, records in figure.tables.items():
         path = folder / f"{chart.name}-{name}.csv"
         if records:
-            yield _written(path, _csv(records).encode())
+            yield _written(path, csv_text(records).encode())
         else:
             path.unlink(missing_ok=True)  # of a former report, when the study had other sizes
 
@@ -139,7 +112,7 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def _csv(records: Records) -> str:
+def csv_text(records: Records) -> str:
     text = io.StringIO()
     rows = csv.DictWriter(text, columns(records), lineterminator="\n")
     rows.writeheader()

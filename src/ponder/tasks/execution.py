@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
-from ponder.core import Grade, Message, Problem, Task, UserError, answers, digest, renamed
+from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, answers, digest, renamed
 from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
 
 WORDS = """
@@ -189,6 +189,22 @@ class Execution(Task):
             shared = {}
         return grades
 
+    def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
+        """A row per turn: its keys with their values, the model's sum, the true one, and where it first went wrong."""
+        table, before, slipped, rows = dictionary(problem), problem.gold["start"], 0, []
+        for n, (asked, true) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
+            parsed = _number(answers[n - 1]) if n <= len(answers) else None
+            steps = "  ".join(f"{key} {table.get(key, 0):+d}" for key in keys_in(asked))
+            slip = parsed != true and not slipped
+            slipped = n if slip else slipped
+            note = Mark("← first slip", "wrong") if slip else Mark("")
+            sums = (_compared(parsed, true), Mark(f"{true:,}"), Mark(f"{true - before:+,}"))
+            rows.append((Mark(str(n), "note"), Mark(steps), *sums, note))
+            before = true
+        heads = ("turn", "keys and values", "model", "true sum", "adds", "")
+        caption = f"the first wrong sum is in turn {slipped} of {len(rows)}" if slipped else "every sum is right"
+        return [Drawing("turns", tuple(rows), heads, caption)]
+
     def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 the answer is enough
         return _number(answer)
 
@@ -222,6 +238,15 @@ def _number(text: str) -> int | None:
     """The integer that a reply gives as its answer; `1,234` and `12.0` count."""
     number = answers.final_number(text)
     return int(number) if number is not None and number.denominator == 1 else None
+
+
+def _compared(parsed: int | None, true: int) -> Mark:
+    """The model's sum, marked."""
+    if parsed is None:
+        return Mark("–", "wrong", "no number")
+    return (
+        Mark(f"{parsed:,}", "right") if parsed == true else Mark(f"{parsed:,}", "wrong", f"off by {parsed - true:+,}")
+    )
 
 
 def _system(table: dict[str, int], mode: str, per_turn: int) -> str:

@@ -110,15 +110,17 @@
   }
 
   async function draw(figure) {
-    const spec = JSON.parse(figure.querySelector("script").textContent);
+    const given = JSON.parse(figure.querySelector("script").textContent);
+    const spec = globalThis.ponderTheme ? ponderTheme(given, figure.clientWidth) : given; // only `ponder view` has themes
     if (some(spec, loadsData)) return; // the page may load nothing; the picture has the data
     for (const attempt of [interactive, () => ({ spec, hints: [] })]) {
       const live = document.createElement("div");
       try {
         const { spec: drawn, hints, patch } = attempt(spec);
-        await vegaEmbed(live, drawn, { ...OPTIONS, patch });
-        figure.querySelector("img").replaceWith(live);
+        const { view } = await vegaEmbed(live, drawn, { ...OPTIONS, patch });
+        figure.querySelector("img, .picture").replaceWith(live);
         figure.querySelector("figcaption").textContent = hints.join(" ");
+        figure.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: view }));
         return;
       } catch (error) {
         console.warn("chart:", error.message);
@@ -126,5 +128,12 @@
     }
   }
 
-  for (const figure of document.querySelectorAll("figure.chart")) draw(figure);
+  const drawAll = () => {
+    for (const figure of document.querySelectorAll("figure.chart:not([data-drawn])")) {
+      figure.dataset.drawn = "";
+      draw(figure);
+    }
+  };
+  document.addEventListener("figures", drawAll); // some have been added
+  drawAll();
 })();

@@ -8,13 +8,15 @@ exactly one solution; those from a file may have several.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 from pathlib import Path
 
-from ponder.core import Grade, Problem, Task, UserError, answers, lines
+from ponder.core import Drawing, Grade, Problem, Task, UserError, answers, lines
 from ponder.tasks.tents.deduction import Difficulty
+from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.generator import generate, possible
 from ponder.tasks.tents.puzzle import Grid, Puzzle
 
@@ -106,6 +108,10 @@ class Tents(Task):
             return Grade(correct=False, why="no grid")
         broken = Puzzle.from_id(problem.gold).check(grid)
         return Grade(correct=broken is None, parsed=grid, why=broken or "")
+
+    def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
+        grid = self.grade(problem, answers[-1]).parsed if answers else None
+        return list(drawings(Puzzle.from_id(problem.gold), grid))
 
 
 def shape(size: int) -> tuple[int, int] | None:

@@ -1,0 +1,45 @@
+"""`ponder view`: the studies of a store as live pages in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ponder.cli import complete
+from ponder.cli.options import FILE, STORE, tell
+
+
+@click.command()
+@click.argument("studies", metavar="[STUDY]…", nargs=-1, shell_complete=complete.studies)
+@click.option(
+    "--store", "stores", default=[STORE], show_default=STORE, multiple=True, type=FILE, help="A store. May be repeated."
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve on. Any but this machine's own demands a token, which the printed address holds.",
+)
+@click.option("--port", default=7575, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free one.")
+@click.option("--open/--no-open", "browse", default=True, show_default=True, help="Open the page in a browser.")
+def view(studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool) -> None:
+    """Look at studies in a browser: live figures, and from any dot to its transcript.
+
+    Every study of the stores is shown as it was last run; one named as STUDY as its file says now. Nothing is changed,
+    and a study may run meanwhile. Stop with Ctrl-C.
+    """
+    from ponder.report.view.server import bound, serve
+    from ponder.runner.study import Study
+
+    given = [Study.load(name) for name in studies]
+    listening = bound(host, port)
+
+    def told(address: str) -> None:
+        tell(f"{address}\nCtrl-C stops the page")
+        if browse:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(listening, host, stores, given, told)

@@ -1,0 +1,326 @@
+"""The live page without a browser: which attempts its pages show."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from viewed import fill, get, mapped, served, study
+
+from ponder.core import Attempt, Bill, Completion, UserError
+from ponder.report.view import comparison
+from ponder.report.view.index import ENDINGS, Index
+from ponder.report.view.queries import Query, behind, find, search
+from ponder.report.view.stores import ViewedStore
+from ponder.report.view.studies import ViewedStudy, studies, study_named
+from ponder.report.view.transcript import transcript
+from ponder.runner.store import Done, Store
+from ponder.tasks.tents.drawing import drawings
+from ponder.tasks.tents.puzzle import TENT, Puzzle
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("view") / "ponder.db"
+    fill(path, study())
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(store) -> Iterator[str]:
+    with served(store) as address:
+        yield address
+
+
+@pytest.fixture
+def viewed(store) -> ViewedStudy:
+    opened = ViewedStore(store, "ponder")
+    found = study_named(opened, "cheaper")
+    assert found
+    assert not found.error
+    return found
+
+
+def ids(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r'<tr data-href="/ponder/cheaper/attempt/(\d+)', text)]
+
+
+# Which attempts.
+
+
+def test_the_study_has_the_attempts_that_it_asks_for(viewed) -> None:
+    assert (viewed.asked, viewed.answered, viewed.failed) == (36, 33, 3)
+    assert viewed.state == "stopped"
+
+
+def test_attempts_of_a_smaller_study_are_not_shown(tmp_path) -> None:
+    fill(tmp_path / "ponder.db", study())
+    fill(
+        tmp_path / "ponder.db", study("small", problems=2, model=[{"name": "oracle", "label": "short", "budget": 300}])
+    )
+    store = ViewedStore(tmp_path / "ponder.db", "ponder")
+    sizes = {one.name: len(one.rows) for one in studies(store)}
+    assert sizes == {"cheaper": 36, "small": 6}
+
+
+def test_filters_choose_what_they_say(viewed) -> None:
+    def chosen(text: str) -> list[tuple[str, str, int, str]]:
+        rows = find(viewed, Query.read(text)).rows
+        cells = [viewed.cells[n] for n in viewed.cell_of[rows]]
+        ended = [ENDINGS[n] for n in viewed.index.ended[rows]]
+        return [(c.model_label, c.task_label, c.size, e) for c, e in zip(cells, ended, strict=True)]
+
+    assert len(chosen("")) == 36
+    assert {row[0] for row in chosen("model=long")} == {"long"}
+    assert len(chosen("model=long&model=short")) == 36
+    assert {row[1:3] for row in chosen("task=tents&size=16")} == {("tents", 16)}
+    assert {row[3] for row in chosen("ended=wrong&ended=failed")} == {"wrong", "failed"}
+    assert len(chosen("budget=300")) == 18
+    assert len(chosen("series=short, tents")) == 12
+    assert chosen("model=nobody") == []
+    assert find(viewed, Query.read("nonsense=1")).unknown == ("nonsense",)
+
+
+def test_right_here_and_wrong_there(viewed) -> None:
+    for against in ("any", "short"):
+        rows = find(viewed, Query.read(f"against={against}&model=long")).rows
+        # `long` is right at 0, 2, 4; `short` is wrong at 1, 2, 4.
+        assert sorted({int(viewed.index.positions[p]) for p in viewed.index.problem[rows]}) == [2, 4]
+        assert {ENDINGS[n] for n in viewed.index.ended[rows]} == {"right"}
+
+
+def test_sorting_and_paging(address, viewed, monkeypatch) -> None:
+    for column in ("tokens", "seconds", "thinking", "size", "model"):
+        up, down = (find(viewed, Query.read(f"sort={sign}{column}")).rows for sign in ("", "-"))
+        assert sorted(up) == sorted(down) == sorted(viewed.rows)
+    tokens = viewed.index.tokens[find(viewed, Query.read("sort=-tokens")).rows]
+    assert (np.diff(tokens) <= 0).all()
+    monkeypatch.setattr("ponder.report.view.queries.PAGE", 10)
+    pages = [ids(get(address, f"/ponder/cheaper/attempts?page={n}")[2]) for n in (1, 2, 3, 4)]
+    assert [len(page) for page in pages] == [10, 10, 10, 6]
+    assert len({n for page in pages for n in page}) == 36
+    assert ids(get(address, "/ponder/cheaper/attempts?page=99")[2]) == pages[3]
+
+
+def test_search_reads_thinking_answers_and_reasons(viewed) -> None:
+    rows = find(viewed, Query()).rows
+    hits, looked = search(viewed, rows, Query(q="ZEBRA3"), 50, 60)
+    assert looked == 36
+    assert {int(viewed.index.positions[viewed.index.problem[row]]) for row in hits} == {3}
+    assert len(search(viewed, rows, Query(q="timeout"), 50, 60)[0]) == 3
+    first, looked = search(viewed, rows, Query(q="zebra"), 5, 60)
+    rest, _ = search(viewed, rows, Query(q="zebra", start=looked), 50, 60)
+    assert not set(first) & set(rest)
+    assert len(first + rest) == 30
+
+
+def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, store) -> None:
+    """Whatever a figure's table calls `attempts`, its address finds."""
+    with Store(store) as opened:
+        outcomes = [o for o in opened.outcomes(study().cells) if o.status != "failed"]
+    compared = 0
+    for figure in study().figures:
+        for name, rows in figure.estimate(outcomes).items():
+            for row in rows:
+                query = behind(viewed, row)
+                if name in ("sizes", "outcomes") and row.get("fitted_to", "all") == "all" and row.get("attempts"):
+                    assert query is not None
+                    ended = viewed.index.ended[find(viewed, query).rows]
+                    assert (ended != ENDINGS.index("failed")).sum() == row["attempts"], row
+                    compared += 1
+    assert compared > 6
+
+
+def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
+    fill(tmp_path / "ponder.db", mapped())
+    viewed = study_named(ViewedStore(tmp_path / "ponder.db", "ponder"), "map")
+    assert viewed
+    with Store(tmp_path / "ponder.db") as opened:
+        tables = mapped().figures[0].estimate(list(opened.outcomes(mapped().cells)))
+    assert len(tables["cells"]) == 8
+    assert behind(viewed, {"panel": "R1-Qwen | AIME24 | DynTS, published", "window": 500.0}) is None
+    for row in tables["cells"]:
+        query = behind(viewed, row)
+        assert query is not None
+        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, query).rows]}
+        assert len(cells) == 1, query
+        assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
+
+
+def same(one: Index, other: Index) -> bool:
+    columns = ("id", "cell", "problem", "ended", "tokens", "milliseconds", "positions")
+    reasons = [[index.reasons[n] for n in index.why] for index in (one, other)]
+    return all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns) and reasons[0] == reasons[1]
+
+
+def fresh(path: Path) -> Index:
+    db = sqlite3.connect(path)
+    try:
+        return Index().refreshed(db)
+    finally:
+        db.close()
+
+
+def test_the_index_follows_the_store(tmp_path) -> None:
+    path, of = tmp_path / "ponder.db", study()
+    fill(path, of, of.cells[:2])
+    store = ViewedStore(path, "ponder")
+    before = store.index
+    assert len(before) == 12
+    assert store.index is before  # nothing has changed
+    fill(path, of)
+    with Store(path, lock=True) as opened:  # another grade for attempts that were stored
+        changed = (d._replace(attempt=replace(d.attempt, correct=False, why="x")) for d in opened.attempts(of.cells[0]))
+        opened.regrade(list(changed))
+    assert same(store.index, fresh(path))
+
+
+def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
+    path, of = tmp_path / "ponder.db", study()
+    fill(path, of, of.cells[:4])
+    old = fresh(path)
+    with Store(path, lock=True) as opened:
+        for cell in of.cells[3:5]:  # one that failed is asked again, and others are new
+            problems = list(enumerate(cell.asked()))
+            solved = [(n, p, Completion("", cell.task.solve(p), "end", Bill(1, 2, 3))) for n, p in problems]
+            opened.add([Done(cell, n, Attempt(p, 0, "graded", True, "", (c,))) for n, p, c in solved if n > 4])
+    db = sqlite3.connect(path)
+    grown = old.refreshed(db)
+    db.close()
+    assert same(grown, fresh(path))
+    assert len(grown) > len(old)
+
+
+# Pages.
+
+
+def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
+    cell = next(n for n, c in enumerate(viewed.cells) if c.model_label == "long" and c.size == 16)
+    rows = {
+        int(viewed.index.positions[viewed.index.problem[r]]): r
+        for r in viewed.rows[viewed.cell_of[viewed.rows] == cell]
+    }
+    texts = {p: get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")[2] for p, row in rows.items()}
+    assert "The answer is right." in texts[0]
+    assert 'class="wrong"' not in texts[0]
+    assert "Show the solution" in texts[0]
+    assert "does not have the puzzle" in texts[1]
+    assert re.search(r'<td class="wrong" title="(touches|no tree|\d tents in)', texts[3])
+    assert "of 2,000 tokens" in texts[0]
+
+
+def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> None:
+    cell = next(n for n, c in enumerate(viewed.cells) if c.task_label == "execution")
+    row = viewed.rows[viewed.cell_of[viewed.rows] == cell][1]
+    _, _, text = get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")
+    assert text.count("← first slip") == 1
+    assert "the first wrong sum is in turn 1 of 4" in text
+    one = transcript(viewed, int(viewed.index.id[row]))
+    assert one
+    messages = json.loads(one.request())["messages"]
+    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 3, "user"]
+
+
+def test_neighbours_are_those_of_the_list(address) -> None:
+    listed = ids(get(address, "/ponder/cheaper/attempts?sort=-tokens&ended=wrong")[2])
+    _, _, text = get(address, f"/ponder/cheaper/attempt/{listed[1]}?sort=-tokens&ended=wrong")
+    assert f'rel="prev" href="/ponder/cheaper/attempt/{listed[0]}?' in text
+    assert f'rel="next" href="/ponder/cheaper/attempt/{listed[2]}?' in text
+
+
+def test_what_is_not_there_is_not_found(address) -> None:
+    for path in ("/x", "/x/y", "/ponder/none", "/ponder/cheaper/attempt/99999", "/-/../app.py", "/-/none.js"):
+        assert get(address, path)[0] == 404, path
+    assert get(address, "/ponder/cheaper/behind?note=%22x%22")[0] == 409
+
+
+def test_nothing_run_yet(tmp_path) -> None:
+    store = tmp_path / "ponder.db"
+    with served(store) as address:
+        assert "does not exist yet" in get(address)[2]
+        of = study()
+        fill(store, of, [])
+        assert "0</b> of 36 attempts" in get(address)[2]
+        assert get(address, "/ponder/cheaper/attempts")[0] == 200
+        figures = get(address, "/ponder/cheaper/figures")[2]
+        assert figures.count("no attempt has an answer yet") == 2
+
+
+def test_figures_and_tables_and_their_filters(address) -> None:
+    whole = get(address, "/ponder/cheaper/figures")[2]
+    part = get(address, "/ponder/cheaper/figures?model=long")[2]
+    assert "short, tests" not in part
+    assert '"series":"short, tents"' in whole
+    assert '"series":"short' not in part
+    assert '"attempt":' in whole  # a dot knows its transcript
+    rows = get(address, "/ponder/cheaper/table/accuracy/sizes.csv?model=long")[2].splitlines()
+    assert rows[0].startswith("series,")
+    assert all(row.startswith(("long", '"long')) for row in rows[1:])
+    assert get(address, "/ponder/cheaper/table/accuracy/none.csv")[0] == 409
+
+
+def test_events_tell_of_another_processs_attempts(tmp_path) -> None:
+    import urllib.request
+
+    path, of = tmp_path / "ponder.db", study()
+    fill(path, of, of.cells[:1])
+    with served(path) as address, urllib.request.urlopen(f"{address}/ponder/cheaper/live", timeout=60) as events:
+        first = json.loads(events.readline().decode().removeprefix("data: "))
+        assert first["answered"] == 6
+        fill(path, of, of.cells[1:2])
+        while not (line := events.readline().decode()).startswith("data: "):
+            pass
+        now = json.loads(line.removeprefix("data: "))
+    assert now["answered"] == 12
+    assert now["tokens"] == 2000
+
+
+def test_a_port_in_use_is_a_users_mistake(address) -> None:
+    from ponder.report.view.server import bound
+
+    with pytest.raises(UserError, match="can't serve"):
+        bound("127.0.0.1", int(address.rpartition(":")[2]))
+
+
+def test_two_models_side_by_side(address, viewed) -> None:
+    two = comparison.pair(viewed, "", "")
+    assert two == ("long", "short")
+    assert comparison.pair(viewed, "short", "") == ("short", "long")
+    only_long, only_short = comparison.differing(viewed, two)
+    index = viewed.index
+    # Per task and size `long` is right at 0, 2, 4 and `short` at 0, 3; `short` failed at 5.
+    assert (only_long["total"], only_short["total"]) == (6, 3)
+    for kind, right in ((only_long, "a"), (only_short, "b")):
+        for row in kind["rows"]:
+            assert row["a"]["problem_row"] == row["b"]["problem_row"]
+            assert [row[side]["ended"] == "right" for side in "ab"] == [right == side for side in "ab"]
+        query = Query.read(kind["query"].removeprefix("?"))
+        assert len(set(index.problem[find(viewed, query).rows].tolist())) == kind["total"]
+    _, _, text = get(address, "/ponder/cheaper/compare?a=short&b=long")
+    assert "Only B right" in text
+    assert text.count("<option selected>") == 2
+    figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
+    assert "accuracy, B less A" in figure
+    assert get(address, "/ponder/cheaper/compare?a=nobody&b=nothing")[0] == 200
+
+
+def test_tents_that_touch_or_stand_alone_are_marked() -> None:
+    puzzle = Puzzle.from_id("4x4:_cia,1,1,0,1,1,0,1,1")
+    grid = puzzle.solve()
+    assert grid
+    (right, _) = drawings(puzzle, grid)
+    assert not [mark for row in right.rows for mark in row if mark.kind == "wrong"]
+    y, x = next((y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == TENT)
+    beside = next((j, i) for j in range(4) for i in range(4) if abs(j - y) <= 1 and abs(i - x) <= 1 and grid[j][i] == 3)
+    grid[beside[0]][beside[1]] = TENT
+    (answer, solution) = drawings(puzzle, grid)
+    assert "touches another tent" in answer.rows[y][x].why
+    assert "touches another tent" in answer.rows[beside[0]][beside[1]].why
+    assert answer.rows[beside[0]][-1].kind == "wrong"
+    assert (solution.name, solution.rows[beside[0]][beside[1]].text) == ("solution", "·")

@@ -1,0 +1,181 @@
+"""The live page in a browser: from a dot to its transcript, filters, keys, phones, and text that means harm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from viewed import fill, mapped, served, study
+
+CHROMIUM = shutil.which("chromium") or ("chromium" if os.environ.get("CI") else None)
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed: scripts/system-packages")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, of = tmp_path_factory.mktemp("view") / "ponder.db", study(figure=[{"name": "effort"}])
+    fill(path, mapped())
+    fill(path, of, of.cells[:-1])
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(store) -> Iterator[str]:
+    with served(store) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(address) -> Iterator[Browser]:
+    del address  # the store is written before the browser starts
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page in the browser, with everything that it complained of."""
+
+    def __init__(self, browser: Browser, address: str, **context: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **context})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(60_000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(address)
+
+    def chart(self) -> Any:
+        chart = self.page.locator("figure.chart svg").first
+        expect(chart).to_be_visible(timeout=120_000)
+        expect(self.page.locator("figcaption").first).to_contain_text("Click a mark")
+        return chart
+
+    def sideways(self) -> int:
+        """How far the page can be scrolled sideways, in pixels."""
+        wide: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        return wide
+
+
+def test_from_home_to_a_study_to_a_dot_to_its_transcript(browser, address) -> None:
+    opened = Opened(browser, address)
+    page = opened.page
+    page.get_by_text("Which is cheaper?").click()
+    chart = opened.chart()
+    dot = chart.locator(".mark-symbol.role-mark path").first
+    label = dot.get_attribute("aria-label")
+    assert label
+    dot.click(force=True)
+    page.wait_for_url(re.compile("/attempts?/?"))
+    several = "/attempts" in page.url  # dots lie on each other: a list
+    if several:
+        page.locator("tr[data-href] a").first.click()
+    expect(page.locator(".verdict")).to_be_visible()
+    expect(page.locator("body")).to_contain_text("Bill")
+    for _ in range(1 + several):
+        page.go_back()
+    opened.chart()
+    assert opened.complaints == []
+    assert all(url.startswith(address) for url in opened.requests)
+
+
+def test_a_filter_redraws_from_fewer_attempts_and_has_an_address(browser, address) -> None:
+    opened = Opened(browser, f"{address}/ponder/cheaper")
+    page = opened.page
+    assert "short" in opened.chart().text_content()
+    page.locator("details.facet summary", has_text="model").click()
+    page.locator(".menu a", has_text="long").click()
+    page.wait_for_url("**/cheaper?model=long")
+    assert "short" not in opened.chart().text_content()
+    page.locator("a.chip").click()
+    assert "short" in opened.chart().text_content()
+    page.locator("details.estimates summary").nth(2).click()
+    page.locator("details.estimates[open] a[aria-label]").first.click()
+    expect(page.locator("h1")).to_contain_text("attempts")
+    assert opened.complaints == []
+
+
+def test_a_cell_of_a_heat_map_leads_to_its_attempts(browser, address) -> None:
+    opened = Opened(browser, f"{address}/ponder/map")
+    cell = opened.chart().locator(".mark-rect.role-mark path").first
+    box = cell.bounding_box()
+    opened.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    opened.page.wait_for_url("**/map/attempts?*")
+    expect(opened.page.locator("h1")).to_have_text("6 attempts")
+    assert len({row.inner_text() for row in opened.page.locator("td.c-model").all()}) == 1
+    assert opened.complaints == []
+
+
+def test_hostile_text_does_nothing(browser, address) -> None:
+    opened = Opened(browser, f"{address}/ponder/cheaper/attempt/1")
+    expect(opened.page.locator("pre", has_text="␛[31m").first).to_be_visible()
+    opened.page.goto(f"{address}/ponder/cheaper/attempts?ended=failed")
+    assert "owned" not in opened.page.title()
+    assert opened.page.locator("img").count() == 0
+    assert opened.complaints == []
+
+
+def test_keys(browser, address) -> None:
+    opened = Opened(browser, f"{address}/ponder/cheaper/attempts?sort=-tokens")
+    page = opened.page
+    for key in ("j", "j", "k"):
+        page.keyboard.press(key)
+    expect(page.locator("tr.chosen")).to_have_count(1)
+    wanted = page.locator("tr[data-href]").first.get_attribute("data-href")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{address}{wanted}")
+    page.keyboard.press("j")
+    expect(page.locator(".pages span")).to_contain_text("2 of")
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    page.wait_for_url("**/attempts?sort=-tokens")
+    page.keyboard.press("/")
+    page.keyboard.type("zebra3\n")
+    expect(page.locator(".note[role=status]")).to_contain_text("found in the first")
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_needs_no_sideways_scrolling(browser, address, scheme) -> None:
+    size = {"width": 390, "height": 844}
+    opened = Opened(browser, address, viewport=size, is_mobile=True, color_scheme=scheme)
+    for path in ("/", "/ponder/cheaper", "/ponder/cheaper/attempts?sort=-tokens", "/ponder/cheaper/attempt/1"):
+        opened.page.goto(address + path)
+        if path.endswith("cheaper"):
+            assert opened.chart().bounding_box()["width"] <= 390
+        assert opened.sideways() <= 0, path
+    dark = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert dark == ("rgb(23, 25, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+    assert opened.complaints == []
+
+
+def test_a_running_study_updates_by_itself(browser, address, store) -> None:
+    opened = Opened(browser, f"{address}/ponder/cheaper")
+    expect(opened.page.locator(".live .done")).to_contain_text("28 of 36")
+    of = study(figure=[{"name": "effort"}])
+    fill(store, of, of.cells[-1:])
+    expect(opened.page.locator(".live .done")).to_contain_text("33 of 36", timeout=60_000)
+    expect(opened.page.locator(".failures li")).to_have_count(3)
+    assert opened.complaints == []
+
+
+def test_a_wrong_token_sees_nothing(browser, store) -> None:
+    with served(store, host="0.0.0.0", token="secret") as address:
+        opened = Opened(browser, f"{address}/?token=wrong")
+        assert "A token is needed" in opened.page.inner_text("body")
+        opened.page.goto(f"{address}/?token=secret")
+        expect(opened.page.get_by_text("Which is cheaper?")).to_be_visible()
+        assert "token" not in opened.page.url
+        assert "HttpOnly" not in opened.page.evaluate("document.cookie")
+        assert opened.page.evaluate("document.cookie") == ""

@@ -1,0 +1,112 @@
+"""Stores with known attempts, and the page's server in a thread, for the tests of `ponder view`."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from ponder.core import Attempt, Bill, Completion, Problem
+from ponder.report.view.app import View
+from ponder.report.view.security import Guard
+from ponder.report.view.server import bound
+from ponder.report.view.stores import opened
+from ponder.runner.cells import Cell
+from ponder.runner.grading import graded
+from ponder.runner.store import Done, Store
+from ponder.runner.study import Study
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> \x1b[31m \u202e {{7*7}}"
+TABLE: dict[str, Any] = {
+    "title": "Which is cheaper?",
+    "question": "Does the short one lose accuracy?",
+    "problems": 6,
+    "task": [{"name": "tents", "size": [16, 20]}, {"name": "execution", "size": 4, "dictionary": 8}],
+    "model": [
+        {"name": "oracle", "label": "long", "budget": 2000},
+        {"name": "oracle", "label": "short", "budget": 300, "prices": {"input": 1.0, "output": 2.0}},
+    ],
+    "figure": [{"name": "effort"}, {"name": "accuracy"}],
+}
+
+
+def study(name: str = "cheaper", **changes: Any) -> Study:
+    return Study.from_table({**TABLE, **changes}, name=name, where=f"{name}.toml")
+
+
+def mapped() -> Study:
+    """A study with a heat map of eight cells."""
+    method = {
+        "name": "compress",
+        "policy": ["random", "streaming"],
+        "window": [2, 4],
+        "ratio": [0.1, 0.2],
+        "budget": 16,
+    }
+    models = [{"name": "transformers", "id": "pocket", "budget": 300, "method": [method]}]
+    return study("map", title="A map", task=[{"name": "tents", "size": 16}], model=models, figure=[{"name": "heatmap"}])
+
+
+def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Attempt:
+    """Right at even positions for the first model, at multiples of three for the second; one of them failed."""
+    step = 2 if cell.model_label == "long" else 3
+    if (cell.model_label, position) == ("short", 5):
+        return Attempt(problem, sample, "failed", False, f"timeout {EVIL}", ())
+    replies = []
+    for turn in range(len(problem.turns)):
+        right = cell.task.solve_turn(problem, turn)
+        wrong = (
+            "[[2, 2], [0, 0]]"
+            if position == 1
+            else right.replace("3", "2", 1)
+            if right.startswith("[")
+            else "<answer>99999</answer>"
+        )
+        thinking = f"{EVIL} step {turn}, attempt at {position}: zebra{position}" if position < 5 else ""
+        tokens = (100 + 10 * position + cell.size) * (1 if cell.model_label == "short" else 3)
+        bill = Bill(50, tokens, 7, 0.5 + position, "tokenizer")
+        replies.append(Completion(thinking, right if position % step == 0 else wrong, "end", bill))
+    return graded(cell.task, Attempt(problem, sample, "open", False, "", tuple(replies)))
+
+
+def fill(path: Path, of: Study, cells: Sequence[Cell] | None = None) -> None:
+    """Store every attempt of a study, or of some cells."""
+    with Store(path, lock=True) as store:
+        run = store.record_study(of)
+        for cell in of.cells if cells is None else cells:
+            problems = enumerate(cell.asked())
+            store.add([Done(cell, n, attempt(cell, problem, n)) for n, problem in problems], run, (1000, 0.5, 0))
+
+
+@contextmanager
+def served(*stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", token: str = "") -> Iterator[str]:
+    """The page's server; yields its address."""
+    listening, view = bound("127.0.0.1", 0), View(opened(stores), given)
+    guard = Guard(view.application(), host, token)
+    server = uvicorn.Server(uvicorn.Config(guard, log_level="warning", lifespan="off", ws="none"))
+    view.stopping = lambda: server.should_exit
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        view.close()
+        listening.close()
+
+
+def get(address: str, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and text of a page."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
+    finally:
+        connection.close()
