@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-TOPICS = ("effort", "shape", "horizon", "seeds", "compare")
+TOPICS = ("effort", "shape", "horizon", "seeds", "compare", "adaptive")
 
 
 def main() -> None:

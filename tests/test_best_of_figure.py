@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_selection_figures import bare, outcome
 
+from ponder.core import MethodUse
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
 from ponder.report.page import draw_figure
@@ -133,3 +134,75 @@ def test_best_of_says_why_it_counts_output() -> None:
     none = BestOf(tokens="thinking").estimate(chat)
     assert {r["times_tokens"] for r in none["pickers"]} == {None}
     assert not any("times the" in sentence for sentence in BestOf(tokens="thinking").findings(none))
+
+
+def scored(auc_of: dict[str, float], same: float, problems=60, n=4):
+    """Attempts with the scores of their samples: of each reward a fraction of problems is ranked right."""
+    rng = np.random.default_rng(4)
+    found = []
+    for i, (reward, good) in itertools.product(range(problems), auc_of.items()):
+        ranked = rng.random() < good
+        details = {"distinct_thinkings": 1.0 if rng.random() < same else 3.0, "wrong_samples": 1.0}
+        details |= {"wrong_in_answer": float(rng.random() < same)}
+        details |= {f"right_by_{rule}": float(i % 3 < at) for at, rule in enumerate(("majority", "odds"), 1)}
+        for k in range(n):
+            high = (k > 0) == ranked  # the first sample is wrong
+            score = 0.8 if high else 0.2
+            details |= {f"right_{k}": float(k > 0), f"total_{k}": score, f"probability_{k}": score}
+        methods = [("best_of", {"n": n, "reward": reward, "pick": "best", "seed": 1})]
+        found.append(outcome("pocket", f"p{i}", ranked, methods)._replace(details=details))
+        found.append(outcome("pocket", f"p{i}", True, [("vote", {"n": n})]))
+    return found
+
+
+def test_a_reward_is_shown_with_what_it_can_tell_apart() -> None:
+    found = draw_figure("best_of", BestOf(), scored({"made": 1.0, "shipped": 0.5}, same=0.95))
+    rows = {r["reward"]: r for r in found.tables["rewards"]}
+    assert rows["made"]["auc"] == 1.0
+    assert rows["shipped"]["auc_low"] < 0.5 < rows["shipped"]["auc_high"]
+    assert rows["made"]["pairs"] == 180
+    assert {(b["reward"], b["low"], b["right"]) for b in found.tables["calibration"]} >= {
+        ("made", 0.5, 1.0),
+        ("made", 0.1, 0.0),
+    }
+    said = " ".join(found.findings)
+    assert "made ranks a right sample above a wrong one of the same problem in 100%" in said
+    assert "so it can tell them apart" in said
+    assert "so it can't be shown to tell them apart" in said
+    assert "Such samples differ only in the answer, so a reward that looks for errors in the steps" in said
+    assert found.chart.png.startswith(b"\x89PNG")
+
+
+def test_rules_are_compared_on_the_same_samples() -> None:
+    outcomes = scored({"made": 0.9}, same=0.1)
+    tables = BestOf().estimate(outcomes)
+    rows = {r["picker"]: r for r in tables["pickers"]}
+    best, odds = rows["best by reward"], rows["vote by odds of reward"]
+    assert set(rows) == {"best by reward", "vote by odds of reward", "majority vote"}
+    assert rows["majority vote"]["accuracy"] == 1.0  # as run, on samples of its own
+    right = np.mean([o.correct for o in outcomes if o.methods[-1].name == "best_of"])
+    # The majority of the same samples is right in a third of the attempts, a vote by odds in two thirds.
+    assert (best["accuracy"], best["gain"]) == (pytest.approx(right), pytest.approx(right - 1 / 3))
+    assert (odds["accuracy"], odds["gain"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert "points [+" in BestOf().findings(tables)[0]
+    assert "of the same samples" in BestOf().findings(tables)[0]
+    assert tables["panels"][0]["rests_on"] == "120 attempts at 60 problems"
+    assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+    # If votes by odds were run, they are shown as run.
+    voted = [o._replace(methods=(MethodUse("best_of", {**o.methods[-1].settings, "pick": "odds"}),)) for o in outcomes]
+    both = outcomes + [o for o in voted if "right_by_odds" in o.details]
+    rows = {r["picker"]: r for r in BestOf().estimate(both)["pickers"]}
+    assert rows["vote by odds of reward"]["accuracy"] == pytest.approx(right)
+
+
+def test_where_steps_differ_the_figure_says_so() -> None:
+    tables = BestOf().estimate(scored({"made": 0.0}, same=0.1))
+    said = " ".join(BestOf().findings(tables))
+    assert "so it ranks them the wrong way round" in said
+    assert "most wrong samples differ from the right ones in their steps" in said
+    assert "can't help" not in said
+
+
+def test_attempts_without_scores_say_nothing_of_the_reward() -> None:
+    tables = BestOf().estimate(picked())
+    assert (tables["rewards"], tables["calibration"]) == ([], [])

@@ -29,7 +29,7 @@ from ponder.models.pocket import WEIGHTS, Pocket
 from ponder.models.transformers import Transformers
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
-from ponder.training import weight_methods
+from ponder.training import made_models
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, TrainingProblem, draw_problems
 
@@ -185,14 +185,14 @@ def test_a_second_process_is_refused(models) -> None:
 
 
 def test_who_waited_for_the_lock_does_not_make_it_again(models, monkeypatch) -> None:
-    late, acquire = SMALL.make(Pocket()), weight_methods.acquire
+    late, acquire = SMALL.make(Pocket()), made_models.acquire
 
     def meanwhile(path: Path) -> object:
-        monkeypatch.setattr(weight_methods, "acquire", acquire)
+        monkeypatch.setattr(made_models, "acquire", acquire)
         SMALL.apply(Pocket())
         return acquire(path)
 
-    monkeypatch.setattr(weight_methods, "acquire", meanwhile)
+    monkeypatch.setattr(made_models, "acquire", meanwhile)
     assert list(late) == []
 
 

@@ -46,13 +46,14 @@ class Scripted(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Read(Reward):
-    """The number that the thinking is."""
+    """The number that the thinking is; a second one is the trajectory's."""
 
     def rate(self, traces) -> list[Scores]:
         def one(trace) -> Scores:
-            text = trace.thinking[0]
+            text, _, sure = trace.thinking[0].partition(" ")
             bill = Bill(prompt_tokens=7, counted_by="tokenizer")
-            return Scores(why="can't say", bill=bill) if text == "?" else Scores((float(text),) * 2, bill=bill)
+            right = float(sure) if sure else None
+            return Scores(why="can't say", bill=bill) if text == "?" else Scores((float(text),) * 2, right, bill=bill)
 
         return [one(trace) for trace in traces]
 
@@ -83,6 +84,38 @@ def test_a_vote_adds_up_the_rewards() -> None:
     samples = said(".3", 1), said(".5", 2), said(".3", 1), said("?", 3), said("1", 4, stop="length")
     assert picked("vote", *samples).answer == "<answer>1</answer>"
     assert picked("best", *samples).answer == "<answer>2</answer>"
+
+
+def test_a_vote_by_odds_adds_up_odds_of_the_trajectory() -> None:
+    """Odds 9 for one answer, 1.5 + 1.5 for the other, whose totals and probabilities have the larger sum."""
+    samples = said(".9 .6", 1), said(".1 .9", 2), said(".9 .6", 1)
+    assert picked("odds", *samples).answer == "<answer>2</answer>"
+    assert picked("vote", *samples).answer == picked("best", *samples).answer == "<answer>1</answer>"
+    # 4 + 4 against 7 1/3: odds are added, not compared.
+    assert picked("odds", said(".5 .8", 1), said(".5 .88", 2), said(".5 .8", 1)).answer == "<answer>1</answer>"
+    # A sample without a trajectory's score counts by its worst step, and certainty is limited: 999, not infinity.
+    assert picked("odds", said(".5", 1), said(".8", 2)).answer == "<answer>2</answer>"
+    sure = [said(".5 1.0", 1), *[said(".5 .999", 2)] * 2]
+    assert picked("odds", *sure).answer == "<answer>2</answer>"
+
+
+def test_each_attempt_says_how_its_samples_were_scored() -> None:
+    problem = TASK.problem(3, 1)
+    true = problem.gold["sums"][-1]
+    samples = (
+        said(".2 .3", true),
+        said(".2 .3", true + 1),
+        said(".9 .4", 7),
+        said("?", 8),
+        said(".1 .1", true, "length"),
+    )
+    known = picked("best", *samples).measures
+    assert (known["distinct_thinkings"], known["wrong_samples"]) == (4, 4)
+    assert known["wrong_in_answer"] == 1  # the second: the right one's thinking, another answer
+    assert [known[f"right_{n}"] for n in (0, 1, 2, 4)] == [1, 0, 0, 0]  # a truncated sample is wrong
+    assert [known[f"probability_{n}"] for n in (0, 1, 2, 4)] == [0.3, 0.3, 0.4, 0.1]
+    assert known["total_2"] == pytest.approx(1.3)
+    assert "right_3" not in known  # it has no score
 
 
 def test_where_nothing_can_be_scored_the_first_sample_answers() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ponder.core import UserError
 from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
@@ -313,3 +314,16 @@ def test_a_file_that_is_no_study(write, folder, ponder, name, message) -> None:
 def test_a_file_from_a_windows_editor(folder) -> None:
     (folder / "s.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())
     assert Study.load("s.toml").problems == 3
+
+
+def test_a_model_may_be_asked_more_often_than_the_others() -> None:
+    task = [{"name": "chain_sum", "size": 2}]
+    models = [{"name": "oracle", "samples": 8}, {"name": "oracle", "method": {"name": "vote", "n": 2}}]
+    one, other = Study.from_table({"task": task, "model": models, "samples": 3}).cells
+    assert (one.samples, other.samples) == (8, 3)
+    (plain, _) = Study.from_table({"task": task, "model": [{"name": "oracle"}, models[1]]}).cells
+    assert plain.key == one.key  # attempts that are stored stay valid
+    for wrong in (0, "many"):
+        with pytest.raises(UserError) as error:
+            Study.from_table({"task": task, "model": [{"name": "oracle", "samples": wrong}]}).cells  # noqa: B018
+        assert "model[0].samples" in error.value.where

@@ -1,7 +1,7 @@
 """The group `make`: one model or reward, into a folder.
 
-Besides `model` and `reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the parameters of
-that function are its options. The files are parsed, not imported, so that help never loads torch.
+Besides `model`, `reward` and `own_reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the
+parameters of that function are its options. The files are parsed, not imported, so that help never loads torch.
 """
 
 from __future__ import annotations
@@ -74,6 +74,26 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json:
     watch(make_model(Study.load(study, settings), label, out), as_json=as_json)
     _made(out, as_json)
     tell(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]')
+
+
+@make.command("own_reward")
+@STUDY
+@click.option("--model", "label", default="", help="The model's label. Not needed if the study trains one reward.")
+@OUT
+@SET_STUDY
+@JSON_LINES
+def own_reward(study: str, label: str, out: Path, settings: tuple[str, ...], as_json: bool) -> None:
+    """Train the reward of STUDY that learns from its own model's samples.
+
+    That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study doesn't ask; the
+    task labels them.
+    """
+    from ponder.runner.prepare import make_reward
+    from ponder.runner.study import Study
+
+    watch(make_reward(Study.load(study, settings), label, out), as_json=as_json)
+    _made(out, as_json)
+    tell(f'next: reward = {{ name = "trained", id = "{out}" }}, or ponder score TRACES --reward trained --set id={out}')
 
 
 @make.command()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count, printable
-from ponder.runner.plan import Forecast, Plan, Range
+from ponder.runner.plan import Forecast, Plan, Range, saved
 from ponder.runner.progress import short
+from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
 
@@ -23,7 +25,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
-    return {"forecasts": lines, "total": record(plan.total), "currency": plan.currency, "spent": spent}
+    making = plan.making and {"calls": plan.making.calls, "tokens": plan.making.tokens}
+    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent, "making": making}
+    return {"forecasts": lines, **told, "stop": plan.stop}
 
 
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
@@ -52,10 +56,47 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
         )
         for line in lines
     ]
-    notes = _caps(plan, study)
+    notes = [f"stop: {plan.stop}; {_at_most(plan.total)}"] if plan.stop else []
+    notes += _caps(plan, study)
+    if plan.making is None:
+        notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
+    elif plan.making.calls:
+        calls, tokens = short(plan.making.calls), short(plan.making.tokens)
+        notes.append(
+            f"making: methods first draw samples to train on: {calls} calls, at most {tokens} tokens, not capped"
+        )
     if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
         notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
+
+
+def _at_most(total: Forecast) -> str:
+    return f"at most {count(total.attempts, 'attempt')}, likely fewer" if total.to_run else "nothing more to ask"
+
+
+def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
+    """What an adaptive run has found, and what it left out of the full plan."""
+    from ponder.runner.adaptive import decisions  # imports NumPy
+
+    with Store(path) as store:
+        found = decisions(study, store)
+    left = saved(study, path)
+    return {
+        "decisions": [dataclasses.asdict(decision) for decision in found],
+        "attempts": sum(decision.attempts for decision in found),
+        "full_plan": sum(decision.at_most for decision in found),
+        "saved": {"attempts": left.to_run, "tokens": left.tokens.expected, "cost": left.cost and left.cost.expected},
+    }
+
+
+def adaptive_text(data: dict[str, Any], currency: str) -> str:
+    """The same in sentences."""
+    left = data["saved"]
+    rest = [f"about {short(left['tokens'])} tokens"] if left["tokens"] else []
+    rest += [f"{money_text(left['cost'])} {currency}"] if left["cost"] else []
+    would = f"; the rest would take {' and '.join(rest)}" if rest else ""
+    made = f"{data['attempts']:,} of the full plan's {count(data['full_plan'], 'attempt')}{would}"
+    return "\n".join([*(printable(decision["text"]) for decision in data["decisions"]), made])
 
 
 def money_text(amount: float) -> str:

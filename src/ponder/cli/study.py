@@ -148,13 +148,15 @@ def run(
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
-    from ponder.cli.spending import summary
+    from ponder.cli.spending import adaptive_json, adaptive_text, summary
 
     loaded = load(study, settings, models)
     loaded.check()
     tally = run_shown(loaded, store, grace)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
-    say(tally.summary(), as_json, lambda: made)
+    found = adaptive_json(loaded, store) if loaded.stop else {}
+    more = [adaptive_text(found, tally.currency)] if found else []
+    say(tally.summary() | ({"adaptive": found} if found else {}), as_json, lambda: "\n".join([made, *more]))
     if told := summary(tally):
         click.echo(told, err=True)
     if tally.failed:

@@ -132,6 +132,11 @@ class Task(Plugin, ABC):
         """Judge each turn of a conversation by itself, for exports; empty if only the whole is judged."""
         return ()
 
+    @classmethod
+    def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:  # noqa: ARG003 for subclasses
+        """For each step of a text, whether it and all before it are right; None if the task can't tell."""
+        return None
+
     def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
         """The problem with the answers of its turns, drawn for a reader; the first is shown, others can be chosen."""
         return ()
@@ -213,7 +218,7 @@ class Codec(Protocol):
         """Thinking, split into its steps."""
 
     def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """For each step of the thinking, whether it is right and follows from those before it."""
+        """For each step of the thinking, whether it is right and follows from those before it; "": of any style."""
 
 
 @dataclass(kw_only=True)
@@ -359,6 +364,14 @@ class Method(Plugin, ABC):
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
+
+    def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
+        """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""
+        return None
+
+    def making_limit(self, model: Model) -> Spend | None:  # noqa: ARG002 for subclasses
+        """The most that the samples may take that `make` draws before anything is asked; None if there is no limit."""
+        return Spend()
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
         """The same method, told what it may train on."""

@@ -37,11 +37,13 @@ from ponder.figures._units import LEVELS, at, size_title, unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
+from ponder.stats.ladder import LEVEL, after_ladder
 
 WIDTH, HEIGHT = 520, 300  # pixels
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # a task's curves, where colours are the models'
 DOUBT = 0.05  # a p-value below which the findings doubt the fitted curve
 MISFIT = 0.01  # the test of fit gives up to 8 % of false alarms at 5 %
+ADAPTIVE = "adaptive run: more attempts near the critical size, whose interval is valid for that"
 SIDE_BY_SIDE = 6  # pixels between the intervals of two series
 
 
@@ -50,6 +52,7 @@ class Accuracy(Figure):
     overlay: Literal["", "tents_success"] = ""  # published accuracies to draw as well
     unit: str = ""  # what size counts, such as "cells", or "levels" for bars; default: the task's own unit
     tokens: Tokens = "auto"  # in the tables; auto: thinking if every model reports it, else output (thinking + answer)
+    adaptive: bool = False  # intervals that are valid if the results decided where to ask; with `stop` always true
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"summary": [], "sizes": [], "curves": []}
@@ -57,11 +60,12 @@ class Accuracy(Figure):
         for series, part in by_series(outcomes):
             data = columns(part, kind)
             named = {"model": part[0].model, "task": part[0].task, "unit": unit_of(part, self.unit)}
-            critical = critical_size(data)
+            critical = critical_size(data, LEVEL if self.adaptive else 0.95)
+            size = after_ladder(data) if self.adaptive else critical.size
             tables["summary"].append(
                 flat(
                     series=series,
-                    critical_size=critical.size,
+                    critical_size=size,
                     local_critical_size=critical.local,
                     local_p_value=critical.local_p_value,
                     lapse=critical.lapse,
@@ -171,6 +175,7 @@ class Accuracy(Figure):
         notes = [f"{r['series']}: {r['rests_on']}" for r in tables["summary"]]
         if overlay:
             notes.append("published: read off a figure, without intervals")
+        notes += [ADAPTIVE] if self.adaptive else []
         title = heading("Accuracy by problem size", notes, WIDTH)
         return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT, title=title)
 

@@ -3,7 +3,8 @@
 After ReasonFlux-PRM (arXiv 2506.18896, figure 5), which has no intervals, no vote weighted by the reward and no pass@n.
 pass@n, how often at least one of n samples is right, is estimated from the model's own samples; it bounds what picking
 can reach. Majority votes are run by the method `vote`, because outcomes hold no answers to count. Each training seed of
-a model has a panel of its own.
+a model has a panel of its own; the seeds of a reward that is trained on the model's samples are one line. Below, for
+each reward: how often it ranks a right sample above a wrong one of the same problem, and its calibration.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
-from ponder.figures import MUTED, flat, pooled_findings, published, span, themed, values
+from ponder.figures import MUTED, counts, flat, pooled_findings, published, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
+from ponder.figures._separation import Scored, separation_chart, separation_findings, separations
 from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import compared, corrected, panel_title, panels, points, pooled_in_panels, tested
@@ -36,6 +38,7 @@ PICKERS = ("#1f6fb4", "#2c9c69", "#8a5fbf", "#c8483f", "#5aa9dd", "#7a6a58")
 ACROSS = "samples per problem, n (log scale)"
 GREYS = ["#3c4248", "#7b828a", "#a2a9b0", "#c0a48a"]  # published lines
 TITLE = "Accuracy of one answer picked from n samples: higher is better"
+SAME = ", same samples"  # after a variant's name: the majority vote of its own samples
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0, 0)
 SMALL = (250, 230)  # pixels of a published panel
 
@@ -47,9 +50,9 @@ class BestOf(Figure):
     tokens: Tokens = "output"  # which to count; auto: thinking if every model reports it, else output
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        tables: Tables = {"panels": [], "pickers": [], "passes": [], "published": []}
+        tables: Tables = {name: [] for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")}
         kind = token_kind(outcomes, self.tokens)
-        for title, data, rests_on, pools, named, read in _asked(outcomes, self.by, kind):
+        for title, data, rests_on, pools, named, read, scored in _asked(outcomes, self.by, kind):
             single = next((v for v in data.variants if v.name == ONE), None)
             record = {"panel": title, "problems": data.problems, "rests_on": rests_on, "pooled": pools}
             record |= counted(outcomes, self.tokens)
@@ -57,10 +60,13 @@ class BestOf(Figure):
             rows = [
                 _picker(title, v, data, named, single) | {"reward_tokens": read.get(v.name)}
                 for v in data.variants
-                if v is not single
+                if v.name in named
             ]
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
             tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
+            separated, bins = separations(title, scored)
+            tables["rewards"] += separated
+            tables["calibration"] += bins
         tables["pickers"] = corrected(tables["pickers"])
         if self.overlay:
             tables["published"] = _published(self.overlay)
@@ -88,6 +94,8 @@ class BestOf(Figure):
                     f"{panel['panel']}: pass@{most:g} can't be estimated: it needs {most:g} samples per problem of the "
                     f"model alone, and there are {panel['samples']}."
                 )
+            rewards = [r for r in tables["rewards"] if r["panel"] == panel["panel"]]
+            sentences += [f"{said}." for said in separation_findings(rewards)]
         for benchmark in dict.fromkeys(r["benchmark"] for r in tables["published"]):
             sentences.append(_leads([r for r in tables["published"] if r["benchmark"] == benchmark]))
         return sentences
@@ -101,6 +109,8 @@ class BestOf(Figure):
         if tables["panels"]:
             shown = [_panel(tables, panel, scale) for panel in tables["panels"]]
             rows.append(alt.concat(*shown, columns=2, spacing={"row": 60, "column": 70}))
+        if tables["rewards"]:
+            rows.append(separation_chart(tables["rewards"], tables["calibration"], scale))
         if tables["published"]:
             rows.append(_published_row(tables["published"]))
         note = [
@@ -111,13 +121,20 @@ class BestOf(Figure):
         return themed(grid.properties(title=alt.TitleParams(TITLE, subtitle=note)))
 
 
-def _asked(
-    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind
-) -> Iterator[tuple[str, Variants, str, str, dict[str, tuple[str, int]], dict[str, float]]]:
-    """The panels of each model that samples are picked from (of every model, if none is), and what its variants are.
+class _Panel(NamedTuple):
+    """What was picked from the samples of one model."""
 
-    The last is what the reward has read and written for each variant.
-    """
+    title: str
+    data: Variants
+    rests_on: str
+    pooled: str
+    named: dict[str, tuple[str, int]]  # each variant's picker and n; those on the same samples aren't in it
+    read: dict[str, float]  # what the reward has read and written for each variant
+    scored: list[Scored]
+
+
+def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind) -> Iterator[_Panel]:
+    """The panels of each model that samples are picked from, or of every model, if none is."""
     picked = [o for o in outcomes if _picks(o)]
     rewards = {reward_name(o.methods[-1].settings["reward"]) for o in picked if _picks(o) == "best_of"}
     sampled = beneath(outcomes, lambda o: o.methods[-1:] if _picks(o) else ())
@@ -125,22 +142,56 @@ def _asked(
     for model in models:
         own = [o for o in picked if sampled[o.model] == model]
         named: dict[str, tuple[str, int]] = {}
-        asked = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
+        real = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
         by_reward = {o.model: o.methods[-1].settings for o in own if _picks(o) == "best_of"}
-        rests = in_words(by_reward, but=("n", "pick", "reward"))
+        rests = in_words(by_reward, but=("n", "pick", "reward", "seed"))
+        scored: list[Scored] = []
         for o in own:
             settings = o.methods[-1].settings
-            several = len(rewards) > 1
-            picker = _picker_name(settings, several, rests[o.model]) if o.model in by_reward else MAJORITY
-            n = settings["n"]
+            picker, n = MAJORITY, settings["n"]
+            if o.model in by_reward:
+                picker = _picker_name(settings, len(rewards) > 1, rests[o.model])
+                scored.append(Scored(o, reward_name(settings["reward"]), picker))
             named[f"{picker} {n}"] = (picker, n)
-            asked.append(o._replace(variant=f"{picker} {n}"))
-        pools = pooled_in_panels(asked, by)
-        for title, data, rests_on in panels(asked, by, tokens):
-            if not data.variants:
-                continue
-            read = _reward_tokens([o for o in asked if title == (f"{o.task} {o.size}" if by == "size" else o.task)])
-            yield f"{model} | {title}" if len(models) > 1 else title, data, rests_on, pools[title], named, read
+            real.append(o._replace(variant=f"{picker} {n}"))
+        also = _on_the_same_samples(scored, named, len(rewards) > 1, rests)
+        pools = pooled_in_panels(real, by)
+        for title, data, _ in panels([*real, *also], by, tokens):
+
+            def here(o: Outcome, title: str = title) -> bool:
+                return title == (f"{o.task} {o.size}" if by == "size" else o.task)
+
+            if data.variants:
+                left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
+                full_title = f"{model} | {title}" if len(models) > 1 else title
+                read = _reward_tokens([o for o in (*real, *also) if here(o)])
+                rests_on = counts([o for o in real if here(o)]) + left_out
+                own_scored = [one for one in scored if here(one.outcome)]
+                yield _Panel(full_title, data, rests_on, pools[title], named, read, own_scored)
+
+
+def _on_the_same_samples(
+    scored: Sequence[Scored], named: dict[str, tuple[str, int]], several: bool, rests: Mapping[str, str]
+) -> list[Outcome]:
+    """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote by odds.
+
+    Both are recorded by `best_of`. Votes by odds are added to `named`.
+    """
+    run = {(one.reward, one.outcome.methods[-1].settings["pick"]) for one in scored}
+    added = []
+    for o, reward, picker in scored:
+        if "right_by_majority" not in o.details:
+            continue
+        settings = o.methods[-1].settings
+        n, known = settings["n"], o._replace(status="graded")
+        majority = known._replace(correct=bool(o.details["right_by_majority"]))
+        added.append(majority._replace(variant=f"{picker} {n}{SAME}"))
+        if settings["pick"] == "best" and (reward, "odds") not in run:
+            by_odds = _picker_name({**settings, "pick": "odds"}, several, rests[o.model])
+            named[f"{by_odds} {n}"] = (by_odds, n)
+            added.append(known._replace(variant=f"{by_odds} {n}", correct=bool(o.details["right_by_odds"])))
+            added.append(majority._replace(variant=f"{by_odds} {n}{SAME}"))
+    return added
 
 
 def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -161,7 +212,7 @@ def _picks(outcome: Outcome) -> str:
 
 def _picker_name(settings: Mapping[str, Any], several: bool, rest: str) -> str:
     reward = reward_name(settings["reward"]) if several else "reward"
-    name = f"best by {reward}" if settings["pick"] == "best" else f"vote weighted by {reward}"
+    name = {"best": "best by", "vote": "vote weighted by", "odds": "vote by odds of"}[settings["pick"]] + f" {reward}"
     return ", ".join(part for part in (name, rest) if part)
 
 
@@ -178,7 +229,8 @@ def _picker(
 ) -> Row:
     picker, n = named[variant.name]
     right, tokens = fraction(variant, variant.correct), mean_tokens(variant)
-    majority = next((v for v in data.variants if named.get(v.name) == (MAJORITY, n)), None)
+    same = next((v for v in data.variants if v.name == variant.name + SAME), None)
+    majority = same or next((v for v in data.variants if named.get(v.name) == (MAJORITY, n)), None)
     gain = accuracy_difference(variant, majority) if majority and variant is not majority else None
     closed = times = None
     if single:
@@ -188,7 +240,12 @@ def _picker(
         closed = gap_closed(correct / tried, picked, pass_by_problem(tried, correct, n))
         alone = mean_tokens(single).value
         times = tokens.value / alone if alone else None
-    rests = {"attempts": right.attempts, "problems": right.problems}
+    rests: Row = {"attempts": right.attempts, "problems": right.problems, "seeds": len(variant.seeds)}
+    rests |= {
+        "same_samples": same is not None,
+        "made_tokens": variant.made_tokens,
+        "made_seconds": variant.made_seconds,
+    }
     record = flat(panel=title, picker=picker, n=n, accuracy=right, tokens=tokens, times_tokens=times, **rests)
     p = difference_p(variant, majority) if majority and gain else None
     return record | flat(gain=gain or UNKNOWN, p_value=p, closed=closed or UNKNOWN)
@@ -209,8 +266,21 @@ def _against(rows: Records, kind: TokenKind) -> Iterator[str]:
         last = known[-1]
         cost = f", for {last['times_tokens']:.1f} times the {kind} tokens of one sample" if last["times_tokens"] else ""
         read = f" and {last['reward_tokens']:,.0f} that the reward reads and writes" if last["reward_tokens"] else ""
-        told = f"{points(last, 'gain')}, {tested(last)}, paired by problem{cost}{read if cost else ''}"
-        yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}"
+        told = f"{points(last, 'gain')}, {tested(last)}, {_paired(last)}{cost}{read if cost else ''}"
+        yield f"with n = {last['n']}, {last['picker']} {compared(last, 'gain')} {MAJORITY}: {told}{_made(last)}"
+
+
+def _paired(row: Row) -> str:
+    how = "of the same samples" if row["same_samples"] else "paired by problem"
+    return f"{how} and over {row['seeds']} training seeds" if row["seeds"] > 1 else how
+
+
+def _made(row: Row) -> str:
+    """What training the reward took, once, if Ponder trained it."""
+    if not row["made_tokens"]:
+        return ""
+    tokens, seconds = row["made_tokens"], row["made_seconds"]
+    return f"; made once, with {tokens:,.0f} tokens sampled and trained on and {seconds:.0f} s of CPU"
 
 
 def _panel(tables: Tables, panel: Row, scale: alt.Scale) -> Any:

@@ -42,6 +42,7 @@ from ponder.figures._units import size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.effort import by_budget, effort
+from ponder.stats.ladder import LEVEL, after_ladder
 
 MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt
 ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
@@ -61,6 +62,7 @@ class Effort(Figure):
     overlay: Literal["", "tents_effort"] = ""  # published lines to draw as well
     unit: str = ""  # what size counts, such as "cells"; default: the task's own unit
     tokens: Tokens = "auto"  # which to count; auto: thinking if every model reports it, else output (thinking + answer)
+    adaptive: bool = False  # intervals that are valid if the results decided where to ask; with `stop` always true
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         names = ("summary", "fits", "sizes", "by_budget", "curves", "outcomes", "attempts")
@@ -69,15 +71,16 @@ class Effort(Figure):
         every = math.ceil(len(outcomes) / MAX_LISTED)
         for series, part in by_series(outcomes):
             data, unit = columns(part, kind), unit_of(part, self.unit)
-            fits, critical = effort(data), critical_size(data)
+            fits, critical = effort(data), critical_size(data, LEVEL if self.adaptive else 0.95)
+            size = after_ladder(data) if self.adaptive else critical.size
             tables["summary"].append(
                 flat(
                     series=series,
-                    critical_size=critical.size,
+                    critical_size=size,
                     lapse=critical.lapse,
                     effort=trend(fits),
-                    compared_at=compared_at(fits, critical.size),
-                    rests_on=counts(part),
+                    compared_at=compared_at(fits, size),
+                    rests_on=counts(part) + ("; adaptive run: more near the critical size" if self.adaptive else ""),
                     unit=unit,
                     **told,
                 )
@@ -87,7 +90,7 @@ class Effort(Figure):
             else:
                 for name, rows in fit_tables(series, fits).items():
                     tables[name] += rows
-                budgets = by_budget(data, critical.size)
+                budgets = by_budget(data, size, LEVEL if self.adaptive else 0.95)
                 tables["by_budget"] += [flat(series=series, budget=b, critical_size=size) for b, size in budgets]
             tables["attempts"] += [_attempt(series, o, kind) for o in _listed(part, kind, every)]
         return tables

@@ -16,7 +16,7 @@ from ponder.core.settings import build
 from ponder.report import export, page
 from ponder.report.document import columns, shown_value
 from ponder.report.notebook import renderer
-from ponder.runner.ballots import with_ballots
+from ponder.report.studied import Studied, studied
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
@@ -31,15 +31,19 @@ class Results:
     store: Path
 
     @cached_property
-    def outcomes(self) -> list[Outcome]:
-        """Every attempt without its texts, as figures take them."""
+    def _read(self) -> Studied:
         with Store(self.store) as store:
-            return list(store.outcomes(self.study.cells))
+            return studied(self.study, store, voting=False)
 
     @cached_property
-    def _with_ballots(self) -> list[Outcome]:
+    def _voting(self) -> list[Outcome]:
         with Store(self.store) as store:
-            return with_ballots(store, self.study.cells)
+            return studied(self.study, store, voting=True).outcomes
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Every attempt without its texts, as figures take them."""
+        return self._read.outcomes
 
     def summary(self) -> Records:
         """How the attempts of each model ended, and the tokens they took."""
@@ -57,8 +61,10 @@ class Results:
 
     def estimates(self, figure: str = "") -> Tables:
         """The numbers that a figure is drawn from, with their intervals: tables by name, each a list of records."""
-        wanted = self._figure(figure)
-        return wanted.estimate(self._with_ballots if wanted.counts_votes else self.outcomes)
+        return self._estimate(self._figure(figure))
+
+    def _estimate(self, figure: Figure) -> Tables:
+        return figure.estimate(self._voting if figure.counts_votes else self.outcomes)
 
     def findings(self, figure: str = "") -> list[str]:
         """What a figure shows, in sentences."""
@@ -71,13 +77,12 @@ class Results:
 
     def _figure(self, name: str) -> Figure:
         """The study's figure of this name, or its first; any other figure with its default settings."""
-        own = [f for f in self.study.figures if name in ("", f.plugin_name())]
+        own = [figure for named, figure in self._read.figures if name in ("", named)]
         if own:
             return own[0]
         if not name:
             raise UserError("this study names no figure", hint=f"name one: {', '.join(plugins.names('figures'))}")
-        figure: Figure = build("figures", {"name": name}, f"figure `{name}`", self.study.folder)
-        return figure
+        return self._read.suited(build("figures", {"name": name}, f"figure `{name}`", self.study.folder))
 
     def attempts(self, *, model: str = "", task: str = "", problem: Problem | str = "") -> Iterator[Transcript]:
         """Attempts with their texts, in the order of the study. Models and tasks are named by their labels."""
@@ -88,7 +93,7 @@ class Results:
                 raise UserError(f"this study has no {noun} `{wanted}`", hint=plugins.nearest(wanted, known))
         wanted_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
-            for cell in self.study.cells:
+            for cell in self._read.cells:
                 if model in ("", cell.model_label) and task in ("", cell.task_label):
                     for done in store.attempts(cell):
                         if wanted_id in ("", done.attempt.problem.id):
@@ -123,8 +128,8 @@ class Results:
         """The table, and each figure with its findings."""
         rows = self.summary()
         parts = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
-        for figure in self.study.figures if any(o.status != "failed" for o in self.outcomes) else ():
-            tables = figure.estimate(self._with_ballots if figure.counts_votes else self.outcomes)
+        for _, figure in self._read.figures if any(o.status != "failed" for o in self.outcomes) else ():
+            tables = self._estimate(figure)
             parts.append(renderer(figure.draw(tables).to_dict())["text/html"])
             parts.append("<ul>" + "".join(f"<li>{escape(s)}</li>" for s in figure.findings(tables)) + "</ul>")
         return "\n".join(parts)

@@ -12,19 +12,24 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
+from ponder.core.text import count
 from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
 from ponder.report.spreadsheet import inert
-from ponder.runner.ballots import with_ballots
+from ponder.report.studied import studied
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
+
+if TYPE_CHECKING:
+    from ponder.runner.adaptive import Decision
 
 MAX_FINDINGS = 5  # sentences below a chart; more are folded away
 MAX_MODELS = 4  # whose counts and transcripts are shown unfolded
@@ -42,15 +47,28 @@ class Drawn(NamedTuple):
 
 def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Coverage]:
     """Write the report and return its files, the page first, and how much of the study it covers."""
-    voting = any(figure.counts_votes for figure in study.figures)
-    outcomes = with_ballots(store, study.cells) if voting else list(store.outcomes(study.cells))
+    cells, outcomes, figures, found = studied(study, store)
     if not any(o.status != "failed" for o in outcomes):
         raise no_answers(study, store)
     page = _place(folder)
-    covered = coverage(study.cells, outcomes)
-    figures = [draw_figure(name, figure, outcomes) for name, figure in named(study.figures)]
-    page.write_text(_page(study, store, outcomes, figures, covered), "utf-8")
-    return [page, *(path for figure in figures for path in _write(figure, folder))], covered
+    covered = coverage(cells, outcomes)
+    covered = replace(covered, searching=covered.searching or not all(decision.ended for decision in found))
+    drawn = [draw_figure(name, figure, outcomes) for name, figure in figures]
+    page.write_text(_page(study, store, outcomes, drawn, covered, found), "utf-8")
+    return [page, *(path for figure in drawn for path in _write(figure, folder))], covered
+
+
+def _notes(found: Sequence[Decision]) -> list[str]:
+    """What an adaptive run has found, for the head of the page."""
+    if not found:
+        return []
+    made, most = (sum(getattr(decision, name) for decision in found) for name in ("attempts", "at_most"))
+    valid = "Intervals of critical sizes" if found[0].of == "critical_size" else "The intervals in these sentences"
+    return [
+        f"Adaptive run: its results decided what to ask, {made:,} of the full plan's {count(most, 'attempt')}.",
+        *(f"{decision.text}." for decision in found),
+        f"{valid} are valid for such a run; others are those of a run with a fixed number of problems.",
+    ]
 
 
 def _place(folder: Path) -> Path:
@@ -74,15 +92,6 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
     """Estimate, then draw from the estimates alone."""
     tables = figure.estimate(outcomes)
     return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
-
-
-def named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
-    """Figures with names for their files: a second `effort` is `effort-2`."""
-    seen: Counter[str] = Counter()
-    for figure in figures:
-        name = figure.plugin_name()
-        seen[name] += 1
-        yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), figure
 
 
 def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
@@ -111,13 +120,21 @@ def csv_text(records: Records) -> str:
     return text.getvalue()
 
 
-def _page(study: Study, store: Store, outcomes: Sequence[Outcome], figures: Sequence[Drawn], covered: Coverage) -> str:
+def _page(
+    study: Study,
+    store: Store,
+    outcomes: Sequence[Outcome],
+    figures: Sequence[Drawn],
+    covered: Coverage,
+    found: Sequence[Decision],
+) -> str:
     counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
     return document(
         "report.html",
         title=study.title or study.name,
         question=study.question,
         incomplete=covered.text(),
+        adaptive=_notes(found),
         figures=figures,
         max_findings=MAX_FINDINGS,
         max_models=MAX_MODELS,

@@ -1,9 +1,10 @@
 """Scores steps with their true labels, if the trace has them or its codec can check them.
 
 The first of these that applies: `tells`, a function given in Python; the trace's `labels`, one truth value or number
-from 0 to 1 per step; its `label`, the index of the first wrong step, or -1, as in ProcessBench; and, for a trace with
-`codec`, `task` and `problem`, the exact verdicts of that model's codec. The trajectory's score is `correct`, if the
-trace has it.
+from 0 to 1 per step; its `label`, the index of the first wrong step, or -1, as in ProcessBench; for a trace with
+`codec`, `task` and `problem`, the exact verdicts of that model's codec; and for other texts that state sums, on a
+problem of a task that checks them (`chain_sum`, `execution`), the task's verdicts. The trajectory's score is `correct`,
+if the trace has it.
 """
 
 from __future__ import annotations
@@ -44,12 +45,18 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         return labels
     if isinstance(label := facts.get("label"), int) and label >= -1:
         return [n < label or label == -1 for n in range(count)]
-    codec = plugins.codec(str(facts.get("codec")), str(facts.get("task")))
-    if codec is None or "problem" not in facts:
+    if "problem" not in facts or facts.get("task") not in plugins.names("tasks"):
         return None
-    task = plugins.load("tasks", facts["task"])()
-    problem = msgspec.convert(facts["problem"], Problem)
-    style = facts.get("style", "plain")
-    sound = codec.sound(Request.first_turn(task, problem), trace.thinking, style)
-    answer = [task.grade(problem, "\n\n".join(trace.answer)).correct] * len(trace.answer)
-    return {"all": sound + answer, "thinking": sound, "answer": answer}[of]
+    kind, problem = plugins.load("tasks", facts["task"]), msgspec.convert(facts["problem"], Problem)
+    if (codec := plugins.codec(str(facts.get("codec")), facts["task"])) is None:
+        checked = kind.sound_steps(problem, [*trace.thinking, *trace.answer])
+        if checked is None:
+            return None
+        sound, stated = checked[: len(trace.thinking)], checked[len(trace.thinking) :]
+    else:
+        style = str(facts.get("style", ""))
+        sound, stated = codec.sound(Request.first_turn(kind(), problem), trace.thinking, style), []
+    correct = kind().grade(problem, "\n\n".join(trace.answer)).correct
+    answer = [*stated[:-1], correct] if stated else [correct] * len(trace.answer)
+    by_part: dict[Part, Sequence[Any]] = {"all": [*sound, *answer], "thinking": sound, "answer": answer}
+    return by_part[of]

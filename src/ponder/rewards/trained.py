@@ -1,48 +1,93 @@
-"""Scores steps and the trajectory with a reward that `ponder make reward` trained: two heads on any language model.
+"""Scores with a reward that Ponder trained, or trains one on samples of the model that it scores.
 
-Question and steps are read as plain text with blank lines between them. A step's score is that of the first head at its
-last token; the trajectory's score is that of the second head at the last token of all.
+With `id` it is the reward in that folder, which `ponder make reward` or `ponder make own_reward` wrote. Without, a
+method that picks samples (`best_of`) first draws samples of its own model on training problems, labels them with the
+task, and trains on them. A reward learns to tell apart what it was trained on, so one that was trained on other models'
+errors may not see those of yours.
+
+    reward = { name = "trained", problems = 550, n = 8 }
+
+Labels come from the task: whether the answer is right and, if the model's codec can check steps, whether each step is.
+Duplicates are dropped; no problem that the study asks is trained on. The weights to start from are the model's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from ponder.core import Steps, UserError
-from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
+from ponder.core import Model, Scores, Steps, TrainingProblems, UserError, plugins
+from ponder.models import read_card
+from ponder.rewards._heads import Heads
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-HEADS = "heads.safetensors"
-GAP = "\n\n"
+VERSION = 1  # raise it when the same settings train another reward
+UNUSED = ("aggregate", "alpha")  # settings that don't change what is learned
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained(Weighted):
-    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 not needed
-        import torch
-        from safetensors.torch import load_file
-        from transformers import AutoModelForCausalLM
+class Trained(Heads):
+    id: str = ""  # a folder with a trained reward; if not given, one is trained on samples of the model that is scored
+    start: str = ""  # then: the language model to train, a folder or org/name; if not given, that model's weights
+    sampler: Model | None = None  # draws the samples instead: for example the same weights behind an endpoint
+    problems: int = 550  # to sample
+    n: int = 8  # samples per problem
+    training: dict[str, Any] = field(default_factory=dict)  # its settings, as for `ponder make reward --set`
 
-        if not (path := Path(self.id) / HEADS).is_file():
-            what = f"{self.id} isn't a trained reward: it has no {HEADS}"
-            raise UserError(what, hint="ponder make reward TRACES --from MODEL -o DIR trains one")
-        saved = load_file(path)
-        heads = torch.nn.Linear(saved["weight"].shape[1], 2).to(self.device)
-        heads.load_state_dict(saved)
-        return self.states(self.load(AutoModelForCausalLM)), lambda hidden: heads(hidden.float()).sigmoid()
+    example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
 
-    def states(self, model: Any) -> Any:
-        """The part of a causal language model whose hidden states the heads read."""
-        return model.base_model
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.problems, self.n) < 1:
+            raise UserError("problems and n must be at least 1")
+        if self.id and (self.start or self.sampler or self.training):
+            what = f"the reward in {self.id} is already trained: `start`, `sampler` and `training` have no effect"
+            raise UserError(what, hint="remove them, or remove `id` to train another")
 
-    def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> Sequence[Reading | str]:
-        begin = tokenizer.base.bos_token_id
-        start, gap = [] if begin is None else [begin], tokenizer.control(GAP)
-        split = [(t.question, *t.part(self.of)) for t in traces]
-        texts = iter(tokenizer.plain([text for trace in split for text in trace]))
-        return [Reading([*start, *next(texts), *gap], [next(texts) for _ in steps], gap) for _, *steps in split]
+    def title(self) -> str:
+        return super().title() if self.id else "own-sample reward"
+
+    def trained_on(self, train_on: Sequence[TrainingProblems], cut: str, seed: int) -> dict[str, Any]:
+        """What identifies the reward that is trained on a model's own samples, besides that model."""
+        own = {name: value for name, value in self.identity().items() if name not in UNUSED}
+        on = [problems.identity() for problems in train_on]
+        return {**own, "cut": cut, "seed": seed, "version": VERSION, "on": on}
+
+    def check_id(self) -> None:
+        if not self.id:
+            what = "this reward has not been trained: only `best_of` trains one on its own model's samples"
+            raise UserError(what, hint="ponder make own_reward STUDY -o DIR, then id = DIR")
+        super().check_id()
+
+    def ready(self) -> None:
+        plugins.need("torch", f"reward `{self.plugin_name()}`")
+        if self.id:
+            self.check_id()
+
+    def rate(self, traces: Sequence[Steps]) -> list[Scores]:
+        self.check_id()
+        return super().rate(traces) if self._reader is None else self._reader.rate(traces)
+
+    def parameters(self) -> int:
+        self.check_id()
+        return super().parameters() if self._reader is None else self._reader.parameters()
+
+    @cached_property
+    def _reader(self) -> Heads | None:
+        """The reward that reads these weights' own tokens, if their card names a model with such a reward."""
+        card = read_card(Path(self.id)) if Path(self.id).is_dir() else {}
+        return reader(self, self.id, str(card.get("name", ""))) if card else None
+
+
+def reader(reward: Trained, weights: str, codec: str) -> Heads | None:
+    """The reward plugin named like a codec, with these weights and the settings of this reward; None if there is none.
+
+    Weights that read and write through a codec have no use for plain text: their reward reads the codec's tokens.
+    """
+    if codec not in plugins.names("rewards"):
+        return None
+    own = {f.name: getattr(reward, f.name) for f in fields(Heads) if f.name != "id"}
+    made: Heads = plugins.load("rewards", codec)(id=weights, **own)
+    return made

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ponder.core import (
     Attempt,
@@ -29,6 +29,9 @@ from ponder.runner.stop import Stop
 from ponder.runner.store import Done, Store
 from ponder.runner.tally import Tally
 from ponder.runner.writer import Writer
+
+if TYPE_CHECKING:
+    from ponder.runner.adaptive import Trial
 
 
 class Job(NamedTuple):
@@ -55,6 +58,7 @@ class Run:
     writer: Writer
     tally: Tally
     stop: Stop
+    trials: Sequence[Trial] = ()  # of a study with `stop`
 
     @property
     def ledger(self) -> Ledger:

@@ -38,6 +38,7 @@ class Cell:
     seed: int
     memory: Memory
     search: Search | None = None  # if given, it decides how many attempts this size gets
+    adaptive: bool = False  # whether the study's `stop` decides how many, up to these
 
     @cached_property
     def source(self) -> bytes:
@@ -96,6 +97,12 @@ class Cell:
         task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
         methods = [m.identity() for m in self.methods]
         return {"task": task, "model": self.model.identity(), "methods": methods, "memory": asdict(self.memory)}
+
+    @cached_property
+    def count(self) -> int:
+        """How many problems it asks for."""
+        known = self.problems if self.task.fixed() is None else None
+        return known or sum(1 for _ in self.asked())
 
     def asked(self) -> Iterator[Problem]:
         """The problems of the cell, in their fixed order."""

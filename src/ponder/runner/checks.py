@@ -27,6 +27,9 @@ SECONDS = 20.0  # that making one problem may take; the slowest built-in one tak
 def check(study: Study) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
     _check_models(study)
+    if study.stopping:
+        with error_at(f"{study.where}: stop"):
+            study.stopping.question(study)
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
     for cells in _by_task(study.cells):

@@ -63,12 +63,14 @@ class Plan:
     total: Forecast
     currency: str
     spent: Money  # by earlier runs of the study, if the caps count them
+    making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit
+    stop: str = ""  # what an adaptive run will find out
 
 
 def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
-    """How many attempts are to be made, without those that a search decides on, and how many the store holds."""
-    fixed = [cell for cell in cells if not cell.search]
-    asked = sum(cell.samples * _problems(cell) for cell in fixed)
+    """How many attempts are to be made, without those that a search or `stop` decides on, and how many are stored."""
+    fixed = [cell for cell in cells if not cell.search and not cell.adaptive]
+    asked = sum(cell.samples * cell.count for cell in fixed)
     if not _holds_something(path):
         return asked, 0
     with Store(path) as store:
@@ -80,12 +82,39 @@ def plan(study: Study, path: Path) -> Plan:
     check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
     try:
-        forecasts = [_forecast(cells, store) for cells in _groups(study)]
+        still, stop = _adaptive(study, store)
+        forecasts = [_forecast(cells, store, still) for cells in _groups(study)]
         spent = Money(*store.spent_by_runs(study.name)) if store and study.cap_per == "study" else Money()
     finally:
         if store:
             store.close()
-    return Plan(forecasts, _total(forecasts), currency(study.cells), spent)
+    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, _making(study), stop)
+
+
+def saved(study: Study, path: Path) -> Forecast:
+    """What the attempts that an adaptive run left out would take."""
+    return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
+
+
+def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
+    """The cells of which an adaptive run may still ask more, and what it will find out."""
+    if study.stop is None:
+        return set(), ""
+    from ponder.runner.adaptive import describe, open_cells  # imports NumPy
+
+    return open_cells(study, store), describe(study)
+
+
+def _making(study: Study) -> Spend | None:
+    """The most that methods sample to train on; what several models share, once."""
+    limits = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    total = Spend()
+    for folder, (method, model) in limits.items():
+        limit = method.making_limit(model) if folder else Spend()
+        if limit is None:
+            return None
+        total = total.plus(limit)
+    return total
 
 
 def _holds_something(path: Path) -> bool:
@@ -107,7 +136,7 @@ class _Left(NamedTuple):
     variance: float  # of the tokens of those answered
 
 
-def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
+def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Forecast:
     answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
     stored, search, prices = sum(n for n, _ in answered), cells[0].search, cells[0].model.prices
     if (
@@ -116,7 +145,10 @@ def _forecast(cells: list[Cell], store: Store | None) -> Forecast:
         ended = store is not None and not search.next({cell.size: store.score(cell) for cell in cells})
         left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
     else:
-        left = [cell.samples * _problems(cell) - n for cell, (n, _) in zip(cells, answered, strict=True)]
+        left = [
+            0 if cell.adaptive and cell.key not in still else cell.samples * cell.count - n
+            for cell, (n, _) in zip(cells, answered, strict=True)
+        ]
     rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
     limit = _limit(rows)
     low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
@@ -242,10 +274,6 @@ def _sum(ranges: Sequence[Range]) -> Range:
     return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
 
 
-def _problems(cell: Cell) -> int:
-    return cell.problems if cell.task.fixed() is None and cell.problems else sum(1 for _ in cell.asked())
-
-
 def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
     """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
 
@@ -255,5 +283,6 @@ def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
     if not cells:
         raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
     return tuple(
-        dataclasses.replace(cell, problems=min(attempts, cell.problems or attempts), samples=1) for cell in cells
+        dataclasses.replace(cell, problems=min(attempts, cell.problems or attempts), samples=1, adaptive=False)
+        for cell in cells
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ponder.core import Progress, UserError
+from ponder.runner.cells import Cell
 from ponder.runner.study import Study
 
 
@@ -25,19 +26,43 @@ def prepare(study: Study) -> Iterator[Progress]:
 def make_model(study: Study, label: str, out: Path) -> Iterator[Progress]:
     """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
     changed = {c.model_label: c for c in study.cells if any(method.changes_weights for method in c.methods)}
-    if not label and len(changed) == 1:
-        label = next(iter(changed))
-    if label not in changed:
-        several = f"{study.name} has several models with new weights" if changed else ""
-        what = f"{study.name} has no model `{label}` with new weights" if label else several
-        names = ", ".join(f"--model '{name}'" for name in changed)
-        raise UserError(
-            what or f"{study.name} has no model with new weights",
-            hint=names or "add a method that changes weights: ponder list methods",
-        )
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty", hint="use another folder for -o")
-    cell = changed[label]
+    cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     model = yield from cell.make_model()
     shutil.copytree(model.source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
+
+
+def make_reward(study: Study, label: str, out: Path) -> Iterator[Progress]:
+    """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
+    trains = {
+        c.model_label: c
+        for c in study.cells
+        if any(m.training_seed() is not None and not m.changes_weights for m in c.methods)
+    }
+    folders = {c.methods[0].folder(c.model) for c in trains.values()}
+    if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
+        label = label or next(iter(trains))
+    cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
+    model = cell.model
+    for method in cell.methods:
+        yield from method.make(model)
+        if (folder := method.folder(model)) and not method.changes_weights:
+            shutil.copytree(folder, out, dirs_exist_ok=True)
+            yield {"made": str(out)}
+            return
+        model = method.apply(model)
+
+
+def _chosen(study: Study, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
+    """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
+    if not label and len(cells) == 1:
+        label = next(iter(cells))
+    if label not in cells:
+        several = f"{study.name} has several {noun}s {kind}" if cells else ""
+        what = f"{study.name} has no model `{label}` {kind}" if label else several
+        names = ", ".join(f"--model '{name}'" for name in cells)
+        hint = names or f"add a method {method}: ponder list methods"
+        raise UserError(what or f"{study.name} has no {noun} {kind}", hint=hint)
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty", hint="use another folder for -o")
+    return cells[label]

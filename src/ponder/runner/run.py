@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ponder.core import Attempt, Model, UserError
 from ponder.runner import ledger
@@ -26,6 +26,9 @@ from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
 from ponder.runner.writer import Writer
+
+if TYPE_CHECKING:
+    from ponder.runner.adaptive import Trial
 
 CHUNK = 256  # jobs generated at once,
 CHUNK_SECONDS = 0.2  # or fewer, if they take long
@@ -62,7 +65,7 @@ async def run(
     tally.ledger = Ledger(study.max_tokens, study.max_cost, Money(*before))
     run_id = store.record_study(study)
     async with Writer(store, run_id, tally.ledger.recorded) as writer:
-        work = asyncio.create_task(_all_lanes(cells, Run(store, writer, tally, stop)))
+        work = asyncio.create_task(_everything(cells, Run(store, writer, tally, stop, _trials(study, cells))))
         timer = asyncio.create_task(stop.out_of_time())
         try:
             # The writer ends early if nothing more can be stored; then nothing more should be asked.
@@ -90,12 +93,38 @@ async def _reach(cells: Sequence[Cell], store: Store) -> None:
 
 def _unfinished(cell: Cell, store: Store) -> bool:
     problems = sum(1 for _ in cell.asked()) if cell.problems is None else cell.problems
-    return bool(cell.search) or len(store.done(cell)) < problems * cell.samples
+    return bool(cell.search) or cell.adaptive or len(store.done(cell)) < problems * cell.samples
+
+
+def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
+    if not any(cell.adaptive for cell in cells):
+        return []
+    from ponder.runner.adaptive import trials  # imports NumPy, which other runs don't need
+
+    return trials(study)
+
+
+async def _everything(cells: Sequence[Cell], run: Run) -> None:
+    """All that is known beforehand and what each model's searches and trials decide; then trials across models."""
+    await _reach(cells, run.store)
+    across = [trial for trial in run.trials if trial.across_models]
+    await _all_lanes([cell for cell in cells if not (across and cell.adaptive)], run)
+    for trial in across:
+        for asked in _decided(trial, run):
+            await _all_lanes(asked, run)
+
+
+def _decided(trial: Trial, run: Run) -> Iterator[list[Cell]]:
+    """The rounds of a trial, counted as they are planned, until it ends or the run stops."""
+    for cells, attempts in trial.rounds(run.store):
+        if run.ledger.capped or run.stop.asked:
+            return
+        run.tally.planned += attempts
+        yield cells
 
 
 async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
     """Models that wait for the same server are asked one after another, others at the same time."""
-    await _reach(cells, run.store)
     lanes: dict[str, list[list[Cell]]] = {}
     for _, group in itertools.groupby(cells, key=lambda cell: cell.model_label):
         of_one_model = list(group)
@@ -165,7 +194,10 @@ async def _made(cell: Cell, run: Run) -> Model:
 
 def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:
     """Cells to ask of one model together: first those that are known beforehand, then what each search asks next."""
-    yield [cell for cell in cells if cell.search is None]
+    yield [cell for cell in cells if cell.search is None and not cell.adaptive]
+    for trial in run.trials:
+        if not trial.across_models and trial.arms[0][0].model_label == cells[0].model_label:
+            yield from _decided(trial, run)
     for _, group in itertools.groupby((c for c in cells if c.search), key=lambda cell: cell.task_label):
         candidates = {cell.size: cell for cell in group}
         search = next(iter(candidates.values())).search

@@ -127,6 +127,11 @@ def columns(table: str, version: int) -> str:
     return ", ".join(f"{later[c]} AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
 
 
+def of_table(table: str, columns: str) -> str:
+    """Columns with the name of their table, for a join of tables that share some."""
+    return ", ".join(f"{table}.{column}" for column in columns.split(", "))
+
+
 def missing(version: int, tables: dict[str, set[str]]) -> list[str]:
     """The columns that a store of some version has, and that a file with these tables lacks."""
     later = {(a.table, a.column) for a in ADDED if a.version > version}

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ponder.core import Estimate, UserError
+from ponder.stats.ladder import expected_variance
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -174,19 +175,10 @@ def _fill(posterior: _Posterior, sizes: Ints, attempts: int, target: float) -> l
     counts = np.zeros(len(sizes), dtype=np.int64)
     chunk = math.ceil(attempts / 8)
     for start in range(0, attempts, chunk):
-        pick = int(_expected_variance(log_size, weight, accuracy).argmin())
+        pick = int(expected_variance(log_size, weight, accuracy).argmin())
         n = min(chunk, attempts - start)
         counts[pick] += n
         right = n * float(weight @ accuracy[:, pick])
         weight = weight * accuracy[:, pick] ** right * (1 - accuracy[:, pick]) ** (n - right)
         weight /= weight.sum()
     return [(int(size), int(n)) for size, n in zip(sizes, counts, strict=True) if n]
-
-
-def _expected_variance(log_size: Floats, weight: Floats, accuracy: Floats) -> Floats:
-    """The posterior variance of `log_size` to expect after one more attempt, for an attempt at each of the sizes."""
-    centred = log_size - weight @ log_size
-    moments = np.stack([weight, weight * centred, weight * centred**2])
-    right = moments @ accuracy
-    wrong = moments.sum(axis=1)[:, None] - right
-    return np.asarray(sum(part[2] - part[1] ** 2 / np.maximum(part[0], 1e-12) for part in (right, wrong)))

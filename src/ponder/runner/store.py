@@ -33,6 +33,7 @@ from ponder.runner.schema import (
     PUT_TURN,
     TURN,
     digest,
+    of_table,
     verify,
     verify_attempt,
     verify_turn,
@@ -252,10 +253,15 @@ class Store:
 
     def score(self, cell: Cell) -> tuple[int, int]:
         """How many answers of a cell are right, and how many there are."""
-        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND status NOT IN ('failed', 'open')"
+        return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
+
+    def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
+        """By position: the right answers to a problem, all answers, attempts (some failed), and output tokens."""
+        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*), SUM(thinking_tokens + answer_tokens)
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
-            right, answers = self._db.execute(sql, (self._find(cell),)).fetchone()
-            return int(right), int(answers)
+            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.samples))}
 
     def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """The finished turns of each conversation that was interrupted or failed, by position and sample."""
@@ -330,8 +336,9 @@ class Store:
 
         Thinking is not unpacked, and a problem only once.
         """
-        sql = f"""SELECT attempt.id, attempt.digest, {_of("attempt", ATTEMPT)}, turn.digest, {_of("turn", TURN)},
-                  problem.digest, {_of("problem", PROBLEM)} {IN_ORDER.replace("WHERE", FIRST_TURN)}
+        sql = f"""SELECT attempt.id, attempt.digest, {of_table("attempt", ATTEMPT)},
+                  turn.digest, {of_table("turn", TURN)}, problem.digest, {of_table("problem", PROBLEM)}
+                  {IN_ORDER.replace("WHERE", FIRST_TURN)}
                   AND status = 'graded' ORDER BY problem.position, sample"""
         with self._reading():
             rows = self._db.execute(sql, self._asked(cell))
@@ -386,11 +393,6 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
     seconds = round(float(bill.seconds), 3)
     tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
     return *tokens, seconds, bill.counted_by, bill.cached_tokens
-
-
-def _of(table: str, columns: str) -> str:
-    """Columns with the name of their table, for a join of tables that share some."""
-    return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
 def _limit(cell: Cell) -> int:

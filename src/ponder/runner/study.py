@@ -19,6 +19,7 @@ from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, U
 from ponder.core.settings import Table, assign, build, check_name, convert, sweep, variants
 from ponder.runner.cells import Cell
 from ponder.runner.labels import Chain, Label, Part, labels
+from ponder.runner.stopping import Stopping
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
@@ -35,6 +36,8 @@ TASK_KEYS = (
     "target",
     "largest",
 )  # that every [[task]] has, besides its settings
+
+MODEL_KEYS = ("method", "samples")  # that every [[model]] has, besides its settings
 
 
 class _Asked(NamedTuple):
@@ -60,12 +63,13 @@ class Study:
     train: Sequence[Table] = ()  # what methods train on, as in [[task]]; by default other problems of the same tasks
     title: str = ""  # title of the report
     question: str = ""  # the question that the study answers
-    samples: int = 1  # attempts per problem
+    samples: int = 1  # attempts per problem, unless a [[model]] says otherwise
     problems: int | None = None  # problems per size; by default 20, or all of a fixed set
     seed: int = 0  # seed of the problems
     max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
     max_cost: float | None = None  # cap on money, computed from the models' `prices`
     cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
+    stop: Table | None = None  # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
     name: str = "study"
     where: str = "study"
     folder: Path = Path()
@@ -115,6 +119,7 @@ class Study:
                     raise plugins.unknown("figures", figure)
         study = cls(**content, name=name, where=where, folder=folder or Path())
         study._check_numbers()
+        study.stopping  # noqa: B018 checks the key `stop`
         return study
 
     def _check_numbers(self) -> None:
@@ -124,6 +129,17 @@ class Study:
                 raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
             if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
                 raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
+
+    @cached_property
+    def stopping(self) -> Stopping | None:
+        """The key `stop`, checked."""
+        if self.stop is None:
+            return None
+        where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
+        convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
+        with error_at(where):
+            stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
+            return stopping
 
     def check(self) -> None:
         """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
@@ -145,18 +161,19 @@ class Study:
         task_labels = labels([(one.part,) for one in tasks])
         models = list(self._models())
         cells = []
-        for (model, methods, _), label in zip(models, self._model_labels(models), strict=True):
+        given_labels = self._model_labels([chain for _, _, chain, _ in models])
+        for (model, methods, _, samples), label in zip(models, given_labels, strict=True):
             for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
                 with error_at(f"{self.where}: model `{label.whole}`"):
                     model.check(task, size)
-                counts = (search.most, 1) if search else (self._problems(task), self.samples)
+                counts = (search.most, 1) if search else (self._problems(task), samples)
                 names = (label.base, label.whole, label.variant)
                 cell = Cell(task, of_task.whole, size, model, methods, *names, *counts, self.seed, memory, search)
-                cells.append(cell)
+                cells.append(cell if self.stop is None or search else dataclasses.replace(cell, adaptive=True))
         return tuple(cells)
 
-    def _model_labels(self, models: Sequence[tuple[Model, tuple[Method, ...], Chain]]) -> list[Label]:
-        given = labels([chain for _, _, chain in models])
+    def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
+        given = labels(chains)
         seen = set[str]()
         for label in given:
             if label.whole in seen:
@@ -231,14 +248,15 @@ class Study:
             with error_at(f"{where}.window"):
                 yield Memory(**settings), swept
 
-    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain]]:
-        """Each model, its chain of methods, and the parts of its label."""
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, int]]:
+        """Each model, its chain of methods, the parts of its label, and its attempts per problem."""
         for i, table in enumerate(self.model):
             where = f"{self.where}: model[{i}]"
-            settings = {k: v for k, v in table.items() if k != "method"}
+            settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
+            samples = self._samples(table, where)
             chains = [links for chain in _chains(table) for links in self._links(chain, where)]
             for variant, swept in sweep("models", settings, where, self.folder):
-                model: Model = build("models", variant, where, self.folder, also=("method",))
+                model: Model = build("models", variant, where, self.folder, also=MODEL_KEYS)
                 base = Part(model.label or model.title(), model, variant, tuple(swept))
                 for links in chains:
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
@@ -246,7 +264,14 @@ class Study:
                         Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
-                    yield model, methods, (base, *parts)
+                    yield model, methods, (base, *parts), samples
+
+    def _samples(self, table: Table, where: str) -> int:
+        """Attempts per problem of a model: its own, or the study's."""
+        samples: int = convert(table.get("samples", self.samples), int, f"{where}.samples", self.folder)
+        if not 0 < samples <= MAX_COUNT:
+            raise UserError(f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=f"{where}.samples")
+        return samples
 
     def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
         """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ponder.core import Grade, Problem, Task, UserError, answers
+from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
 
 LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
 MOST_SHOTS = 100
@@ -49,6 +50,11 @@ class ChainSum(Task):
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
+
+    @classmethod
+    def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:  # noqa: ARG003 a sum is right or not
+        """Steps are right up to the first false sum; numbers may be added in any order."""
+        return up_to_the_first_error(steps, true_sums) if any(map(states_a_sum, steps)) else None
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         parsed = answers.final_number(answer)

@@ -20,6 +20,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, answers, digest, renamed
+from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
 
 WORDS = """
 about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
@@ -148,6 +149,17 @@ class Execution(Task):
 
     def solve_turn(self, problem: Problem, turn: int) -> str:
         return f"<answer>{problem.gold['sums'][turn]}</answer>"
+
+    @classmethod
+    def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:
+        """Steps are right up to the first false sum, or the first value that isn't the key's (`apple is 5`)."""
+        table = dictionary(problem)
+
+        def right(step: str) -> bool:
+            looked_up = re.findall(r"'?(\w+)'? is '?(-?\d+)\b", step)
+            return true_sums(step) and all(table.get(key, int(value)) == int(value) for key, value in looked_up)
+
+        return up_to_the_first_error(steps, right) if any(map(states_a_sum, steps)) else None
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         return self.grade_turns(problem, [answer] * len(problem.turns))

@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ponder import __version__
-from ponder.core import Model, Task, TrainingProblems, digest
+from ponder.core import Model, Progress, Task, TrainingProblems, UserError, digest
+from ponder.core.lock import acquire
 from ponder.models._torch_engine import load_anew
 
 
@@ -52,6 +55,49 @@ class MakingRecord:
             "ponder": __version__,
         }
         (folder / "made.json").write_text(json.dumps(made, indent=1, default=str) + "\n", "utf-8")
+
+
+Build: TypeAlias = Callable[[Path, MakingRecord], Iterator[Progress]]
+
+
+def make_once(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]) -> Iterator[Progress]:
+    """Make what a folder is to hold, unless it is there; by one process at a time.
+
+    `build` writes into a working folder, which may hold what an interrupted build left there; `complete` then writes
+    `made.json`, and the folder is moved into place.
+    """
+    if (folder / "made.json").is_file():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = acquire(folder.with_suffix(".lock"))
+    if lock is None:
+        what = f"another process is making {folder.name}"
+        raise UserError(what, hint="wait until it is done, then run again")
+    try:
+        if not (folder / "made.json").is_file():  # another process may have made it since the look above
+            yield from _make(folder, build, complete)
+    finally:
+        lock.close()
+    folder.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], None]) -> Iterator[Progress]:
+    work = folder.with_suffix(".part")
+    work.mkdir(exist_ok=True)
+    spent = work / "spent.json"
+    before = float(json.loads(spent.read_text("utf-8"))) if spent.is_file() else 0.0
+    began, record = time.process_time(), MakingRecord()
+    for progress in build(work, record):
+        # Written at every step, so that a killed build's CPU time is counted.
+        spent.write_text(json.dumps(before + time.process_time() - began), "utf-8")
+        yield progress
+    record.seconds += before + time.process_time() - began
+    complete(work, record)
+    for leftover in ("training.pt", "spent.json"):
+        (work / leftover).unlink(missing_ok=True)
+    for stale in (work / "rollouts", folder):
+        shutil.rmtree(stale, ignore_errors=True)
+    work.rename(folder)
 
 
 def write_card(source: Path, folder: Path) -> None:

@@ -24,9 +24,9 @@ from ponder import __version__
 from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._torch_engine import Loaded, load_anew
+from ponder.rewards._heads import HEADS, Heads
 from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
 from ponder.rewards.oracle import Oracle
-from ponder.rewards.trained import HEADS, Trained
 from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
 from ponder.training.targets import Target, Targets
 
@@ -102,7 +102,7 @@ class RewardTrainer(Trainer):
 
 
 def train(
-    reader: Trained,
+    reader: Heads,
     traces: Sequence[Steps],
     folder: Path,
     settings: RewardSettings,
@@ -138,17 +138,17 @@ def train(
         (folder / "training.pt").unlink(missing_ok=True)
 
 
-def settings(start: str, table: Mapping[str, Any]) -> tuple[Trained, RewardSettings]:
+def settings(start: str, table: Mapping[str, Any]) -> tuple[Heads, RewardSettings]:
     """The reader and the training's settings from one table of both, as `--set` fills it."""
     own = {f.name for f in fields(RewardSettings)}
     training = {key: value for key, value in table.items() if key in own}
     reading = {"id": start, **{key: value for key, value in table.items() if key not in own}}
-    reader = from_table(Trained, reading, "training a reward", "--set", also=sorted(own))
+    reader = from_table(Heads, reading, "training a reward", "--set", also=sorted(own))
     return reader, from_table(RewardSettings, training, "training a reward", "--set")
 
 
 def units(
-    reader: Trained, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
+    reader: Heads, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
 ) -> list[Unit]:
     """The rows of all traces with a known target."""
     pairs = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]

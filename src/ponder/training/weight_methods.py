@@ -7,20 +7,17 @@ identified by a digest of the method's settings and of the model it was made fro
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ponder.core import Method, Model, Progress, TrainingProblems, UserError, digest, not_in_key
-from ponder.core.lock import acquire
+from ponder.core import Method, Model, Progress, Spend, TrainingProblems, UserError, digest, not_in_key
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
-from ponder.training.made_models import MakingRecord, local_weights, models_folder, samples_file, write_card
+from ponder.training.made_models import MakingRecord, local_weights, make_once, models_folder, samples_file, write_card
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
 
@@ -62,38 +59,14 @@ class WeightMethod(Method):
             names = " and ".join(dict.fromkeys(problems.task.plugin_name() for problems in self.train_on))
             what = f"{model.title()} has different weights for {names}, and `{self.plugin_name()}` makes one model"
             raise UserError(what, hint="give [[train]] one task only")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = acquire(folder.with_suffix(".lock"))
-        if lock is None:
-            what = f"another process is making {folder.name}"
-            raise UserError(what, hint="wait until it is done, then run again")
-        try:
-            if not (folder / "made.json").is_file():  # another process may have made it since the look above
-                yield from self._make(model, folder)
-        finally:
-            lock.close()
-        folder.with_suffix(".lock").unlink(missing_ok=True)
-
-    def _make(self, model: Model, folder: Path) -> Iterator[Progress]:
-        """Build in a working folder, which keeps what a resumed build needs, and move it into place when complete."""
-        work = folder.with_suffix(".part")
-        work.mkdir(exist_ok=True)
-        spent = work / "spent.json"
-        before = float(json.loads(spent.read_text("utf-8"))) if spent.is_file() else 0.0
-        began, record, task = time.process_time(), MakingRecord(), self.train_on[0].task
-        for progress in self.build(model, work, record):
-            # Written at every step, so that a killed build's CPU time is counted.
-            spent.write_text(json.dumps(before + time.process_time() - began), "utf-8")
+        for progress in make_once(folder, partial(self.build, model), partial(self._complete, model)):
             yield {"method": self.title(), **progress}
-        record.seconds += before + time.process_time() - began
+
+    def _complete(self, model: Model, folder: Path, record: MakingRecord) -> None:
+        task = self.train_on[0].task
         record.add_cost(model.made(task))
-        write_card(model.source(task).folder, work)
-        record.write(work, self.identity(), model.identity())
-        for leftover in ("training.pt", "spent.json"):
-            (work / leftover).unlink(missing_ok=True)
-        for stale in (work / "rollouts", folder):
-            shutil.rmtree(stale, ignore_errors=True)
-        work.rename(folder)
+        write_card(model.source(task).folder, folder)
+        record.write(folder, self.identity(), model.identity())
 
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):
@@ -160,6 +133,13 @@ class SamplingMethod(EpochMethod):
         super().__post_init__()
         if min(self.problems, self.n) < 1 or self.temperature <= 0:
             raise UserError("problems and n must be at least 1, and temperature above 0")
+
+    def making_limit(self, model: Model) -> Spend | None:
+        if not self.train_on or (self.folder(model) / "made.json").is_file():
+            return Spend()
+        drawn = draw_problems(self.train_on, min(20, self.problems), self.seed)
+        one = (self.sampler or model).turn_limit(max(one.request().prompt_limit for one in drawn))
+        return one and one.times(self.problems * self.n)
 
     @abstractmethod
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:

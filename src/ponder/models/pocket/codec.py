@@ -61,6 +61,7 @@ class PocketCodec(ABC):
         self.words = [word for word, _ in words]
         self.parts = [parts for _, parts in words]
         self.index = {word: index for index, word in enumerate(self.words)}
+        self._last: tuple[Any, list[str]] | None = None
 
     def encode(self, words: Iterable[str]) -> list[int]:
         return [self.index[word] for word in words]
@@ -97,6 +98,10 @@ class PocketCodec(ABC):
     def text(self, request: Request, answer: Sequence[str]) -> str:
         """The answer's words as text that the task can grade."""
 
+    def answer_words(self, request: Request, answer: str) -> list[str]:  # noqa: ARG002 for subclasses
+        """The text of an answer as words again, for a reward that reads it; its plain words if it is no answer."""
+        return answer.split()
+
     @abstractmethod
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
         """A random request to train on, at a step of the training."""
@@ -115,11 +120,18 @@ class PocketCodec(ABC):
 
         By default, the first that differs from the example.
         """
-        taught = self.lesson(request, style)
-        right = taught.said[: taught.said.index(ANSWER)] if taught else []
+        right = self._right(request, style)
         if thinking == right:
             return None
         return next((a for a, b in zip(thinking, right, strict=False) if a != b), EOS)
+
+    def _right(self, request: Request, style: Style) -> list[str]:
+        """The thinking of the example; the last one is kept, because steps are checked one after the other."""
+        key = (request.problem.id, request.messages, style)
+        if self._last is None or self._last[0] != key:
+            taught = self.lesson(request, style)
+            self._last = key, taught.said[: taught.said.index(ANSWER)] if taught else []
+        return self._last[1]
 
     def steps(self, thinking: Iterable[str]) -> list[list[str]]:
         """Thinking, split where a step starts."""
@@ -140,8 +152,15 @@ class PocketCodec(ABC):
     def split(self, thinking: str) -> list[str]:
         return [" ".join(step) for step in self.steps(thinking.split())]
 
-    def sound(self, request: Request, steps: Sequence[str], style: str = "plain") -> list[bool]:
-        """The steps of a pass are right up to its first word that is wrong or doesn't follow."""
+    def sound(self, request: Request, steps: Sequence[str], style: str = "") -> list[bool]:
+        """The steps of a pass are right up to its first word that is wrong or doesn't follow.
+
+        Without a style, the one counts in which the most steps are right: trained and merged models mix them.
+        """
+        if not style:
+            # A pass of the long style is checked as a plain one.
+            kinds = ("plain", "short") if "short" in self.styles else ("plain",)
+            return max((self.sound(request, steps, kind) for kind in kinds), key=sum)
         verdicts: list[bool] = []
         words: list[str] = []
         right, ended = True, False

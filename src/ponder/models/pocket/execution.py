@@ -163,6 +163,10 @@ class ExecutionCodec(PocketCodec):
         total = number(answer)
         return " ".join(answer) if total is None else f"<answer>{total}</answer>"
 
+    def answer_words(self, request: Request, answer: str) -> list[str]:
+        total = request.task.parse(request.problem, answer)
+        return answer.split() if total is None else digits(total)
+
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
         c, grown = curriculum, curriculum.at(step)
         if grown == 1 and rng.random() < c.tail:

@@ -66,6 +66,10 @@ class TentsCodec(PocketCodec):
     def text(self, request: Request, answer: Sequence[str]) -> str:
         return v.grid_text(Puzzle.from_id(request.problem.gold), answer)
 
+    def answer_words(self, request: Request, answer: str) -> list[str]:
+        grid = request.task.parse(request.problem, answer)
+        return answer.split() if grid is None else v.tent_words(grid)
+
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
         """A random easy puzzle; large and square shapes are likelier."""
         c, grown = curriculum, min(1.0, step / curriculum.grown)

@@ -95,3 +95,8 @@ def grid_text(puzzle: Puzzle, answer: Sequence[str]) -> str:
         elif state:
             return f"{word} is no place for a tent."
     return json.dumps(grid)
+
+
+def tent_words(grid: Sequence[Sequence[int]]) -> list[str]:
+    """The tents of a grid as words, row by row."""
+    return [cell(y, x, TENTED) for y, row in enumerate(grid) for x, state in enumerate(row) if state == TENT]

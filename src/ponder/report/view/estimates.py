@@ -24,9 +24,9 @@ from ponder.core import Tables, UserError
 from ponder.core.text import visible
 
 if TYPE_CHECKING:
-    from ponder.core import Outcome
+    from ponder.core import Figure, Outcome
+    from ponder.report.studied import Studied
     from ponder.report.view.studies import ViewedStudy
-    from ponder.runner.study import Study
 
 MAX_ROWS = 200  # of a table that a page shows
 KEPT = 40  # sets of figures
@@ -157,8 +157,7 @@ class _Held(NamedTuple):
     """The last study that was read, and the last figures that were estimated."""
 
     asked: Asked | None = None
-    study: Study | None = None
-    outcomes: Sequence[Outcome] = ()
+    read: Studied | None = None
 
 
 _held = _Held()
@@ -170,37 +169,34 @@ def _warm() -> None:
     import ponder.runner.ballots  # noqa: F401
 
 
-def _outcomes(question: Asked) -> tuple[Study, Sequence[Outcome]]:
-    """The outcomes that are asked for; those of the whole study stay in memory."""
-    from ponder.runner.ballots import with_ballots
+def _outcomes(question: Asked) -> tuple[Sequence[tuple[str, Figure]], Sequence[Outcome]]:
+    """The figures and outcomes that are asked for; those of the whole study stay in memory."""
+    from ponder.report.studied import studied
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 
     global _held  # noqa: PLW0603 the memory of this process
     whole = question._replace(cells=None)
-    if _held.asked != whole or _held.study is None:
+    if _held.asked != whole or _held.read is None:
         _held = _Held()
         table = json.loads(question.study)
         study = Study.from_table(table, name=question.name, where=f"{question.name}.toml", folder=question.folder)
         with Store(question.store) as store:
-            voting = any(figure.counts_votes for figure in study.figures)
-            outcomes = with_ballots(store, study.cells) if voting else list(store.outcomes(study.cells))
-        _held = _Held(whole, study, outcomes)
-    assert _held.study is not None
+            _held = _Held(whole, studied(study, store))
+    assert _held.read is not None
+    figures, outcomes = _held.read.figures, _held.read.outcomes
     if question.cells is None:
-        return _held.study, _held.outcomes
+        return figures, outcomes
     chosen = set(question.cells)
-    return _held.study, [o for o in _held.outcomes if (o.model, o.task, o.size) in chosen]
+    return figures, [o for o in outcomes if (o.model, o.task, o.size) in chosen]
 
 
 def _figures(question: Asked) -> list[Estimated]:
-    from ponder.report.page import named
-
     _tables.clear()
-    study, outcomes = _outcomes(question)
+    figures, outcomes = _outcomes(question)
     if not any(o.status != "failed" for o in outcomes):
-        return [Estimated(name, error="no attempt has an answer yet") for name, _ in named(study.figures)]
-    return [_figure(question, name, figure, outcomes) for name, figure in named(study.figures)]
+        return [Estimated(name, error="no attempt has an answer yet") for name, _ in figures]
+    return [_figure(question, name, figure, outcomes) for name, figure in figures]
 
 
 def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]) -> Estimated:

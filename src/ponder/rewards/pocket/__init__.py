@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from ponder.core import ModelFailure, Problem, Request, Steps
+from ponder.core import ModelFailure, Problem, Request, Steps, plugins
+from ponder.models import read_card
 from ponder.models.pocket import CODECS
-from ponder.models.pocket.codec import AGAIN, ANSWER, EOS, THINK
-from ponder.models.pocket.execution import digits
+from ponder.models.pocket.codec import AGAIN, ANSWER, EOS, THINK, PocketCodec
+from ponder.rewards._heads import Heads
 from ponder.rewards._weights import Reading, SafeTokenizer
-from ponder.rewards.trained import Trained
 from ponder.tasks.execution import Execution
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -29,7 +30,7 @@ _SUM = Execution(per_turn=1, dictionary=2).problem(1, seed=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pocket(Trained):
+class Pocket(Heads):
     size: Literal["small", "medium", "large"] = "large"  # 37, 100 or 582 thousand weights
     id: str = ""  # a folder with weights; if not given, those that ship with Ponder
 
@@ -49,34 +50,36 @@ class Pocket(Trained):
     def title(self) -> str:
         return f"pocket {self.size}"
 
+    @cached_property
+    def codec(self) -> PocketCodec:
+        """Of the task that the weights are for, which the card of those made from a pocket model names."""
+        return CODECS[read_card(Path(self.id)).get("task", "execution")]
+
     def states(self, model: Any) -> Any:
         from ponder.rewards.pocket.log_probs import WithLogProbs
 
-        return WithLogProbs(model, CODECS["execution"].encode([THINK, AGAIN]))
+        begins = [word for word in (THINK, AGAIN) if word in self.codec.index]
+        return WithLogProbs(model, self.codec.encode(begins))
 
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> list[Reading | str]:  # noqa: ARG002 the codec encodes
         return [self._one(trace) for trace in traces]
 
     def _one(self, trace: Steps) -> Reading | str:
-        codec, facts = CODECS["execution"], trace.facts
-        if facts.get("task") != "execution" or "problem" not in facts:
-            return "the pocket reward needs the keys `task`, which must be execution, and `problem`"
+        codec, facts = self.codec, trace.facts
+        if facts.get("task") != codec.task or "problem" not in facts:
+            return f"the pocket reward needs the keys `task`, which must be {codec.task}, and `problem`"
         try:
             problem = facts["problem"]
             problem = problem if isinstance(problem, Problem) else msgspec.convert(problem, Problem)
-            head = codec.encode(codec.prompt(Request.first_turn(TASK, problem)))
+            request = Request.first_turn(plugins.load("tasks", codec.task)(), problem)
+            head = codec.encode(codec.prompt(request))
             thinking = [step.split() for step in trace.thinking] if self.of != "answer" else []
             steps = [codec.encode(step) for step in thinking]
             if self.of != "thinking":
-                answers = [_words(TASK.parse(problem, step), step) for step in trace.answer]
+                answers = [codec.answer_words(request, step) for step in trace.answer]
                 steps += [codec.encode([ANSWER, *answer, EOS]) for answer in answers]
         except (ModelFailure, msgspec.ValidationError) as error:
             return str(error)
         except KeyError as error:
             return f"the pocket model has no token for {error}"
         return Reading(head, steps)
-
-
-def _words(number: int | None, text: str) -> list[str]:
-    """An answer as the pocket model writes it; its plain words if it isn't a number."""
-    return text.split() if number is None else digits(number)

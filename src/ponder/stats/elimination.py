@@ -1,0 +1,130 @@
+"""Finds the best of several cells or variants on shared problems, and stops asking those that are surely not it.
+
+    design = Best(problems=400)
+    while any(more := design.next(scores)):  # one array per cell: the accuracy on each problem so far
+        ...  # ask that many more problems of each cell
+
+Cells are compared problem by problem at ten looks. A cell is dropped when it trails another by more than chance
+explains, for all looks and all other cells at once: the cells that are left hold the best in 95 % of runs, whenever a
+run ends. With a `margin`, a cell within it of the best will do, and the level is shared with a second rule, which asks
+for a smaller lag the longer a run lasts (Kim & Nelson 2001, with a variance that is updated as in 2006).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ponder.core import Estimate
+from ponder.stats.columns import Bools, Floats
+from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
+
+DRAWS = 1000  # of the noise at all looks, for the boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The settings of the design. The state is in the scores that are passed to its methods."""
+
+    problems: int  # per cell, at most
+    margin: float | None = None  # a cell that is within this of the best will do
+    level: float = 0.95
+
+    def next(self, scores: Sequence[Floats]) -> list[int]:
+        """How many more problems to ask of each cell; zeros when one is left or all problems are asked."""
+        left, done = self.left(scores), _most(scores)
+        if left.sum() == 1 or done >= self.problems:
+            return [0] * len(scores)
+        more = next(size for size in look_sizes(self.problems) if size > done) - done
+        return [more if keep else 0 for keep in left]
+
+    def left(self, scores: Sequence[Floats]) -> Bools:
+        """The cells that may be the best: those asked at the last look, less those that it drops."""
+        done = _most(scores)
+        asked = np.array([len(score) == done for score in scores])
+        rows = np.array([score for score in scores if len(score) == done])
+        rows = rows[:, ~np.isnan(rows).any(axis=0)]  # problems that all of them answered
+        if rows.shape[1] > 1 and len(rows) > 1:
+            asked[asked] = ~self._trails(rows, len(scores))
+        return asked
+
+    def _trails(self, rows: Floats, cells: int) -> Bools:
+        """For each cell whether it trails another by more than chance explains."""
+        n, kept = rows.shape[1], 1 - (1 - self.level) / (1 if self.margin is None else 2)
+        lead, error = smooth(*leads(rows), n)  # [i, j]: of j over i
+        np.fill_diagonal(lead, -math.inf)
+        z = (lead / error).max(axis=1)
+        trails = np.array(z > as_t(pocock(1 - (1 - kept) / (len(rows) - 1), 1), n))  # Bonferroni's bound
+        for i in np.flatnonzero(~trails & (z > as_t(pocock(kept, 1), n))):  # for one other cell alone
+            trails[i] = z[i] > as_t(_boundary(rows, int(i), kept), n)
+        if self.margin is not None:
+            # h² s² / margin² problems settle it in any case, and until then the lag that is allowed falls to 0.
+            needed = ((2 * (1 - kept) / (cells - 1)) ** (-2 / (n - 1)) - 1) * (n - 1) * error**2 * n / self.margin**2
+            trails |= (lead > np.maximum(0.0, self.margin / 2 * (needed / n - 1))).any(axis=1)
+        return trails
+
+    def lead(self, scores: Sequence[Floats], cell: int, other: int) -> Estimate:
+        """How far a cell is above another, on the problems of both, with an interval that is valid at every look."""
+        n = min(len(scores[cell]), len(scores[other]))
+        apart = scores[cell][:n] - scores[other][:n]
+        return valid_difference(apart, 1 - 2 * (1 - self.level) / max(1, len(scores) - 1))
+
+
+def valid_difference(apart: Floats, level: float, looks: int = LOOKS) -> Estimate:
+    """The mean of paired differences; the interval is Bonett & Price's at Pocock's value, so valid at every look."""
+    apart = apart[~np.isnan(apart)]
+    n, value = len(apart), float(apart.mean()) if len(apart) else math.nan
+    if n < 2:
+        return Estimate(value, -1.0, 1.0, 2 * n, n)
+    middle, error = (float(number) for number in smoothed(apart))
+    half = as_t(pocock(level, 2, looks), n) * error
+    return Estimate(value, min(value, max(-1.0, middle - half)), max(value, min(1.0, middle + half)), 2 * n, n)
+
+
+def smoothed(apart: Floats) -> tuple[Floats, Floats]:
+    """Means of paired differences (along the last axis) and their standard errors, with one more in either direction.
+
+    As in Bonett & Price's (2012) interval: two cells that agree on ten problems needn't agree on all others.
+    """
+    return smooth(apart.sum(axis=-1), (apart**2).sum(axis=-1), apart.shape[-1])
+
+
+def smooth(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
+    """The same from the sums of the differences and of their squares."""
+    middle = total / (n + 2)
+    return np.asarray(middle), np.sqrt(((squares + 2) / (n + 2) - middle**2) / (n + 2))
+
+
+def leads(rows: Floats) -> tuple[Floats, Floats]:
+    """[i, j]: the sums of the paired differences, row j less row i, and of their squares, without forming them."""
+    total, products = rows.sum(axis=1), rows @ rows.T
+    own = np.diag(products)
+    return total - total[:, None], own + own[:, None] - 2 * products
+
+
+def _boundary(rows: Floats, cell: int, level: float) -> float:
+    """The critical value that the largest lag of a cell behind equal ones exceeds at no look with probability `level`.
+
+    From draws of the noise at every look, with the covariances of the cells' scores.
+    """
+    apart = np.delete(rows, cell, axis=0) - rows[cell]
+    covariance = np.atleast_2d(np.cov(apart)) + np.eye(len(apart)) * 2 / (rows.shape[1] + 2)
+    scale = np.sqrt(np.diag(covariance))
+    values, vectors = np.linalg.eigh(covariance / scale / scale[:, None])
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return float(np.quantile((_noise(len(apart)) @ root.T).max(axis=(0, 2)), level))
+
+
+@cache
+def _noise(cells: int) -> Floats:
+    """Looks × draws × cells: running means of standard normals, each scaled to a variance of 1."""
+    steps = np.random.default_rng(0).standard_normal((LOOKS, DRAWS, cells))
+    return np.asarray(np.cumsum(steps, axis=0) / np.sqrt(np.arange(1, LOOKS + 1))[:, None, None])
+
+
+def _most(scores: Sequence[Floats]) -> int:
+    return max(len(score) for score in scores)
