@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, of = tmp_path_factory.mktemp("view") / "ponder.db", study(figure=[{"name": "effort"}])
-    fill(path, mapped())
     fill(path, of, of.cells[:-1])
+    fill(path, mapped())
     return path
 
 
