@@ -168,6 +168,7 @@ def test_recipes_are_commands(ponder) -> None:
     listed = ponder("make", "--help").stdout
     assert [row.split()[0] for row in listed.partition("Commands:")[2].strip().splitlines()] == [
         "model",
+        "own_reward",
         "reward",
         "pocket",
         "pocket_reward",
@@ -188,7 +189,7 @@ def test_a_recipe_s_parameters_are_options(ponder, folder, monkeypatch) -> None:
     assert "--steps INTEGER  To train.  [required]" in text
     assert "Train mine." in text
     assert "Missing option '--steps'" in ponder("make", "mine", "-o", "x").stderr
-    assert "hint: known: mine, model, reward" in ponder("make", "zzz").stderr
+    assert "hint: known: mine, model, own_reward, reward" in ponder("make", "zzz").stderr
 
 
 def test_score_then_select(ponder, traces) -> None:

@@ -113,7 +113,7 @@ def separation_chart(rows: Records, bins: Records, scale: alt.Scale) -> Any:
     for panel in dict.fromkeys(r["panel"] for r in rows):
         own, told = ([r for r in part if r["panel"] == panel] for part in (rows, bins))
         shown += [_auc(panel, own, scale), _calibration(panel, told, scale)]
-    return alt.concat(*shown, columns=4, spacing={"row": 40, "column": 50})
+    return alt.concat(*shown, columns=2, spacing={"row": 40, "column": 70})
 
 
 def _auc(panel: str, own: Records, scale: alt.Scale) -> Any:

@@ -34,7 +34,10 @@ from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 Row = dict[str, Any]
 ONE, MAJORITY, PASS = "one sample", "majority vote", "pass@n"
 OWN = {PASS: "#3c4248", MAJORITY: "#e8802f"}
-PICKERS = ("#1f6fb4", "#2c9c69", "#8a5fbf", "#c8483f", "#5aa9dd", "#7a6a58")
+PICKERS = (
+    *("#1f6fb4", "#2c9c69", "#8a5fbf", "#c8483f", "#5aa9dd", "#8fd0ae"),
+    *("#c3a8e6", "#ef9f97", "#7a6a58", "#b8a98f", "#d670ad", "#5b6770"),
+)
 ACROSS = "samples per problem, n (log scale)"
 GREYS = ["#3c4248", "#7b828a", "#a2a9b0", "#c0a48a"]  # published lines
 TITLE = "Accuracy of one answer picked from n samples: higher is better"

@@ -58,5 +58,5 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         sound, stated = codec.sound(Request.first_turn(kind(), problem), trace.thinking, style), []
     correct = kind().grade(problem, "\n\n".join(trace.answer)).correct
     answer = [*stated[:-1], correct] if stated else [correct] * len(trace.answer)
-    by_part: dict[Part, Sequence[Any]] = {"all": [*sound, *answer], "thinking": sound, "answer": answer}
-    return by_part[of]
+    parts: dict[Part, Sequence[Any]] = {"all": [*sound, *answer], "thinking": sound, "answer": answer}
+    return parts[of]
