@@ -167,7 +167,8 @@ def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
     """Facts that may explain a student: how many traces are sound in every step, and how many are one teacher's."""
     teachers = Counter(trace.teacher for trace in traces if trace.teacher)
     facts = {"selected_one_teacher": max(teachers.values()) / len(traces)} if teachers else {}
-    verdicts = [given(steps(trace, cut)) for trace in traces]
+    # As the model that wrote it marks its steps, so that each pass over them is judged by itself.
+    verdicts = [given(steps(trace, "task" if "codec" in trace.extra else cut)) for trace in traces]
     known = [all(verdict) for verdict in verdicts if verdict is not None]
     return facts | ({"selected_sound": sum(known) / len(known)} if known else {})
 
