@@ -18,11 +18,12 @@ LOPSIDED = 0.15  # more of one teacher than among random traces, from which on t
 
 
 def shown_alone(tables: Tables) -> Records:
-    """The panels that are drawn by number: of several pools those that have several numbers, if there are any."""
-    lines: dict[str, set[tuple[str, float]]] = {}
-    for s in tables["students"]:
-        lines.setdefault(s["panel"], set()).add((s["line"], s["number"]))
-    several = {panel for panel, own in lines.items() if len(own) > len({line for line, _ in own})}
+    """The panels that are drawn by number: of several pools those with several numbers, or several sizes of rewards."""
+    several = set()
+    for panel in (p["panel"] for p in tables["panels"]):
+        own = [s for s in tables["students"] if s["panel"] == panel]
+        lines, sizes = [s["line"] for s in own], {s["reward_parameters"] for s in own} - {None}
+        several |= {panel} if len(set(lines)) < len(lines) or len(sizes) > 1 else set()
     return [p for p in tables["panels"] if p["panel"] in several or not p["pool"] or not several]
 
 

@@ -37,7 +37,8 @@ OWN = {
     ALL: "#7a6a58",
 }
 REWARDS = ("#6db5e6", "#1f6fb4", "#0d3f70")  # if there are several, from the smallest on
-RULED = ("#1fa08c", "#6c5ce7", "#b3a0f0", "#7fc8b8")  # if scores are used in other ways than the highest first
+# If scores are used in other ways than the highest first.
+RULED = ("#8fd0c2", "#d670ad", "#a79be8", "#12876f", "#5b6770", "#c2b13a")
 BY_NUMBER = "number of traces (log scale)"
 BY_SIZE = "parameters of the reward model (log scale)"
 NARROW = 300  # pixels of a panel by size, if there are several
@@ -316,7 +317,7 @@ def _colours(records: Records) -> alt.Scale:
 
     several = len({s["line"] for s in records if s["by"] == REWARD}) > 1
     blues, ruled = itertools.cycle(REWARDS if several else (SOLVED,)), itertools.cycle(RULED)
-    spare = itertools.cycle(("#d670ad", "#5b6770"))
+    spare = itertools.cycle(("#9c4f7f", "#93a1ad"))
     palette: dict[str, str] = {}
     for s in sorted(records, key=place):
         if s["line"] not in palette:
