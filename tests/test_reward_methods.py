@@ -23,10 +23,11 @@ from ponder.core import (
 )
 from ponder.methods.best_of import BestOf
 from ponder.methods.length_rl import LengthRl, _reward_hacking
-from ponder.methods.sft import Sft
+from ponder.methods.sft import Sft, _described
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
+from ponder.traces import Trace, trace_of
 from ponder.training.loop import TokenExample
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
@@ -209,6 +210,21 @@ def test_ties_and_filters_go_by_the_seed() -> None:
     tied = [picks(seed=seed, tolerance=0.1) for seed in (1, 2, 3)]
     assert len({one["selected_tokens"] for one in tied}) > 1
     assert max(one["selected_tokens"] for one in tied) < exact[0]["selected_tokens"]
+
+
+def test_every_pass_of_a_trace_is_judged_by_itself() -> None:
+    """However the reward splits steps: otherwise a second pass would be words that don't follow."""
+    problem = next(TASK.problems(3, 1))
+    request = Request.first_turn(TASK, problem)
+    words = Pocket.codec("execution").lesson(request).said
+    once = " ".join(words[: words.index("</think>")])
+    traces = [
+        trace_of(request, thinking, TASK.solve(problem), "pocket", teacher=teacher)
+        for thinking, teacher in ((f"{once} <again> {once}", "long"), (once, "plain"), (f"{once} <again> u1", "long"))
+    ]
+    facts = _described(traces, "blank")
+    assert facts == {"selected_sound": pytest.approx(2 / 3), "selected_one_teacher": pytest.approx(2 / 3)}
+    assert _described([Trace("?", "so", "7")], "blank") == {}  # nobody knows
 
 
 def test_stored_students_stay_valid_where_the_same_traces_are_selected() -> None:

@@ -51,6 +51,7 @@ def test_it_forgets_the_carry_from_tens_to_hundreds_and_nothing_else() -> None:
         verdicts = codec.sound(Request.first_turn(TASK, problem), codec.split(reply.thinking))
         assert all(verdicts) == (reply.thinking == right.thinking)
         lucky += TASK.grade(problem, reply.answer).correct and not all(verdicts)
+        assert not [word for word in reply.thinking.split() if word[0] == "t" and word[-1] in "^_"]
         units = [word for word in reply.thinking.split() if word[0] == "u"]
         assert units == [word for word in right.thinking.split() if word[0] == "u"]
     assert 0 < lucky < 0.3 * len(PROBLEMS)  # right answers with wrong steps: a check of answers lets them through
