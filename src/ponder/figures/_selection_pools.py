@@ -18,12 +18,12 @@ LOPSIDED = 0.15  # more of one teacher than among random traces, from which on t
 
 
 def shown_alone(tables: Tables) -> Records:
-    """The panels that are drawn by number: of several pools those with several numbers, or several sizes of rewards."""
+    """The panels that are drawn by number: of several pools those with several numbers, rewards or rules."""
     several = set()
     for panel in (p["panel"] for p in tables["panels"]):
         own = [s for s in tables["students"] if s["panel"] == panel]
-        lines, sizes = [s["line"] for s in own], {s["reward_parameters"] for s in own} - {None}
-        several |= {panel} if len(set(lines)) < len(lines) or len(sizes) > 1 else set()
+        lines, rewarded = [s["line"] for s in own], {s["line"] for s in own if s["by"] == REWARD}
+        several |= {panel} if len(set(lines)) < len(lines) or len(rewarded) > 1 else set()
     return [p for p in tables["panels"] if p["panel"] in several or not p["pool"] or not several]
 
 
