@@ -110,3 +110,11 @@ def test_ngrams_of_words() -> None:
     assert ngrams(words("one"), 3)[0] != ngrams(words("two"), 3)[0]
     assert len(ngrams([], 3)) == 0
     assert ngrams(words("one two"), 2)[0] != ngrams(words("two one"), 2)[0]
+
+
+def test_a_trace_of_a_task_is_known_by_its_problem_as_it_is_in_memory() -> None:
+    """A trace that a method draws holds the problem itself, not its record."""
+    problem = ChainSum().problem(4, 1)
+    trace = Trace("In pocket words.", "", "so", extra={"problem": problem})
+    assert EvaluationSet([problem]).contains(trace)
+    assert not EvaluationSet([ChainSum().problem(4, 2)]).contains(trace)

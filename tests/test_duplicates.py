@@ -18,7 +18,7 @@ def test_the_better_of_two_copies_stays() -> None:
     traces = [
         scored("worse", 0.5, said, question, topic="t"),
         scored("better", 0.9, edited(said, 1), question),
-        scored("same", 0.9, edited(said, 1).upper().replace(" ", "\n "), question),
+        scored("same", 0.8, edited(said, 1).upper().replace(" ", "\n "), question),
         scored("other", 0.1, text(3), question),  # another way to solve the same
     ]
     traces = [Scored(Trace(s.trace.question, s.trace.thinking, "so", id=s.trace.id), s.score) for s in traces]
@@ -29,6 +29,22 @@ def test_the_better_of_two_copies_stays() -> None:
     ]  # fmt: skip
     assert len(kept(traces, keep_duplicates=True)) == 4
     assert "worse of better" in found.table()
+
+
+def test_a_trace_that_repeats_itself_is_no_copy_of_the_short_one() -> None:
+    """Two passes over the same steps have the same runs of words as one."""
+    once, question = text(1, 60), f"What is {text(2, 10)}?"
+    traces = [
+        Scored(Trace(question, said, "so", id=name), score)
+        for name, said, score in (
+            ("twice", f"{once} {once}", 0.9),
+            ("once", once, 0.8),
+            ("again", f"{edited(once, 1)} {once}", 0.7),  # a near-duplicate of the one as long
+        )
+    ]
+    found = select(traces, Choice())
+    assert [one.id for one in found.kept] == ["twice", "once"]
+    assert [(d.id, d.of) for d in found.dropped] == [("again", "twice")]
 
 
 def test_what_differs_in_little_but_means_another_thing_is_no_copy() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from ponder.core import (
@@ -22,11 +23,13 @@ from ponder.core import (
 )
 from ponder.methods.best_of import BestOf
 from ponder.methods.length_rl import LengthRl, _reward_hacking
-from ponder.methods.sft import Sft
+from ponder.methods.sft import Sft, _described
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
+from ponder.traces import Trace, trace_of
 from ponder.training.loop import TokenExample
+from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
 
 TASK = Execution(dictionary=6, per_turn=0)
@@ -184,6 +187,98 @@ def test_a_reward_that_is_not_used_makes_no_other_model() -> None:
     assert len({chosen.folder(student), replace(chosen, cut="task").folder(student), SFT.folder(student)}) == 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Long(Reward):
+    """Almost the same for every right answer, a little more for a longer one; half for a wrong one."""
+
+    def rate(self, traces) -> list[Scores]:
+        def one(trace) -> Scores:
+            steps = (1.0 if trace.facts["correct"] else 0.5,) * len(trace.part(self.of))
+            return Scores(steps, trajectory=len(" ".join(trace.thinking)) / 1e6)
+
+        return [one(trace) for trace in traces]
+
+
+WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="long", label="wordy"), SFT.teachers[1]), pool=12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "teachers", "right"),
+    [
+        ({"number": 4}, {"wordy"}, 1.0),  # differences in length decide
+        ({"number": 4, "rule": "filter_shortest", "threshold": 0.9}, {"good"}, 1.0),
+        ({"number": 4, "rule": "per_problem"}, {"wordy"}, 1.0),
+        ({"by": "right", "rule": "filter_shortest", "number": 4}, {"good"}, 1.0),
+        ({"rule": "filter", "threshold": 0.9}, {"good", "wordy"}, 1.0),
+        ({"rule": "top", "tolerance": 0.1}, {"good", "wordy", "faulty"}, None),
+    ],
+)
+def test_rules_select_what_they_say(settings, teachers, right) -> None:
+    method = replace(WORDY, **{"by": "reward", "reward": Long(), **settings})
+    pool = []
+    loaded = method.load(Pocket(style="short"))
+    for teacher in method.teachers:
+        for _ in method._ask(teacher, loaded, pool, MakingRecord()):
+            pass
+    kept = [pool[one.index][0] for one in method._select(pool, MakingRecord()).kept]
+    good = {"good"} if teachers == {"good"} else teachers
+    # A careless teacher's trace may be right, and shorter than the good one's by a step.
+    assert {trace.teacher for trace in kept} - {"faulty"} == good - {"faulty"}
+    if "number" in settings:
+        assert len(kept) == 4
+    if settings.get("rule") in ("filter_shortest", "per_problem"):
+        assert len({trace.extra["problem"].id for trace in kept}) == len(kept)
+    if right is not None:
+        assert np.mean([bool(trace.correct) for trace in kept]) == right
+
+
+def test_ties_and_filters_go_by_the_seed() -> None:
+    def picks(**settings):
+        return made(replace(WORDY, by="reward", reward=Long(), number=4, **settings))["measures"]
+
+    exact = [picks(seed=seed) for seed in (1, 2)]
+    assert exact[0]["selected_tokens"] == exact[1]["selected_tokens"]
+    assert (exact[0]["selected_one_teacher"], exact[0]["selected_sound"]) == (1.0, 1.0)
+    assert exact[0]["score_high"] - exact[0]["score_low"] < 0.001
+    tied = [picks(seed=seed, tolerance=0.1) for seed in (1, 2, 3)]
+    assert len({one["selected_tokens"] for one in tied}) > 1
+    assert max(one["selected_tokens"] for one in tied) < exact[0]["selected_tokens"]
+
+
+def test_every_pass_of_a_trace_is_judged_by_itself() -> None:
+    """However the reward splits steps: otherwise a second pass would be words that don't follow."""
+    problem = next(TASK.problems(3, 1))
+    request = Request.first_turn(TASK, problem)
+    words = Pocket.codec("execution").lesson(request).said
+    once = " ".join(words[: words.index("</think>")])
+    traces = [
+        trace_of(request, thinking, TASK.solve(problem), "pocket", teacher=teacher)
+        for thinking, teacher in ((f"{once} <again> {once}", "long"), (once, "plain"), (f"{once} <again> u1", "long"))
+    ]
+    facts = _described(traces, "blank")
+    assert facts == {"selected_sound": pytest.approx(2 / 3), "selected_one_teacher": pytest.approx(2 / 3)}
+    assert _described([Trace("?", "so", "7")], "blank") == {}  # nobody knows
+
+
+def test_stored_students_stay_valid_where_the_same_traces_are_selected() -> None:
+    """Near-duplicates among several teachers, and ties of scores, were decided otherwise."""
+    alone = replace(SFT, teachers=SFT.teachers[:1])
+    for by in ("all", "random", "right", "longest", "shortest"):
+        assert "picks" not in replace(alone, by=by).identity()
+        assert replace(SFT, by=by).identity()["picks"] == 2
+    rewarded = replace(alone, by="reward", reward=Flat())
+    assert rewarded.identity()["picks"] == 2
+    # Settings that have no effect are no part of the key, and a rule has the key of its former name.
+    assert (
+        replace(alone, by="random", rule="filter", threshold=1.0, tolerance=0.1).identity()
+        == replace(alone, by="random").identity()
+    )
+    assert replace(rewarded, threshold=1.0).identity() == rewarded.identity()
+    named = [replace(rewarded, rule="match_length"), replace(rewarded, match_length=True)]
+    assert named[0].identity() == named[1].identity() == rewarded.identity() | {"match_length": True}
+    assert replace(rewarded, rule="per_problem").identity() == rewarded.identity() | {"rule": "per_problem"}
+
+
 def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     one, two = (made(replace(SFT, by="random", number=4, seed=seed)) for seed in (1, 2))
     assert one["cost"]["rollout_tokens"] == two["cost"]["rollout_tokens"]
@@ -195,6 +290,8 @@ def test_seeds_choose_other_traces_at_random_from_the_same_pool() -> None:
     [
         ({"teachers": ()}, "needs traces"),
         ({"by": "reward"}, "needs a reward"),
+        ({"by": "reward", "reward": Oracle(), "rule": "filter"}, "needs the lowest score that passes"),
+        ({"by": "right", "rule": "per_problem"}, 'rule = "per_problem" needs a reward'),
         ({"steps": 0}, "at least 1"),
     ],
 )

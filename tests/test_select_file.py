@@ -36,6 +36,33 @@ def test_select_from_a_file(ponder, write) -> None:
     assert [row["id"] for row in read_json("one.jsonl")] == ["t4"]
 
 
+def test_the_shortest_of_each_problem_that_passes_a_filter(ponder, write) -> None:
+    """The filter and the order of `by` are options; without --per-problem the easiest problems would come first."""
+    rows = [
+        {
+            "id": f"{n}{kind}",
+            "question": f"Problem {n}?",
+            "answer": "so",
+            "thinking": text(f"{n}{kind}", size),
+            "score": s,
+        }
+        for n in range(4)
+        for kind, size, s in (("long", 90, 1.999), ("short", 30, 1.95), ("wrong", 10, 0.4))
+    ]
+    write("scored.jsonl", lines_of(rows))
+    shortest = ("--by", "shortest", "--threshold", "1.9", "--per-problem")
+    assert ponder("select", "scored.jsonl", *shortest, "-o", "short.jsonl").exit_code == 0
+    assert sorted(row["id"] for row in read_json("short.jsonl")) == [f"{n}short" for n in range(4)]
+    assert ponder("select", "scored.jsonl", "--per-problem", "-o", "best.jsonl").exit_code == 0
+    assert sorted(row["id"] for row in read_json("best.jsonl")) == [f"{n}long" for n in range(4)]
+    kinds = set()
+    for seed in range(6):
+        ties = ("--top", "2", "--tolerance", "0.1", "--seed", str(seed), "-o", f"{seed}.jsonl")
+        assert ponder("select", "scored.jsonl", *ties).exit_code == 0
+        kinds |= {row["id"][1:] for row in read_json(f"{seed}.jsonl")}
+    assert kinds == {"long", "short"}
+
+
 def test_select_leaves_out_what_a_study_asks(ponder, write) -> None:
     asked = next(ChainSum().problems(4, 7))
     rows = [{"id": "asked", "question": "In pocket words.", "answer": "so", "score": 1.0, "problem_id": asked.id}]

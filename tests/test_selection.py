@@ -13,21 +13,71 @@ from scored_traces import WORDS, edited, kept, scored, text
 from ponder.core import Problem, UserError
 from ponder.traces import Trace
 from ponder.traces.length_matching import matched, rank_correlation
-from ponder.traces.selection import Choice, Scored, select
+from ponder.traces.selection import Choice, Scored, select, ties
 
 # Ranking and limits
 
 
-def test_the_best_are_kept_and_equals_go_by_id() -> None:
-    traces = [scored("c", 0.5), scored("a", 0.5), scored("d", 0.9), scored("b", 0.5), scored("e", None)]
+def test_the_best_are_kept() -> None:
+    traces = [scored("c", 0.5), scored("a", 0.7), scored("d", 0.9), scored("b", 0.6), scored("e", None)]
     traces.append(scored("f", float("nan")))
     found = select(traces, Choice(top=3))
     assert [(one.id, one.rank, one.index, one.score) for one in found.kept] == [
-        ("d", 1, 2, 0.9), ("a", 2, 1, 0.5), ("b", 3, 3, 0.5)
+        ("d", 1, 2, 0.9), ("a", 2, 1, 0.7), ("b", 3, 3, 0.6)
     ]  # fmt: skip
     assert found.counts == {"unscored": 2, "beyond the top 3": 1}
     assert found.kept[1].reason == "score ranks 2 of 4"
     assert kept(reversed(traces), top=3) == ["d", "a", "b"]
+
+
+def test_ties_go_by_the_seed_and_not_by_the_order_or_the_id() -> None:
+    """Saturated scores: forty right traces, the longer the closer to 1, and ten wrong ones."""
+    traces = [scored(f"{n:02}", 0.995 + n / 10_000, text(n, 40 + n)) for n in range(40)]
+    traces += [scored(f"wrong{n}", n / 20) for n in range(10)]
+    assert kept(traces, top=5) == ["39", "38", "37", "36", "35"]
+    drawn = [kept(traces, top=5, tolerance=0.01, seed=seed) for seed in range(40)]
+    assert drawn[0] == kept(reversed(traces), top=5, tolerance=0.01)
+    every = [name for names in drawn for name in names]
+    assert not [name for name in every if name.startswith("wrong")]
+    assert len(set(every)) > 35  # each of the forty may be drawn, and few are not in forty draws of five
+    assert abs(np.mean([int(name) for name in every]) - 19.5) < 3  # and none before the others
+    assert kept(traces, top=42, tolerance=0.01)[40:] == ["wrong9", "wrong8"]
+    found = select(traces, Choice(top=5, tolerance=0.01))
+    assert found.tied == 40
+    assert "40  traces tie with the last one kept; kept scores: 0.99" in found.table()
+    # Samples of one problem share its id, and have lots of their own.
+    same = [scored("p", 1.0, text(n), question="?") for n in range(30)]
+    picks = {tuple(sorted(one.index for one in select(same, Choice(top=3, seed=seed)).kept)) for seed in range(9)}
+    assert len(picks) > 6
+
+
+def test_a_tie_reaches_from_its_best_and_no_further() -> None:
+    """Otherwise a chain of small differences would tie the best with the worst."""
+    assert ties([0.1, 0.9, 0.8, 0.75, 0.5, 0.45], 0.1) == [0.1, 0.9, 0.9, 0.75, 0.5, 0.5]
+    assert ties([0.3, 0.3, 0.2], 0.0) == [0.3, 0.3, 0.2]
+
+
+def test_one_trace_per_problem() -> None:
+    """Each problem's first by score or length; the problems at random, so that easy ones have no advantage."""
+    traces = [
+        scored(f"{n}{k}", score, text(f"{n}{k}", length), f"problem {n}?", tokens=length)
+        for n in range(12)
+        for k, score, length in (("long", 0.9 + n / 1000, 90 + n), ("short", 0.8, 30 + n), ("wrong", 0.1, 10))
+    ]
+    best = kept(traces, per_problem=True)
+    assert sorted(best) == sorted(f"{n}long" for n in range(12))
+    assert best[:4] != kept(traces, per_problem=True, seed=1)[:4]
+    assert best[:4] == kept(reversed(traces), per_problem=True, top=4)
+    short = kept(traces, by="shortest", threshold=0.5, per_problem=True)
+    assert sorted(short) == sorted(f"{n}short" for n in range(12))
+    assert short[:4] != [f"{n}short" for n in range(4)]
+    found = select(traces, Choice(by="shortest", threshold=0.5, per_problem=True))
+    assert found.counts == {"below the threshold": 12, "beyond 1 of its problem": 12}
+    assert found.kept[0].reason == "is shortest of its problem's traces"
+    # A problem's id counts, not the text of the question.
+    task = [Problem(name, 1, ("Add.",)) for name in "ab"]
+    given = [Scored(Trace("Add.", text(n), "so", extra={"problem": task[n % 2]}), n / 4) for n in range(4)]
+    assert sorted(one.index for one in select(given, Choice(per_problem=True)).kept) == [2, 3]
 
 
 def test_a_threshold_takes_all_above_it() -> None:
@@ -39,11 +89,11 @@ def test_a_threshold_takes_all_above_it() -> None:
 
 def test_topics_and_teachers_have_their_share() -> None:
     traces = [scored(f"{topic}{n}", n / 10, topic=topic, teacher=f"t{n % 2}") for topic in "xy" for n in range(4)]
-    assert kept(traces, per_topic=1) == ["x3", "y3"]
-    assert kept(traces, per_teacher=1) == ["x3", "x2"]  # the best of t1 and of t0
-    assert kept(traces, top=3, per_topic=2) == ["x3", "y3", "x2"]
+    assert sorted(kept(traces, per_topic=1)) == ["x3", "y3"]
+    assert [one[1] for one in kept(traces, per_teacher=1)] == ["3", "2"]  # the best of t1 and of t0
+    assert [one[1] for one in kept(traces, top=3, per_topic=2)] == ["3", "3", "2"]
     found = select(traces, Choice(teacher="t0", per_topic=1))
-    assert [one.id for one in found.kept] == ["x2", "y2"]
+    assert sorted(one.id for one in found.kept) == ["x2", "y2"]
     assert found.counts == {"another teacher": 4, "beyond 1 of its topic": 2}
 
 
@@ -104,7 +154,7 @@ def test_right_ones_only() -> None:
         )
     ]
     found = select(traces, Choice(right=True))
-    assert [one.id for one in found.kept] == ["0", "2", "3", "5"]
+    assert sorted(one.id for one in found.kept) == ["0", "2", "3", "5"]
     assert found.counts == {"wrong": 3, "no reference answer to check it against": 2}
 
 
@@ -115,6 +165,7 @@ def test_right_ones_only() -> None:
         ({"alike": 1.5}, "alike must be above 0 and at most 1"),
         ({"overlap": 0.0}, "overlap must be above 0"),
         ({"min_run": 0}, "min_run must be at least 1"),
+        ({"tolerance": -0.1}, "tolerance is a difference of two scores, not -0.1"),
         ({"by": "longest", "match_length": True}, "match_length ranks by reward"),
         ({"teacher": "r2"}, "did you mean `r1`"),
         ({"per_topic": 2}, "no trace has a topic"),

@@ -273,3 +273,89 @@ def _agrees(said: str, points: list[tuple[str, float]]) -> None:
         p_value = 2 * stats.norm.sf(abs(right - other) / math.sqrt(2 * pooled * (1 - pooled) / 500))
         within = f"{a} over {b} (" in said or f"{b} over {a} (" in said
         assert within == (p_value > 0.05) or 0.04 < p_value < 0.07, (a, b, p_value)
+
+
+STYLES, FAULTS = ("good", "wordy"), ("faults 75 %",)
+
+
+def two_pools():
+    """A pool on which exact scores are worse than random, and two on which the reward pays."""
+    rng, found = np.random.default_rng(4), bare()
+    facts = {"selected": 30, "selected_tokens": 3e3, "selected_right": 1.0, "selected_sound": 1.0}
+    facts |= {"score_low": 1.9991, "score_high": 1.9996, "selected_one_teacher": 0.9}
+    by_chance = {**facts, "selected_one_teacher": 0.4, "selected_right": 0.6, "selected_sound": 0.5}
+
+    def add(by, skill, known, number=30, **more):
+        made = known | ({"reward_parameters": SIZES[more["reward"]]} if "reward" in more else {})
+        found.extend(o._replace(made=made) for o in student(by, number, skill, rng, **more))
+
+    scored = {"reward": "pocket-l", "cut": "task", "threshold": 1.9, "tolerance": 0.1}
+    for teachers, number in ((STYLES, 30), (STYLES, 100), (FAULTS, 30), (("faults 50 %",), 30)):
+        add("random", 0, by_chance, number, teachers=teachers, rule="top", tolerance=0.0)
+        if teachers != STYLES:
+            add("reward", 3, facts, teachers=teachers, rule="top", **scored)
+            add("right", 1, facts, teachers=teachers, rule="top")
+    add("reward", 3, facts, teachers=FAULTS, rule="top", **{**scored, "reward": "pocket-s"})
+    for rule, skill in (("filter", 1), ("filter_shortest", 2), ("per_problem", 1), ("match_length", 0)):
+        add("reward", skill, facts, teachers=STYLES, rule=rule, **scored)
+    add("reward", -3, facts, teachers=STYLES, rule="top", **{**scored, "tolerance": 0.0, "threshold": None})
+    add("right", 1, facts, teachers=STYLES, rule="top")
+    add("right", 2, facts, teachers=STYLES, rule="filter_shortest")
+    return found
+
+
+def test_pools_of_traces_stand_apart_and_rules_name_lines() -> None:
+    outcomes = two_pools()
+    found = draw_figure("selection", Selection(), outcomes)
+    names = ["tents | faults 50 %", "tents | faults 75 %", "tents | good, wordy"]
+    assert [p["panel"] for p in found.tables["panels"]] == names
+    lines = {panel: {s["line"] for s in found.tables["students"] if s["panel"] == panel} for panel in names}
+    assert lines[names[0]] == {"untrained", "random", "right", "pocket-l"}
+    assert lines[names[1]] == {"untrained", "random", "right", "pocket-l", "pocket-s"}
+    assert lines[names[2]] == {"untrained", "random", "right", "right and short"} | {
+        f"pocket-l, {rule}"
+        for rule in ("exact scores", "filter", "filter + shortest", "best per problem", "match length")
+    }
+    # A selection is compared with others from its own pool only.
+    own = {(s["panel"], s["line"], s["number"]): s["accuracy"] for s in found.tables["students"]}
+    for d in found.tables["differences"]:
+        less = own[d["panel"], d["line"], d["number"]] - own[d["panel"], d["less"], d["less_number"]]
+        assert d["difference"] == pytest.approx(less)
+    baselines = {d["less"] for d in found.tables["differences"] if d["line"] == "pocket-l, filter + shortest"}
+    assert baselines == {"untrained", "random", "right", "right and short"}
+    # Only pools with several numbers or sizes have panels by number; all are in the panel by pool, with what they share.
+    first, last = (row["hconcat"] for row in found.chart.spec["vconcat"])
+    titles = [
+        first[0]["vconcat"][0]["title"]["text"],
+        first[1]["title"]["text"],
+        last[0]["vconcat"][0]["title"]["text"],
+    ]
+    assert titles == [names[1], "by size of the reward model", names[2]]
+    shown = found.chart.spec["datasets"][last[1]["data"]["name"]]
+    assert {(s["pool"], s["line"]) for s in shown} == {
+        (pool, line)
+        for pool, lines in (("faults 50 %", ("random", "right", "pocket-l")), ("good, wordy", ("random", "right")))
+        for line in lines
+    } | {("faults 75 %", line) for line in ("random", "right", "pocket-l")}
+    assert {s["number"] for s in shown} == {30}
+    figure = Selection()
+    tables = figure.estimate(outcomes)
+    assert figure.estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
+
+
+def test_where_the_reward_loses_it_is_said_why() -> None:
+    found = Selection().estimate(two_pools())
+    reasons = {p["panel"]: p["reason"] for p in found["panels"]}
+    assert reasons == {
+        "tents | faults 50 %": "",
+        "tents | faults 75 %": "",
+        "tents | good, wordy": "pocket-l, exact scores is worse than random with 30 traces: its traces score 1.9991 to "
+        "1.9996, so it ranks differences that say nothing, though 100% of them are right, and 90% of them are one "
+        "teacher's (random: 40%)",
+    }
+    told = Selection().findings(found)
+    assert f"tents | good, wordy: {reasons['tents | good, wordy']}." in told
+    assert "100% were right in every step, and 50% of the random ones" in next(s for s in told if "pocket-l less" in s)
+    # No reason is made up for a reward that isn't worse, nor from facts that weren't recorded.
+    bare_facts = [o._replace(made={"selected": 30}) for o in two_pools()]
+    assert not any(p["reason"] for p in Selection().estimate(bare_facts)["panels"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ponder.core import Problem
     from ponder.traces import TraceFile
 
-LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher")
+LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher", "per_problem")
 
 
 @click.command()
@@ -92,7 +92,15 @@ def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
 @click.option("--per-topic", type=int, help="Keep at most this many traces per topic.")
 @click.option("--per-teacher", type=int, help="Keep at most this many traces per teacher, each ranked on its own.")
 @click.option("--teacher", default="", help="Keep only traces by this teacher model.")
+@click.option("--per-problem", is_flag=True, help="Keep one trace per problem, the first by --by; problems at random.")
 @click.option("--match-length", is_flag=True, help="Rank each trace among traces of similar length.")
+@click.option(
+    "--tolerance",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Scores that differ by at most this are ties, broken at random.",
+)
 @click.option("--right", is_flag=True, help="Keep only traces whose final answer is right.")
 @click.option(
     "--without",
@@ -121,7 +129,7 @@ def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
     show_default=True,
     help="How to rank: by score, at random, by length, or not at all.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of a random ranking.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of a random ranking and of ties.")
 @BAD_LINES
 @click.option("-o", "--out", type=FILE, help="The file to write.  [default: NAME.chosen.jsonl]")
 @JSON
@@ -135,7 +143,9 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
     from ponder.traces.select_file import Selecting
     from ponder.traces.selection import Choice
 
-    if settings["by"] != "all" and all(settings[limit] is None for limit in LIMITS):
+    if settings["by"] != "all" and not any(
+        settings[limit] is not None and settings[limit] is not False for limit in LIMITS
+    ):
         raise UserError("nothing limits how many traces to keep", hint="--top 1000, --threshold 0.8, or --by all")
     studies = _studies(without)
     choice = Choice(without=tuple(name for name in without if name not in studies), **settings)

@@ -16,7 +16,27 @@ from ponder.stats.grid import paired_difference
 
 Row = dict[str, Any]
 UNTRAINED, REWARD, RANDOM, ALL = "untrained", "reward", "random", "all"
-MADE = ("selected", "selected_tokens", "selected_right", "reward_parameters")  # recorded when a student is trained
+CURATED = "right and short"  # what a person might keep
+# Recorded when a student is trained.
+MADE = (
+    "selected",
+    "selected_tokens",
+    "selected_right",
+    "selected_sound",
+    "selected_one_teacher",
+    "score_low",
+    "score_high",
+    "reward_parameters",
+)
+# Settings of `sft` that only a reward uses: they name a line if they vary between lines of one rule.
+SCORING = ("cut", "threshold", "tolerance", "match_length")
+RULES = {
+    "exact": "exact scores",  # no ties, where other lines of the study have some
+    "filter": "filter",
+    "filter_shortest": "filter + shortest",
+    "per_problem": "best per problem",
+    "match_length": "match length",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,8 @@ class Student:
 @dataclass(frozen=True, slots=True)
 class Panel:
     title: str
+    group: str  # the student model, if there are several, and the task or its size
+    pool: str  # the traces to select from; "" if the study has one pool
     problems: int
     rests_on: str
     pooled: str
@@ -69,7 +91,8 @@ class Panel:
 
     def record(self) -> Row:
         names = ("problems", "rests_on", "pooled", "seeds_pooled")
-        return {"panel": self.title, **{name: getattr(self, name) for name in names}}
+        named = {"panel": self.title, "group": self.group, "pool": self.pool}
+        return {**named, **{name: getattr(self, name) for name in names}}
 
     def baseline(self, student: Student, by: str) -> Student | None:
         """The student of as many traces that were selected otherwise, with the same other settings if there is one."""
@@ -80,7 +103,7 @@ class Panel:
 def students(
     outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool: bool = False
 ) -> Iterator[Panel]:
-    """One panel per student model, and per task or size of it. Students under best-of-n are left out."""
+    """One panel per student model, pool of traces, and task or size. Students under best-of-n are left out."""
     single = [o for o in outcomes if o.method("best_of") is None]
     trained = [o for o in single if setting(o, chosen) is not None and _number(o, chosen, number)]
     if not any(o.status != "failed" for o in trained):
@@ -89,12 +112,15 @@ def students(
             hint='give a model the method `sft`: by = ["reward", "random"], number = [100, 1000], seed = [1, 2, 3]',
         )
     untrained = beneath(outcomes, lambda o: owners(o, chosen), pooled=True)
-    names = sorted({untrained[o.model] for o in trained})
-    for name in names:
-        own = [o for o in trained if untrained[o.model] == name]
+    pools = {o.model: _pool(o, chosen) for o in trained}
+    names = {"student": len({untrained[o.model] for o in trained}), "pool": len(set(pools.values()))}
+    rewards = {_reward(o, chosen) for o in trained if setting(o, chosen) == REWARD}
+    tied = any(beside(o, chosen).get("tolerance") for o in trained if setting(o, chosen) == REWARD)
+    for name, pool_name in sorted({(untrained[o.model], pools[o.model]) for o in trained}):
+        own = [o for o in trained if (untrained[o.model], pools[o.model]) == (name, pool_name)]
         kinds: dict[str, dict[str, Any]] = {}
         asked = []
-        for o, kind in zip(own, _kinds(own, chosen, number), strict=True):
+        for o, kind in zip(own, _kinds(own, chosen, number, len(rewards) > 1, tied), strict=True):
             key = f"{kind['line']} {kind['number']}"
             made = kinds.setdefault(key, {**kind, "made": {}})["made"]
             made[o.seeds] = o.made  # the same in every attempt of a seed
@@ -102,13 +128,16 @@ def students(
         if bare := [o for o in outcomes if o.variant == name and setting(o, chosen) is None]:
             kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
             asked += [o._replace(variant=UNTRAINED) for o in bare]
-        pools = pooled_in_panels(asked, by)
+        pooled = pooled_in_panels(asked, by)
         for title, data, rests_on in panels(asked, by, pool=pool):
             group = sorted((_student(variant, **kinds[variant.name]) for variant in data.variants), key=_place)
             if group and group[-1].by != UNTRAINED:
-                full_title = f"{name} | {title}" if len(names) > 1 else title
+                place = f"{name} | {title}" if names["student"] > 1 else title
+                several = pool_name if names["pool"] > 1 else ""
+                full_title = f"{place} | {several}" if several else place
                 told = seeds_pooled(data) if pool else ""
-                yield Panel(full_title, data.problems, rests_on, pools[title], told, tuple(group))
+                rests = (data.problems, rests_on, pooled[title], told)
+                yield Panel(full_title, place, several, *rests, tuple(group))
 
 
 def _place(student: Student) -> tuple[Any, ...]:
@@ -116,15 +145,42 @@ def _place(student: Student) -> tuple[Any, ...]:
     return student.by != UNTRAINED, student.by, size, student.line, student.number
 
 
-def _kinds(own: Sequence[Outcome], chosen: str, number: str) -> Iterator[dict[str, Any]]:
-    """How the traces of each student were selected. Students that differ in more than the seed are different kinds."""
-    rests = in_words({o.model: beside(o, chosen, number) for o in own}, but=("seed", "reward"))
-    rewards = {_reward(o, chosen) for o in own if setting(o, chosen) == REWARD}
+def _kinds(own: Sequence[Outcome], chosen: str, number: str, several: bool, tied: bool) -> Iterator[dict[str, Any]]:
+    """How the traces of each student were selected. Students that differ in more than the seed are different kinds.
+
+    `several`: whether the study has several rewards, so that a line is named by its reward; `tied`: whether it has
+    scores that tie, so that a line without ties says so.
+    """
+    others = {o.model: beside(o, chosen, number) for o in own}
+    rests = in_words(others, but=("seed", "reward", "rule", *SCORING))
+    rules: dict[str, dict[str, dict[str, Any]]] = {}
+    for model in {o.model for o in own if setting(o, chosen) == REWARD}:
+        scoring = {key: value for key, value in others[model].items() if key in SCORING}
+        rules.setdefault(_rule(others[model], tied), {})[model] = scoring
+    scored = {model: words for tables in rules.values() for model, words in in_words(tables).items()}
     for o in own:
-        by, rest = str(setting(o, chosen)), rests[o.model]
+        by, rule = str(setting(o, chosen)), _rule(others[o.model], tied)
         reward = _reward(o, chosen) if by == REWARD else ""
-        line = ", ".join(part for part in (reward if len(rewards) > 1 and reward else by, rest) if part)
+        if by == "right" and rule == "filter_shortest":
+            by = CURATED
+        named = (RULES.get(rule, rule), rests[o.model], scored[o.model]) if reward else (rests[o.model],)
+        rest = ", ".join(part for part in named if part)
+        line = ", ".join(part for part in (reward if several and reward else by, rest) if part)
         yield {"line": line, "by": by, "reward": reward, "rest": rest, "number": _number(o, chosen, number)}
+
+
+def _rule(settings: Mapping[str, Any], tied: bool) -> str:
+    """How a student's scores were used; "" for the highest first."""
+    rule = settings.get("rule", "match_length" if settings.get("match_length") else "top")
+    if rule == "top":
+        return "exact" if tied and not settings.get("tolerance") else ""
+    return str(rule)
+
+
+def _pool(outcome: Outcome, chosen: str) -> str:
+    """The traces that there were to select from: those of a file, or of teachers."""
+    settings = {key: value for use in owners(outcome, chosen) for key, value in use.settings.items()}
+    return str(settings.get("data") or ", ".join(map(str, settings.get("teachers") or ())))
 
 
 def _reward(outcome: Outcome, chosen: str) -> str:

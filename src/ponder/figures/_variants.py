@@ -78,7 +78,7 @@ def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
     """The title of a panel: its name, the attempts it is based on, what it pools, and what it leaves out."""
-    notes = (panel["rests_on"], *(panel.get(name, "") for name in ("pooled", "seeds_pooled", "cut_short")))
+    notes = (panel["rests_on"], *(panel.get(name, "") for name in ("pooled", "seeds_pooled", "cut_short", "reason")))
     lines = [line for note in notes for line in textwrap.wrap(note, int(width / 5.1))]
     return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 

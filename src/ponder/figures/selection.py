@@ -3,7 +3,9 @@
 After ReasonFlux-PRM (arXiv 2506.18896, figure 6), which has one training run per point, the human selection at one
 number only, and no random selection. Here every point has a 95 % interval over problems and training seeds, a strip
 below the first panel shows what the reward gains over as many random traces, and the largest reward is compared with
-the smallest, both paired by problem. The second panel is drawn if a study compares rewards of several sizes.
+the smallest, both paired by problem. The second panel is drawn if a study compares rewards of several sizes. A study
+may select from several pools of traces, by different teachers: each has panels of its own, and one more panel compares
+the pools at the smallest number. Where a reward selects worse than chance, the panel says why.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from ponder.figures import SOLVED, pooled_findings, themed, values
 from ponder.figures._labels import Frame, lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._published import published_panel, selected, within_chance
-from ponder.figures._selection import ALL, RANDOM, REWARD, UNTRAINED, Panel, students, traces
+from ponder.figures._selection import ALL, CURATED, RANDOM, REWARD, UNTRAINED, Panel, students, traces
+from ponder.figures._selection_pools import by_pool, reason, shown_alone
 from ponder.figures._variants import compared, corrected, panel_title, points, signed, tested
 
 Row = dict[str, Any]
@@ -30,9 +33,12 @@ OWN = {
     "longest": "#2c9c69",
     "shortest": "#8a5fbf",
     "right": "#c8483f",
+    CURATED: "#e39a94",
     ALL: "#7a6a58",
 }
-REWARDS = ("#6db5e6", "#1f6fb4", "#0d3f70", "#8a97e6", "#2aa7a0")  # if there are several, from the smallest on
+REWARDS = ("#6db5e6", "#1f6fb4", "#0d3f70")  # if there are several, from the smallest on
+# If scores are used in other ways than the highest first.
+RULED = ("#8fd0c2", "#d670ad", "#a79be8", "#12876f", "#5b6770", "#c2b13a")
 BY_NUMBER = "number of traces (log scale)"
 BY_SIZE = "parameters of the reward model (log scale)"
 NARROW = 300  # pixels of a panel by size, if there are several
@@ -61,6 +67,8 @@ class Selection(Figure):
             tables["students"] += [s.record(panel.title) for s in panel.students]
             tables["differences"] += [*_over_baselines(panel), *_larger_over_smaller(panel)]
         tables["differences"] = corrected(tables["differences"])
+        for record in tables["panels"]:
+            record["reason"] = reason(record["panel"], tables["students"], tables["differences"])
         if self.overlay:
             tables["published"] = _with_numbers(selected(self.overlay, "samples", "selector"))
         if self.overlay_size:
@@ -83,6 +91,7 @@ class Selection(Figure):
             if short := [s for s in named if (s["selected"] or s["number"]) < s["number"]]:
                 told = ", ".join(f"{s['line']} {s['selected']:,.0f} of {s['number']:,.0f}" for s in short)
                 sentences.append(f"{panel}: fewer traces than asked for: {told}.")
+        sentences += [f"{p['panel']}: {p['reason']}." for p in tables["panels"] if p["reason"]]
         for name in ("published", "published_sizes"):
             sentences += [within_chance(tables[name])] if tables[name] else []
         return sentences
@@ -90,17 +99,22 @@ class Selection(Figure):
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         legend = alt.Legend(title=None, orient="top", columns=6, symbolOpacity=1, offset=10)
         colour = alt.Color("line:N", scale=_colours(tables["students"]), legend=legend)
-        rows = [_row(tables, panel, colour) for panel in tables["panels"]]
+        rows = [_row(tables, panel, colour) for panel in shown_alone(tables)]
+        for compared_pools in by_pool(tables, colour):
+            if len(rows[-1]) == 1:  # beside a panel that has none by size
+                rows[-1].append(compared_pools)
+            else:
+                rows.append([compared_pools])
         drawn = (("published", "samples", BY_NUMBER), ("published_sizes", "parameters", BY_SIZE))
         below = [published_panel(tables[name], x, title) for name, x, title in drawn if tables[name]]
         if below:
-            rows.append(alt.hconcat(*below, spacing=40))
+            rows.append(below)
         note = (
             "Bands and bars: 95 % intervals over problems and training seeds, at each number by itself. "
             "Marks for one number stand side by side."
         )
         title = alt.TitleParams("Accuracy after training on selected traces: higher is better", subtitle=note)
-        return themed(alt.vconcat(*rows, spacing=50).properties(title=title))
+        return themed(alt.vconcat(*(alt.hconcat(*row, spacing=40) for row in rows), spacing=50).properties(title=title))
 
 
 def _over_baselines(panel: Panel) -> Records:
@@ -158,8 +172,11 @@ def _at_first(row: Row, asked: Records) -> str:
         needed = "more training seeds may tell" if clear else "more problems are needed to tell"
         said.append(f"without the variation between trainings the interval would be {ends}, so {needed}")
     right = {s["line"]: s["selected_right"] for s in asked}
+    sound = {s["line"]: s["selected_sound"] for s in asked}
     if None not in (fractions := [right[row["line"]], right[row["less"]]]):
         said.append("{:.0%} of the selected traces were right, and {:.0%} of the random ones".format(*fractions))
+    if None not in (fractions := [sound[row["line"]], sound[row["less"]]]):
+        said.append("{:.0%} were right in every step, and {:.0%} of the random ones".format(*fractions))
     if row["seeds"] <= 1:
         said.append("one training seed doesn't show how much training varies")
     return "; ".join(said)
@@ -196,7 +213,7 @@ def _with_numbers(rows: Records) -> Records:
     ]
 
 
-def _row(tables: Tables, panel: Row, colour: alt.Color) -> Any:
+def _row(tables: Tables, panel: Row, colour: alt.Color) -> list[Any]:
     """The panels of one task: by number of traces, and for each number with several rewards, by their size."""
     own = [s for s in tables["students"] if s["panel"] == panel["panel"]]
     gains = [d for d in tables["differences"] if (d["panel"], d["less_by"]) == (panel["panel"], RANDOM)]
@@ -209,7 +226,7 @@ def _row(tables: Tables, panel: Row, colour: alt.Color) -> Any:
         random = [s for s in own if (s["by"], s["number"]) == (RANDOM, number)]
         width = SIZE[0] if len(numbers) == 1 else NARROW
         shown.append(_by_size_panel(sized, random, number, replace(frame, width=width), colour))
-    return alt.hconcat(*shown, spacing=40)
+    return shown
 
 
 def _by_number_panel(panel: Row, own: Records, gains: Records, frame: Frame, colour: alt.Color) -> Any:
@@ -299,9 +316,11 @@ def _colours(records: Records) -> alt.Scale:
         return known.index(s["by"]) if s["by"] in known else len(known), s["reward_parameters"] or 0, s["line"]
 
     several = len({s["line"] for s in records if s["by"] == REWARD}) > 1
-    blues, spare = itertools.cycle(REWARDS if several else (SOLVED,)), itertools.cycle(("#d670ad", "#5b6770"))
+    blues, ruled = itertools.cycle(REWARDS if several else (SOLVED,)), itertools.cycle(RULED)
+    spare = itertools.cycle(("#9c4f7f", "#93a1ad"))
     palette: dict[str, str] = {}
     for s in sorted(records, key=place):
         if s["line"] not in palette:
-            palette[s["line"]] = next(blues) if s["by"] == REWARD else OWN.get(s["line"]) or next(spare)
+            rewarded = next(ruled if s["rest"] else blues) if s["by"] == REWARD else ""
+            palette[s["line"]] = rewarded or OWN.get(s["line"]) or next(spare)
     return alt.Scale(domain=list(palette), range=list(palette.values()))

@@ -1,27 +1,43 @@
 """Trains on reasoning traces from a file or from teachers: all of them, or a selection (supervised fine-tuning).
 
 After ReasonFlux-PRM (arXiv 2506.18896, use a): score every trace, keep the best, train on those. `by` also names the
-baselines that such a selection must beat: random, longest, shortest, and random among right answers. The pool of traces
-is the same for every seed; the seed is that of the training and of a random selection. Duplicates are left out.
+baselines that such a selection must beat: random, longest, shortest, and random among right answers. `rule` says how
+scores are used:
+
+- top: the highest, as published.
+- filter: traces that score at least `threshold`, at random.
+- filter_shortest: of those, the shortest of each problem, problems at random. With `by = "right"` the filter is the
+  check of answers, which stands in for a person who keeps right and concise traces.
+- per_problem: the highest of each problem, problems at random.
+- match_length: the highest among traces of similar length.
+
+The pool of traces is the same for every seed; the seed is that of the training, of a random selection and of ties.
+Duplicates are left out.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest
 from ponder.models._torch_engine import Loaded
+from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, steps, trace_of
-from ponder.traces.selection import Choice, Scored, Selection, select
+from ponder.traces.selection import By, Choice, Scored, Selection, select
 from ponder.training.loop import TokenExample, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, models_folder, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems
 from ponder.training.weight_methods import EpochMethod
+
+Cut: TypeAlias = Literal["blank", "sentence", "task"]
+SCORING = ("reward", "match_length", "cut", "tolerance", "threshold")
+FILTERS = ("filter", "filter_shortest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +49,11 @@ class Sft(EpochMethod):
     number: int | None = None  # traces to train on; left out: all
     tokens: int | None = None  # or the tokens to train on
     reward: Reward | None = None  # `ponder list rewards`; for by = "reward"
-    match_length: bool = False  # rank each trace among traces of similar length
-    cut: Literal["blank", "sentence", "task"] = "blank"  # where the reward splits steps
+    rule: Literal["top", "filter", "filter_shortest", "per_problem", "match_length"] = "top"  # how scores are used
+    threshold: float | None = None  # the lowest score that a filter lets through
+    tolerance: float = 0.0  # scores that differ by at most this are ties, broken at random
+    match_length: bool = False  # the same as rule = "match_length"
+    cut: Cut = "blank"  # where the reward splits steps
     epochs: int = 3
     batch: int = 16
 
@@ -46,11 +65,25 @@ class Sft(EpochMethod):
             raise UserError("sft needs traces, from a file or from teachers", hint='data = "traces.jsonl"')
         if self.by == "reward" and self.reward is None:
             raise UserError("selecting by reward needs a reward", hint='reward = { name = "…" }: ponder list rewards')
+        if self.match_length:
+            object.__setattr__(self, "rule", "match_length")
+        if self.by == "right" and self.rule not in ("top", "filter_shortest"):
+            raise UserError(f'rule = "{self.rule}" needs a reward', hint='by = "reward", or rule = "filter_shortest"')
+        if self.by == "reward" and self.rule in FILTERS and self.threshold is None:
+            hint = "threshold = 1.9 for a reward whose best score is 2, or another rule"
+            raise UserError(f'rule = "{self.rule}" needs the lowest score that passes', hint=hint)
 
     def identity(self) -> dict[str, Any]:
-        # A reward that isn't used doesn't change the model.
-        unused = () if self.by == "reward" else ("reward", "match_length", "cut")
-        return {name: value for name, value in super().identity().items() if name not in unused}
+        # What isn't used doesn't change the model.
+        unused = {"reward": (), "right": SCORING}.get(self.by, (*SCORING, "rule"))
+        unused += () if self.rule in FILTERS else ("threshold",)
+        known = {name: value for name, value in super().identity().items() if name not in unused}
+        if known.get("rule") == "match_length":  # the key of its former name
+            known = {name: value for name, value in known.items() if name != "rule"} | {"match_length": True}
+        # Ties went by id, and a long trace was taken for a copy of a short one of its problem. One teacher answers each
+        # problem once.
+        changed = self.by == "reward" or len(self.teachers) != 1
+        return known | ({"picks": 2} if changed else {})
 
     def over(self, units: Sequence[Unit]) -> float:
         return reply_tokens(units)
@@ -68,6 +101,9 @@ class Sft(EpochMethod):
         right = [trace.correct for trace, _ in selected if trace.correct is not None]
         record.measures |= {"selected": len(selected), "selected_tokens": selection.tokens}
         record.measures |= {"selected_right": sum(right) / len(right)} if right else {}
+        record.measures |= _described([trace for trace, _ in selected], self.cut)
+        if selection.scores:
+            record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
         yield from self.train(self.trainer(loaded, folder), units, likelihood, folder, record)
@@ -95,16 +131,24 @@ class Sft(EpochMethod):
             record.rollout_tokens += read_tokens
             if parameters := self.reward.parameters():
                 record.measures["reward_parameters"] = parameters
-        by: Any = "random" if self.by == "right" else self.by
         how = Choice(
-            by=by,
+            by=self._order(),
             top=self.number,
             budget_tokens=self.tokens,
-            match_length=self.match_length,
+            threshold=self.threshold if self.by == "reward" and self.rule in FILTERS else None,
+            tolerance=self.tolerance,
+            per_problem=self.by in ("reward", "right") and self.rule in ("filter_shortest", "per_problem"),
+            match_length=self.by == "reward" and self.rule == "match_length",
             right=self.by == "right",
             seed=self.seed,
         )
         return select([Scored(trace, score) for (trace, _), score in zip(pool, scores, strict=True)], how)
+
+    def _order(self) -> By:
+        """In which order traces are kept, of those that a filter lets through."""
+        if self.by == "right" or (self.by == "reward" and self.rule in FILTERS):
+            return "shortest" if self.rule == "filter_shortest" else "random"
+        return self.by
 
     def _scores(self, reward: Reward, traces: Sequence[Trace]) -> tuple[list[float | None], int]:
         """Every trace's score, and the tokens that the reward read; kept for other selections from the same pool."""
@@ -117,6 +161,16 @@ class Sft(EpochMethod):
             new.replace(kept)
         scores, read_tokens = json.loads(kept.read_text("utf-8"))
         return scores, read_tokens
+
+
+def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:
+    """Facts that may explain a student: how many traces are sound in every step, and how many are one teacher's."""
+    teachers = Counter(trace.teacher for trace in traces if trace.teacher)
+    facts = {"selected_one_teacher": max(teachers.values()) / len(traces)} if teachers else {}
+    # As the model that wrote it marks its steps, so that each pass over them is judged by itself.
+    verdicts = [given(steps(trace, "task" if "codec" in trace.extra else cut)) for trace in traces]
+    known = [all(verdict) for verdict in verdicts if verdict is not None]
+    return facts | ({"selected_sound": sum(known) / len(known)} if known else {})
 
 
 def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:

@@ -128,11 +128,14 @@ def in_key(plugin: Plugin) -> dict[str, Any]:
 
 
 def _of_method(plugin: Plugin) -> dict[str, Any]:
-    """Settings in the key. A plugin inside it is shown by its title, and has its own settings as `reward.size`."""
+    """Settings in the key. A plugin inside it is shown by its title, and has its own settings as `reward.size`.
+
+    Of several plugins, such as teachers, each is shown by its label if it has one.
+    """
     settings: dict[str, Any] = {}
     for name, value in in_key(plugin).items():
         if isinstance(value, tuple):
-            settings[name] = tuple(described(one) for one in value)
+            settings[name] = tuple(getattr(one, "label", "") or described(one) for one in value)
         else:
             settings[name] = value.title() if isinstance(value, Plugin) else value
         if isinstance(value, Plugin):

@@ -84,6 +84,8 @@ def _words(text: str) -> list[bytes]:
 def problem_id(trace: Trace) -> str:
     """The id of the Ponder problem that a trace is about; "" if it names none."""
     problem = trace.extra.get("problem", trace.extra.get("problem_id"))
+    if isinstance(problem, Problem):
+        return problem.id
     return str(problem.get("id", "") if isinstance(problem, Mapping) else problem or "")
 
 

@@ -4,7 +4,7 @@ A trace's fingerprint consists of MinHashes (Broder 1997) of its runs of five wo
 Owen and Zhang 2012), empty bins filled from others (Shrivastava 2017), 16 bits each (Li and König 2010): 384 bytes.
 Fingerprints that agree in a band of bins are compared (Indyk and Motwani 1998). Thinking and answer have bins of their
 own, since prompts may share a page of rules; the whole trace has others, since short answers are often equal.
-Near-duplicates are similar in both.
+Near-duplicates are similar in both, and nearly as long: a text that repeats another twice has the same runs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ _IS_REPLY = np.arange(REPLY + WHOLE) % 3 < 2  # two bins of the reply, then one 
 class Fingerprint(NamedTuple):
     exact: bytes  # equal for traces that differ only in case and spacing
     bins: MinHashes
+    words: int  # of thinking and answer
 
 
 def fingerprint(trace: Trace) -> Fingerprint:
     # With signs, as one may be all that tells two short traces apart.
-    reply = ngrams(words(f"{trace.thinking}\n{trace.answer}", signs=True), RUN)
+    spelled = words(f"{trace.thinking}\n{trace.answer}", signs=True)
+    reply = ngrams(spelled, RUN)
     whole = np.concatenate([reply, ngrams(words(trace.question, signs=True), RUN)])
     bins = np.column_stack([_minhashes(reply, REPLY).reshape(-1, 2), _minhashes(whole, WHOLE)]).ravel()
-    return Fingerprint(digest(normalized(trace.question, trace.thinking, trace.answer)), bins)
+    return Fingerprint(digest(normalized(trace.question, trace.thinking, trace.answer)), bins, len(spelled))
 
 
 def _minhashes(hashes: Hashes, count: int) -> MinHashes:
@@ -73,6 +75,7 @@ class FingerprintIndex:
         self._exact: dict[bytes, int] = {}
         self._buckets: dict[tuple[int, bytes], list[int]] = defaultdict(list)
         self._bins: list[MinHashes] = []
+        self._words: list[int] = []
 
     def nearest(self, new: Fingerprint) -> tuple[int, bool] | None:
         """The number of the fingerprint that this one repeats, if any, and whether exactly."""
@@ -83,14 +86,18 @@ class FingerprintIndex:
             return None
         self.compared += len(near)
         ordered = sorted(near)
+        # Without repetition this follows from the similarity itself: it can't exceed the ratio of the lengths.
+        lengths = np.array([self._words[n] for n in ordered])
+        as_long = np.minimum(lengths, new.words) >= self.alike * np.maximum(lengths, new.words)
         equal = np.array([self._bins[n] for n in ordered]) == new.bins
-        likeness = np.minimum(equal[:, _IS_REPLY].mean(axis=1), equal[:, ~_IS_REPLY].mean(axis=1))
+        likeness = as_long * np.minimum(equal[:, _IS_REPLY].mean(axis=1), equal[:, ~_IS_REPLY].mean(axis=1))
         best = int(likeness.argmax())
         return (ordered[best], False) if likeness[best] >= self.alike else None
 
     def add(self, new: Fingerprint) -> None:
         number = len(self._bins)
         self._bins.append(new.bins)
+        self._words.append(new.words)
         self._exact.setdefault(new.exact, number)
         for key in self._keys(new):
             self._buckets[key].append(number)

@@ -7,9 +7,10 @@
     selection.counts  # {"wrong": 412, "near-duplicate": 96, "beyond the top 1,000": 57_492}
 
 After ReasonFlux-PRM (arXiv 2506.18896), which keeps the best 1,000 of 59,000. A reward may distinguish teachers and
-lengths before it distinguishes good from bad, so traces can be ranked per teacher (`per_teacher`) and among traces of
-similar length (`match_length`). The baselines are random, longest and shortest, at an equal number of tokens
-(`budget_tokens`).
+lengths before it distinguishes good from bad, so traces can be ranked per teacher (`per_teacher`), per problem
+(`per_problem`) and among traces of similar length (`match_length`). Most rewards saturate: nearly all right traces
+score almost the same, and what is left is noise or style. So scores that differ by at most `tolerance` are ties, which
+go by the seed. The baselines are random, longest and shortest, at an equal number of tokens (`budget_tokens`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ponder.core import Problem, UserError, answers, plugins
+from ponder.core import Problem, UserError, answers, digest, plugins, seed_from
 from ponder.traces import Trace
-from ponder.traces.contamination import EvaluationSet, problems
+from ponder.traces.contamination import EvaluationSet, problem_id, problems
 from ponder.traces.duplicates import Fingerprint, FingerprintIndex, fingerprint
 from ponder.traces.length_matching import matched, rank_correlation
+from ponder.traces.ngrams import normalized
 
 By: TypeAlias = Literal["reward", "random", "longest", "shortest", "all"]
 
@@ -42,14 +44,16 @@ class Choice:
     per_topic: int | None = None  # keep at most this many per topic
     per_teacher: int | None = None  # keep at most this many per teacher, each ranked among its own traces
     teacher: str = ""  # keep only the traces of this teacher
+    per_problem: bool = False  # keep one trace per problem, the first in the order of `by`; problems in random order
     match_length: bool = False  # rank each trace among traces of similar length
+    tolerance: float = 0.0  # scores that differ by at most this are ties, broken at random
     right: bool = False  # keep only traces with a correct answer
     without: tuple[str, ...] = ()  # evaluation problems: TASK, TASK:SIZE, TASK:SIZE:SEED or a JSONL file of questions
     min_run: int = 8  # the shortest run of shared words that counts as overlap with an evaluation problem
     overlap: float = 0.5  # drop a trace whose question shares at least this fraction of an evaluation problem's words
     keep_duplicates: bool = False
     alike: float = 0.8  # Jaccard similarity from which two traces are near-duplicates
-    seed: int = 0  # of a random order
+    seed: int = 0  # of a random order, and of ties
 
     def __post_init__(self) -> None:
         for name in ("top", "budget_tokens", "per_topic", "per_teacher", "min_run"):
@@ -58,6 +62,8 @@ class Choice:
         for name in ("overlap", "alike"):
             if not 0 < (number := getattr(self, name)) <= 1:
                 raise UserError(f"{name} must be above 0 and at most 1, not {number}")
+        if not 0 <= self.tolerance < math.inf:
+            raise UserError(f"tolerance is a difference of two scores, not {self.tolerance}", hint="tolerance = 0.1")
         if self.match_length and self.by != "reward":
             raise UserError("match_length ranks by reward", hint="leave out match_length, or leave out `by`")
 
@@ -104,6 +110,7 @@ class Selection:
     dropped: tuple[Dropped, ...]
     counted_by: Literal["traces", "estimate"]  # where the token counts are from
     tokens_before: float  # mean over the traces that were ranked
+    tied: int = 0  # traces ranked by score that tie with the last one kept
     # Rank correlation with length over the traces that were ranked: of the score, and of what they were ranked by.
     with_length: tuple[float, float] | None = None
 
@@ -116,6 +123,12 @@ class Selection:
     def tokens(self) -> int:
         return sum(kept.tokens for kept in self.kept)
 
+    @property
+    def scores(self) -> tuple[float, float] | None:
+        """The lowest and the highest score of the kept traces; None if they have none."""
+        known = [kept.score for kept in self.kept if kept.score is not None]
+        return (min(known), max(known)) if known else None
+
     def summary(self) -> dict[str, Any]:
         return {
             "kept": len(self.kept),
@@ -124,6 +137,8 @@ class Selection:
             "mean_tokens": round(self.tokens / max(1, len(self.kept)), 1),
             "mean_tokens_before": round(self.tokens_before, 1),
             "counted_by": self.counted_by,
+            "scores": self.scores,
+            "tied": self.tied,
             "score_with_length": self.with_length and self.with_length[0],
             "rank_with_length": self.with_length and self.with_length[1],
         }
@@ -142,6 +157,9 @@ class Selection:
             estimated = " (estimated: not every trace has `tokens`)" if self.counted_by == "estimate" else ""
             mean = f"{self.tokens / len(self.kept):,.0f} per kept trace, {self.tokens_before:,.0f} per ranked trace"
             rows.append(f"{self.tokens:10,}  tokens, {mean}{estimated}")
+        if self.tied > 1 and self.scores:
+            low, high = self.scores
+            rows.append(f"{self.tied:10,}  traces tie with the last one kept; kept scores: {low:.4g} to {high:.4g}")
         if self.kept and self.with_length:
             score, rank = self.with_length
             matched = f", {rank:.2f} after matching lengths" if rank != score else ""
@@ -160,6 +178,8 @@ class _Candidate:
     score: float | None
     tokens: int | None  # as given in the trace
     length: float  # tokens: as given, if all traces give them; else an estimate
+    problem: bytes
+    lot: int  # drawn from the seed and the text: it breaks ties
     why: str  # why it is dropped before ranking; "" if it is ranked
     fingerprint: Fingerprint | None
     worth: float = 0.0  # the sort key, highest first
@@ -201,12 +221,15 @@ class Selector:
         before = [Dropped(c.index, c.id, c.why) for c in candidates if c.why]
         kept, after = _keep(ranked, how)
         lengths, scores = [c.length for c in ranked], [c.score or 0.0 for c in ranked]
+        worths = {c.index: c.worth for c in ranked}
+        last = min((worths[one.index] for one in kept), default=math.nan)
         with_length = rank_correlation(scores, lengths), rank_correlation([c.worth for c in ranked], lengths)
         return Selection(
             tuple(kept),
             (*before, *after),
             "traces" if counted else "estimate",
             sum(lengths) / max(1, len(lengths)),
+            sum(worth == last for worth in worths.values()) if how.by == "reward" else 0,
             with_length if how.by == "reward" else None,
         )
 
@@ -226,7 +249,11 @@ def _candidate(index: int, scored: Scored, how: Choice, evaluation: EvaluationSe
     # Four bytes of UTF-8 are about one token, in English as in Chinese.
     length = sum(len(text.encode("utf-8", "surrogatepass")) for text in (trace.thinking, trace.answer)) / 4
     mark = None if why or how.keep_duplicates else fingerprint(trace)
-    return _Candidate(index, trace.id, trace.teacher, trace.topic, score, trace.tokens, length, why, mark)
+    problem = digest(problem_id(trace) or normalized(trace.question)) if how.per_problem else b""
+    # Of the text, so that it doesn't depend on the order of the input, and samples with one id have lots of their own.
+    lot = seed_from(how.seed, trace.id, trace.thinking, trace.answer)
+    facts = (trace.id, trace.teacher, trace.topic, score, trace.tokens, length, problem, lot)
+    return _Candidate(index, *facts, why, mark)
 
 
 def _wrong(trace: Trace) -> str:
@@ -259,10 +286,11 @@ def _check(candidates: Sequence[_Candidate], how: Choice) -> None:
 
 
 def _rank(ranked: list[_Candidate], how: Choice) -> None:
-    """Sort, the best first; ties by id, then in the order of the input."""
+    """Sort, the best first; ties at random, by the seed."""
     shuffled = random.Random(how.seed)
-    for c in ranked:
-        worth = {"reward": c.score or 0.0, "longest": c.length, "shortest": -c.length, "all": -float(c.index)}
+    scores = ties([c.score or 0.0 for c in ranked], how.tolerance)
+    for c, score in zip(ranked, scores, strict=True):
+        worth = {"reward": score, "longest": c.length, "shortest": -c.length, "all": -float(c.index)}
         c.worth = shuffled.random() if how.by == "random" else worth[how.by]
     if how.match_length:
         groups: dict[str, list[_Candidate]] = defaultdict(list)
@@ -272,24 +300,34 @@ def _rank(ranked: list[_Candidate], how: Choice) -> None:
             ranks = matched([c.worth for c in group], [c.length for c in group])
             for c, rank in zip(group, ranks, strict=True):
                 c.worth = rank
-    ranked.sort(key=lambda c: (-c.worth, c.id, c.index))
+    order = {c.problem: seed_from(how.seed, c.problem.hex()) for c in ranked}
+    ranked.sort(key=lambda c: (order[c.problem], -c.worth, c.lot if how.by == "reward" else c.id, c.index))
+
+
+def ties(scores: Sequence[float], tolerance: float) -> list[float]:
+    """For each score the best one that it ties with: from the top, all within the tolerance of the best are one tie."""
+    best, tied = math.inf, dict[float, float]()
+    for score in sorted(set(scores), reverse=True):
+        best = best if best - score <= tolerance else score
+        tied[score] = best
+    return [tied[score] for score in scores]
 
 
 def _keep(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[Dropped]]:
     """Go through the ranking; drop duplicates of a better trace, and what is beyond a limit."""
     kept, dropped = list[Kept](), list[Dropped]()
-    topics, teachers = Counter[str](), Counter[str]()
     index, spent, full = FingerprintIndex(how.alike), 0.0, False
+    limits = {"topic": how.per_topic, "teacher": how.per_teacher, "problem": 1 if how.per_problem else None}
+    counts = {name: Counter[Any]() for name, most in limits.items() if most}
     for position, c in enumerate(ranked, 1):
+        reached = (name for name, count in counts.items() if count[getattr(c, name)] == limits[name])
         why, of = "", ""
         if len(kept) == how.top:
             why = f"beyond the top {how.top:,}"
         elif full:
             why = "beyond the token budget"
-        elif topics[c.topic] == how.per_topic:
-            why = f"beyond {how.per_topic:,} of its topic"
-        elif teachers[c.teacher] == how.per_teacher:
-            why = f"beyond {how.per_teacher:,} of its teacher"
+        elif name := next(reached, None):
+            why = f"beyond {limits[name]:,} of its {name}"
         elif c.fingerprint and (copy := index.nearest(c.fingerprint)):
             number, exact = copy
             why, of = "duplicate" if exact else "near-duplicate", kept[number].id
@@ -301,14 +339,17 @@ def _keep(ranked: Sequence[_Candidate], how: Choice) -> tuple[list[Kept], list[D
         if c.fingerprint:
             index.add(c.fingerprint)
         spent += c.length
-        topics[c.topic] += 1
-        teachers[c.teacher] += 1
+        for name, count in counts.items():
+            count[getattr(c, name)] += 1
         reason = _reason(c, how, position, len(ranked))
         kept.append(Kept(c.index, c.id, len(kept) + 1, c.score, round(c.length), reason))
     return kept, dropped
 
 
 def _reason(c: _Candidate, how: Choice, position: int, of: int) -> str:
+    if how.per_problem:
+        first = {"reward": "scores highest", "random": "is drawn", "all": "comes first"}.get(how.by, f"is {how.by}")
+        return f"{first} of its problem's traces"
     if how.match_length:
         return f"scores above {c.worth:.1%} of the traces of similar length"
     return {
