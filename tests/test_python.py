@@ -168,6 +168,20 @@ class TestResults:
         assert "&lt;script&gt;" in html
 
 
+def test_two_models_are_compared_on_the_same_problems(folder: Path) -> None:
+    models = [{"name": "oracle", "label": "whole"}, {"name": "oracle", "label": "broken", "error": 1.0}]
+    results = sums(model=models, problems=20).run(progress=False)
+    found = ponder.compare(results, "broken", "whole")
+    accuracy = next(row for row in found.rows if row["quantity"] == "accuracy")
+    assert accuracy["effect"] == 1
+    assert ponder.compare(results, "whole", "broken").rows[0]["effect"] == -1
+    assert "whole" in repr(found)
+    assert "better" in repr(found)
+    assert found._repr_html_().count("<iframe") == 1
+    with pytest.raises(UserError, match="no attempts of a model `brokn`"):
+        ponder.compare(results, "brokn", "whole")
+
+
 class TestFunctions:
     def test_settings_are_parameters_after_the_star(self, folder: Path) -> None:
         @ponder.task(sizes=(1, 2), unit="marks")

@@ -9,6 +9,7 @@
     results.estimates("effort")             # every number of a figure, with its interval
     results.chart("effort")                 # the figure, as an Altair chart
     results.attempt(model="pocket").show()  # a transcript
+    ponder.compare(results, "old", "new")   # two models on the same problems, with a verdict
 
     @ponder.task                            # a function that makes a problem becomes a task, one that answers a model
     def reverse(size, seed): ...
@@ -20,18 +21,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ponder.python.comparison import compare
     from ponder.python.functions import model, task
     from ponder.python.results import Results
     from ponder.python.study import Study
     from ponder.report.notebook import show
 
 __version__ = "0.1.0"
-__all__ = ["Results", "Study", "model", "show", "task"]
+__all__ = ["Results", "Study", "compare", "model", "show", "task"]
 
 # Loaded when first used, so that `import ponder` and `ponder --version` take no time.
 _HOMES = {
     "Results": "ponder.python.results",
     "Study": "ponder.python.study",
+    "compare": "ponder.python.comparison",
     "model": "ponder.python.functions",
     "show": "ponder.report.notebook",
     "task": "ponder.python.functions",
