@@ -23,6 +23,7 @@ VERBS = [
     "run",
     "regrade",
     "report",
+    "view",
     "compare",
     "export",
     "prepare",
@@ -198,7 +199,8 @@ def test_score_then_select(ponder, traces) -> None:
     chosen = ponder("select", "traces.scored.jsonl", "--top", "2", "--keep-duplicates", "--json")
     assert chosen.exit_code == 0, chosen.output
     best = [json.loads(row)["id"] for row in Path("traces.chosen.jsonl").read_text().splitlines()]
-    assert best == ["t1", "t3"]
+    assert len(best) == 2
+    assert set(best) < {"t1", "t3", "t5"}  # the sound ones, which tie
     assert "read 6  kept 2" in chosen.stderr
 
 

@@ -61,7 +61,10 @@ def made(name: str, wood: str = "") -> list[Outcome]:
 def by_task(name: str, wood: str) -> list[Outcome]:
     """Attempts as a study labels and describes them whose task has this `wood`."""
     settings = MappingProxyType({"name": "task", "wood": wood, "remember": "visible"})
-    return [o._replace(task=f"task wood={wood}", task_settings=settings) for o in made(name)]
+    attempts = made(name)
+    if name == "compare":  # needs two models
+        attempts += [o._replace(model="other", variant="other", base="other", methods=(), seeds=()) for o in attempts]
+    return [o._replace(task=f"task wood={wood}", task_settings=settings) for o in attempts]
 
 
 def by_model(name: str, wood: str) -> list[Outcome]:

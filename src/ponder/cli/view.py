@@ -24,7 +24,7 @@ from ponder.cli.options import FILE, STORE, tell
 @click.option("--port", default=7575, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free one.")
 @click.option("--open/--no-open", "browse", default=True, show_default=True, help="Open the page in a browser.")
 def view(studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: int, browse: bool) -> None:
-    """Look at studies in a browser: live figures, and from any dot to its transcript.
+    """Look at studies in a browser, from any dot to its transcript.
 
     Every study of the stores is shown as it was last run; one named as STUDY as its file says now. Nothing is changed,
     and a study may run meanwhile. Stop with Ctrl-C.
