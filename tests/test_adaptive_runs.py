@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ponder.core import UserError
+from ponder.runner.adaptive import _scores, trials
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
@@ -268,3 +271,20 @@ def test_failed_attempts_are_left_out_and_retried(write, ponder) -> None:
     assert decision["estimate"]["attempts"] == tally["done"] - tally["failed"]
     again = json.loads(ponder("run", "s.toml", "--json").stdout)
     assert again["done"] == again["failed"] == tally["failed"]
+
+
+def test_a_problem_counts_only_if_every_size_was_answered() -> None:
+    """Or else an arm whose large sizes fail would be compared on small ones."""
+    easy, hard = Study.from_table(tomllib.loads(VARIANTS)).cells[:2]
+    results = {easy.key: {0: (1, 1, 1, 10), 1: (1, 1, 1, 10)}, hard.key: {0: (0, 1, 1, 30), 1: (0, 0, 1, 0)}}
+    scores = _scores((easy, hard), lambda cell: results[cell.key], 2)
+    assert scores[0].tolist() == [0.5, 20.0]
+    assert np.isnan(scores[1]).all()
+
+
+def test_unequal_numbers_of_problems_are_refused(write) -> None:
+    rows = "".join(json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(5))
+    write("five.jsonl", rows)
+    write("two.toml", VARIANTS.replace("[[model]]", '[[task]]\nname = "jsonl"\nfile = "five.jsonl"\n[[model]]', 1))
+    with pytest.raises(UserError, match="different numbers of problems: 5, 60"):
+        trials(Study.load("two.toml"))

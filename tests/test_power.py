@@ -193,3 +193,11 @@ def test_a_fixed_set_runs_out(ponder, write) -> None:
     guess = ("--guess", "accuracy=0.7,within=1")
     assert "the set has 30 problems, so set samples = " in ponder("plan", study, *guess, "--margin", "0.1").stdout
     assert "which no number of samples makes enough" in ponder("plan", study, "--guess", "accuracy=0.7").stdout
+
+
+@pytest.mark.parametrize("accuracy", [0.99, 0.999, 1.0])
+def test_few_problems_are_never_enough_for_a_small_margin(accuracy: float) -> None:
+    """Below 125 problems, Tango's interval reaches 3 points even if the two models never differ."""
+    one, two = guessed(accuracy)
+    assert problems_for_margin(two, 0.03) >= 125
+    assert problems_for_width(one, 0.05) >= 73

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ponder
-from ponder.core import Bill, Completion, UserError, plugins
+from ponder.core import Bill, Completion, ModelFailure, UserError, plugins
 from ponder.runner.store import Store
 
 SUMS = {"task": {"name": "chain_sum", "size": [2, 8]}, "figure": "accuracy", "problems": 3}
@@ -81,6 +81,22 @@ def test_a_mistake_is_told_where_it_is(folder: Path) -> None:
         _ = sums().results(folder / "none.db").outcomes
     with pytest.raises(TypeError, match="problem"):
         sums().run(problem=3)
+    for wrong in (0, -1, "3"):  # an endpoint would be paid for the default number
+        with pytest.raises(UserError, match="problems"):
+            sums().run(problems=wrong)
+    with pytest.raises(UserError, match="a name or a table"):
+        sums(task=len)
+    with pytest.raises(UserError, match="results are compared"):
+        ponder.compare(sums())  # type: ignore[arg-type]
+
+
+def test_failed_attempts_are_told_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @ponder.model
+    def broken(prompt: str) -> str:
+        raise ModelFailure("out of ink")
+
+    sums(model=broken).run(progress=False)
+    assert "6 attempts failed (out of ink)" in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_what_was_answered(folder: Path) -> None:

@@ -98,17 +98,19 @@ def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool
 def _model(study: Study, label: str, path: Path) -> Model:
     from ponder.core.plugins import nearest
     from ponder.report.page import no_answers
+    from ponder.report.studied import studied
     from ponder.runner.store import Store
 
-    cells = [cell for cell in study.cells if cell.variant_label == label]
-    cells = cells or [cell for cell in study.cells if cell.model_label == label]
-    if not cells:
+    by_variant = label in {cell.variant_label for cell in study.cells}
+    if not by_variant and label not in {cell.model_label for cell in study.cells}:
         known = dict.fromkeys(name for cell in study.cells for name in (cell.variant_label, cell.model_label))
         raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
     with Store(path) as opened:
-        outcomes = list(opened.outcomes(cells))
+        read = studied(study, opened, voting=False)  # of an adaptive run, what it asked
+        cells = [c for c in read.cells if label == (c.variant_label if by_variant else c.model_label)]
+        outcomes = [o for o in read.outcomes if label == (o.variant if by_variant else o.model)]
         if not any(o.status != "failed" for o in outcomes):
-            if not any(o.status != "failed" for o in opened.outcomes(study.cells)):
+            if not any(o.status != "failed" for o in read.outcomes):
                 raise no_answers(study, opened)
             raise UserError(f"{path} has no answers of `{label}`", hint="run it first: ponder run STUDY")
     return Model(label, cells, path, outcomes)

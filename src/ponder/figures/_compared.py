@@ -11,6 +11,7 @@ from ponder.core.text import count
 from ponder.figures import flat
 from ponder.figures._variants import points
 from ponder.stats.compare import PairComparison, Row
+from ponder.stats.corrections import FALSE_RATE
 
 
 def compared_tables(names: tuple[str, str], tasks: Sequence[str], results: Sequence[PairComparison | None]) -> Tables:
@@ -67,6 +68,8 @@ def sentence(one: PairComparison) -> str:
         return f"B is worse than A, but by less than {margin}{_at(one.row('tokens'))}: {apart}{beside}"
     if one.verdict == "below":
         return f"B is worse than A: {apart}{beside}"
+    if row.p_value <= FALSE_RATE:
+        return f"Can't tell: {apart}, which doesn't withstand the correction for all comparisons; {_more(one)}{beside}"
     return f"Can't tell: {apart}, which excludes neither 0 nor a loss of {margin}; {_more(one)}{beside}"
 
 
@@ -141,12 +144,12 @@ def compared_findings(tables: Tables) -> list[str]:
 
 def _others(rows: Records, task: str, where: str) -> list[str]:
     clear = [
-        f"{r['quantity']} × {r['effect']:.2f} [{_end(r['effect_low'])}, {_end(r['effect_high'])}]"
+        f"{r['quantity']} × {r['effect']:.2f} [{end(r['effect_low'])}, {end(r['effect_high'])}]"
         for r in rows
         if r["task"] == task and r["is_ratio"] and r["q_value"] <= 0.05
     ]
     return [f"{where}B over A, beyond chance after correction: {', '.join(clear)}."] if clear else []
 
 
-def _end(value: float | None) -> str:
+def end(value: float | None) -> str:
     return "?" if value is None else f"{value:.2f}"

@@ -13,7 +13,7 @@ import altair as alt
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
 from ponder.figures import COLOURS, INK, MUTED, heading, pooled_findings, themed, values
-from ponder.figures._compared import compared_findings, compared_tables, in_common
+from ponder.figures._compared import compared_findings, compared_tables, end, in_common
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._units import size_title, unit_of
 from ponder.figures._variants import reference_of
@@ -162,7 +162,7 @@ def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
         marks[1].encode(x=x, y=y),
         curve.mark_point(size=45, filled=True, opacity=1, stroke=colour).encode(x=x, y=y, fill=shape, tooltip=tooltip),
     ]
-    overall = [f"Over all problems: {r['effect']:.2f} [{r['effect_low']:.2f}, {r['effect_high']:.2f}]." for r in rows]
+    overall = [f"Over all problems: {r['effect']:.2f} [{end(r['effect_low'])}, {end(r['effect_high'])}]." for r in rows]
     drawn_as = "Band: 95 %, at each size alone." if len(sizes) > 1 else "Bar: 95 %."
     notes = [*overall, "Ratio of geometric means; truncated attempts are censored. " + drawn_as]
     if any(r["extrapolated"] for r in sizes):

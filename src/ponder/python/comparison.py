@@ -40,6 +40,8 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
     The verdict is better, worse, not worse by more than `margin`, or how many more problems would tell. The command
     `ponder compare` does the same, also for two stores.
     """
+    if not isinstance(results, Results):
+        raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
     known = {o.variant for o in results.outcomes}
     for label in filter(None, (a, b)):
         if label not in known:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
-from ponder.core import Plugin
-from ponder.core.settings import Table
+from ponder.core import Plugin, UserError
+from ponder.core.settings import Table, convert
+from ponder.core.text import count
 from ponder.python.results import Results
 from ponder.runner import progress as line
 from ponder.runner import study as runner
@@ -36,6 +38,10 @@ class Study(runner.Study):
 
     def __init__(self, task: Given, model: Given, figure: Given = (), train: Given = (), **settings: Any) -> None:
         super().__init__(_tables(task), _tables(model), _tables(figure), _tables(train), **settings)
+        hints = get_type_hints(runner.Study)
+        for key in ("problems", "samples", "seed", "max_tokens", "max_cost"):
+            convert(getattr(self, key), hints[key], f"study: {key}", Path())
+        self._check_numbers()
 
     def run(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
         """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
@@ -66,6 +72,9 @@ class Study(runner.Study):
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
         with Store(store, lock=True) as opened, line.shown(tally) if progress and planned else contextlib.nullcontext():
             await run(study, opened, tally, begun.stop)
+        if failed := tally.reasons.get("failed"):
+            why, _ = failed.most_common(1)[0]
+            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed ({why}); run again to ask them again\n")
         return Results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
@@ -101,5 +110,8 @@ def _table(given: str | type[Plugin] | Table) -> Table:
         return {"name": given.plugin_name()}
     if isinstance(given, str):
         return {"name": given}
+    if not isinstance(given, Mapping):
+        hint = "decorate a function with @ponder.task or @ponder.model" if callable(given) else ""
+        raise UserError(f"a task, model or figure is a name or a table of settings, not {given!r:.80}", hint=hint)
     name = given.get("name")
     return {**given, "name": name.plugin_name()} if isinstance(name, type) and issubclass(name, Plugin) else given

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ponder.core import Estimate, error_at
+from ponder.core import Estimate, UserError, error_at
 from ponder.core.text import count
 from ponder.runner.cells import Cell
 from ponder.runner.stopping import Question, Stopping, contestants
@@ -116,14 +116,17 @@ def _reader(store: Store) -> Reader:
 
 
 def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
-    """Problems × (accuracy, output tokens); nan without an answer."""
+    """Problems × (accuracy, output tokens); nan unless every cell has an answer.
+
+    A mean over those that have one would compare arms at different sizes where attempts failed.
+    """
     total, known = np.zeros((problems, 2)), np.zeros((problems, 1))
     for cell in arm if problems else ():
         for position, (right, answers, _, tokens) in read(cell).items():
             if position < problems and answers:
                 total[position] += right / answers, tokens / answers
                 known[position] += 1
-    return np.where(known > 0, total / np.maximum(known, 1), math.nan)
+    return np.where(known == len(arm), total / len(arm), math.nan)
 
 
 def trials(study: Study) -> list[Trial]:
@@ -135,6 +138,9 @@ def trials(study: Study) -> list[Trial]:
         question = stopping.question(study)
     cells = [cell for cell in study.cells if cell.adaptive]
     if question in ACROSS:
+        if len(counts := {cell.count for cell in cells}) > 1:
+            what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
+            raise UserError(what, where=f"{study.where}: stop", hint="set `problems` to the smallest, or remove `stop`")
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
         return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]
@@ -160,7 +166,7 @@ def _within(question: Question, stopping: Stopping, cells: Sequence[Cell]) -> It
         design = (
             Ladder(sizes, problems, own[0].samples, stopping.margin)
             if question == "critical_size"
-            else Precise(problems, stopping.margin or 0.0)
+            else Precise(problems, stopping.margin or 0.0, own[0].samples)
         )
         yield Trial(question, f"{model} on {task}", tuple(map(str, sizes)), tuple((cell,) for cell in own), design)
 

@@ -256,8 +256,9 @@ class Store:
         return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
 
     def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
-        """By position: the right answers to a problem, all answers, attempts (some failed), and output tokens."""
-        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*), SUM(thinking_tokens + answer_tokens)
+        """By position: right answers to a problem, all answers, attempts (some failed), output tokens of answers."""
+        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*),
+                 SUM((status != 'failed') * (thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ponder.core import Estimate, Outcome, Prices, TokenKind
+from ponder.core.text import count
 from ponder.stats.columns import Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
 from ponder.stats.critical_ratio import critical_ratio
@@ -174,12 +175,13 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
     if curves is None:
         omitted.append(("tokens", "one of them has no tokens, or no attempt that ended by itself"))
     else:
-        rows.append(_ratio("tokens", *curves.overall))
+        note = f"without {count(curves.left_out, 'problem')} at which one of them used none" if curves.left_out else ""
+        rows.append(replace(_ratio("tokens", *curves.overall), note=note))
     solved = both_right(pair)
     if solved:
         rows.append(_ratio("tokens where both are right", *solved))
     else:
-        omitted.append(("tokens where both are right", "both are right on fewer than five problems"))
+        omitted.append(("tokens where both are right", "both are right, with tokens, on fewer than five problems"))
     if len(pair.sizes) < 2:
         omitted.append(("tokens at the largest size", "all problems have one size"))
     elif curves:
@@ -196,7 +198,7 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
     if spent[0] and spent[1]:
         rows.append(_ratio("tokens per right answer", spent[0], spent[1]))
     else:
-        omitted.append(("tokens per right answer", "one of them has no right answer"))
+        omitted.append(("tokens per right answer", "one of them has no right answer, or no tokens"))
     _money(pair, rows, omitted)
     return rows, omitted, curves
 

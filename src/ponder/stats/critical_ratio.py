@@ -53,7 +53,7 @@ def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> Critica
         below, above = ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
         apart = replace(basis, low=value - z * below, high=value + z * above)
         wide = widened(apart, spreads, level, -math.inf, math.inf)
-        low, high = (math.exp(min(700.0, end)) for end in (wide.low, wide.high))
+        low, high = (math.exp(end) if end < 600 else math.inf for end in (wide.low, wide.high))  # 1e-300 is none
         return Estimate(math.exp(value), low, high, basis.attempts, pair.problems)
 
     return CriticalRatio(one.size, other.size, ratio, not cliff)

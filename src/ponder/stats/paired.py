@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.accuracy import wilson
+from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.columns import Floats
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.elimination import smoothed, valid_difference
@@ -71,7 +71,7 @@ class Paired:
         planned = self.effect / (error * math.sqrt(part)) if self.effect else z_quantile(0.975) + z_quantile(POWER)
         short = bound - z * math.sqrt(part) - planned * (1 - part)
         likely = NormalDist().cdf(-short / math.sqrt(max(1 - part, 1e-9)))
-        return "futile" if likely < FUTILE else ""
+        return "futile" if likely < FUTILE and n < self.problems else ""
 
     def difference(self, scores: Sequence[Floats]) -> Estimate:
         """The first less the second, with an interval that is valid whatever made the run stop."""
@@ -84,6 +84,7 @@ class Precise:
 
     problems: int
     margin: float
+    samples: int = 1
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
@@ -106,7 +107,6 @@ class Precise:
         mean = float(known.mean()) if n else math.nan
         if n < 2:
             return Estimate(mean, 0.0, 1.0, n, n)
-        spread = float(known.var(ddof=1))
-        # Means of several samples vary less than single answers: they are worth more than one each.
-        worth = max(1.0, mean * (1 - mean) / spread) if spread > 0 else 1.0
-        return Estimate(mean, *wilson(mean, n * worth, self.level), n, n)
+        attempts, rarer = n * self.samples, int(min(np.count_nonzero(known > 0), np.count_nonzero(known < 1)))
+        worth = effective_sample(mean, float(known.var(ddof=1)) / n, attempts, n, rarer, self.level)
+        return Estimate(mean, *wilson(mean, worth, self.level), attempts, n)

@@ -145,12 +145,19 @@ def problems_for_margin(
 
     `difference` is the true one. With a margin of 0 it is the number that shows a difference.
     """
-    return _fewest(lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power)
+    needed = _fewest(lambda n: power_of(c, margin, n, samples, seeds, difference=difference) >= power)
+    return max(needed, _at_least(margin, samples)) if difference <= 0 < margin else needed
 
 
 def problems_for_width(c: Components, width: float, samples: int = 1, seeds: int = 1) -> float:
     """Problems for an interval of this width, from end to end; infinite: never."""
-    return _fewest(lambda n: 2 * c.half(n, samples, seeds) <= width)
+    return max(_fewest(lambda n: 2 * c.half(n, samples, seeds) <= width), _at_least(width, samples))
+
+
+def _at_least(length: float, samples: int) -> float:
+    """Problems below which an interval is longer than this even if no two answers differ (Wilson's, and Tango's)."""
+    z = z_quantile(0.975)
+    return math.ceil(z * z * (1 - length) / length / samples)
 
 
 def _fewest(enough: Callable[[int], bool]) -> float:
@@ -167,7 +174,7 @@ def power_of(
     c: Components, margin: float, problems: int, samples: int = 1, seeds: int = 1, *, difference: float = 0.0
 ) -> float:
     """The chance that such a run shows that a model is not worse by more than the margin."""
-    error, normal = c.error(problems, samples, seeds), NormalDist()
+    error, normal = max(c.error(problems, samples, seeds), 1e-12), NormalDist()  # 0: a guess without any difference
     room = (margin + difference - c.halves(problems, samples, seeds)) / error
     return math.fsum(normal.cdf(x) for x in room.tolist()) / len(room)
 

@@ -71,6 +71,7 @@ def _exp(x: float) -> float:
 class TokenLogs:
     overall: tuple[Log, Log]  # the geometric mean over the common problems
     by_size: tuple[tuple[Log, Log], ...]
+    left_out: int  # problems at which one of them used no tokens
 
 
 def token_logs(pair: Pair) -> TokenLogs | None:
@@ -85,7 +86,7 @@ def token_logs(pair: Pair) -> TokenLogs | None:
     degree = 2 if seen > 3 else min(1, max(0, min(len(one.seen_sizes) for one in told) - 1))
     logs = [_logs(one, side, degree) for one, side in zip(told, pair.sides, strict=True)]
     first, *rest = zip(*logs, strict=True)
-    return TokenLogs(first, tuple(rest))
+    return TokenLogs(first, tuple(rest), int(np.count_nonzero(~some)))
 
 
 def _at(data: Columns, problems: Bools) -> Columns:
@@ -118,9 +119,10 @@ def _logs(told: Sums, side: Side, degree: int) -> list[Log]:
 
 
 def both_right(pair: Pair) -> tuple[Log, Log] | None:
-    """Log tokens of the right attempts at the problems that both solved; None if there are fewer than five."""
+    """Log tokens of the right attempts at the problems that both solved, with tokens; None if fewer than five."""
     right = [np.bincount(s.data.problem, weights=s.data.correct, minlength=pair.problems) for s in pair.sides]
-    common = (right[0] > 0) & (right[1] > 0)
+    used = [np.bincount(s.data.problem, weights=s.data.correct * s.data.tokens) > 0 for s in pair.sides]
+    common = (right[0] > 0) & (right[1] > 0) & used[0] & used[1]
     if np.count_nonzero(common) < FEWEST:
         return None
     logs = []

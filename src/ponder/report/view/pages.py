@@ -301,7 +301,7 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, Any] | None:
-    one = transcript(study, attempt)
+    one = transcript(study, attempt) if attempt < 2**63 else None  # SQLite has no larger number
     if one is None:
         return None
     index = study.index
