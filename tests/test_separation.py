@@ -72,3 +72,9 @@ def test_nothing_to_compare() -> None:
     assert np.isnan(found.auc.value)
     assert found.pairs == 0
     assert np.isnan(found.wrong_in_answer.value)
+
+
+def test_three_pairs_in_order_prove_nothing() -> None:
+    found = separation([attempt(n, (0.9, 0.1), (True, False)) for n in range(3)])
+    assert found.auc.value == 1
+    assert found.auc.low < 0.5

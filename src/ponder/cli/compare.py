@@ -72,6 +72,8 @@ def compare(
         found = disagreements(first, second, tasks, disagree)
         say(found, as_json, lambda: disagreements_text(found, disagree))
         return
+    if loaded.stop or other.stop:
+        tell("ADAPTIVE RUN: these intervals are those of a fixed number of problems; `ponder run` prints the valid one")
     tables = _tables(first, second, tasks, margin, tokens)
     if figure:
         _draw(tables, figure)

@@ -111,9 +111,12 @@ def _logs(told: Sums, side: Side, degree: int) -> list[Log]:
     places = np.vstack([share @ fitted.design, fitted.design])
     influence = influences(told, fitted)[:, :-2] @ places.T
     logs = np.log(np.maximum(side.variant.tokens, 1.0))
-    seeds = spread(side.variant.by_seed(logs))
+    by_seed, size_of = side.variant.by_seed(logs), side.data.size_of_problem
+    seeds = [spread(by_seed)] * len(places)
+    if len(told.sizes) == size_of.max() + 1:  # seeds may differ more at one size than over all
+        seeds[1:] = [spread(by_seed[:, size_of == k]) for k in range(len(told.sizes))]
     return [
-        Log(float(value), influence[:, i], len(fitted.coefficients), len(side.data), seeds)
+        Log(float(value), influence[:, i], len(fitted.coefficients), len(side.data), seeds[i])
         for i, value in enumerate(places @ fitted.coefficients[:-2])
     ]
 

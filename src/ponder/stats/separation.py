@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ponder.core import Estimate
+from ponder.stats.accuracy import rate
 from ponder.stats.bootstrap import resampled_sums
 from ponder.stats.columns import Floats, summed
 
@@ -79,7 +80,8 @@ def separation(attempts: Sequence[Picked], seed: int = 0) -> Separation:
         if samples := int(sums[0, first]):
             bins.append(Bin(low, high, samples, float(sums[0, first + 1]) / samples, ratio(first + 2, first)))
     return Separation(
-        auc=ratio(0, 1),
+        # Few problems may have both right and wrong samples: their bootstrap would be too narrow, or have no width.
+        auc=rate(by_problem[:, 1], by_problem[:, 0]),
         pairs=int(sums[0, 1]),
         same_thinking=ratio(2, 3),
         thinkings=ratio(4, 3),
