@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest, not_in_key
+from ponder.core import Grade, Problem, Task, UserError, answers, digest, not_in_key, plugins
 from ponder.core.jsonl import RELATIVE, records
 
 DataRow: TypeAlias = dict[str, Any]  # column names in lower case
@@ -204,11 +204,9 @@ def _csv(path: Path) -> Iterator[tuple[str, DataRow]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, DataRow]]:
-    try:
-        import polars
-    except ModuleNotFoundError:
-        what = f"reading {path.name} needs a package that isn't installed: polars"
-        raise UserError(what, hint="pip install 'ponder[parquet]'") from None
+    plugins.need("polars", f"reading {path.name}")
+    import polars
+
     try:
         table = polars.read_parquet(path)
     except (OSError, polars.exceptions.PolarsError) as error:

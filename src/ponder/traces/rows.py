@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ponder.core import UserError
+from ponder.core import UserError, plugins
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
 HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?:/([\w.-]+))?(?::([\w.-]+))?(?:@([\w./-]+))?")
@@ -80,11 +80,9 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        import polars
-    except ModuleNotFoundError:
-        what = f"reading {path.name} needs a package that isn't installed: polars"
-        raise UserError(what, hint="pip install 'ponder[parquet]'") from None
+    plugins.need("polars", f"reading {path.name}")
+    import polars
+
     try:
         table = polars.scan_parquet(path)
         start = 0
