@@ -11,8 +11,6 @@ import io
 import sys
 from pathlib import Path
 
-from PIL import Image
-
 import ponder
 from ponder.core import plugins
 from ponder.report.charts import draw
@@ -20,7 +18,7 @@ from ponder.report.charts import draw
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/make_gallery.py from runs with the pocket model. Change the script, not this page. -->"
 WIDTH, COLOURS = 1100, 48  # of a picture: together they are to stay below 1.5 MB
-SENTENCES = 2  # of what a figure found
+LENGTH = 220  # characters of what a figure found, at least
 
 STUDIES = {  # figure: the study that draws it, a built-in one or a file in docs/gallery
     "effort": "effort",
@@ -60,6 +58,8 @@ def main(store: Path) -> None:
 
 def _picture(results: ponder.Results, figure: str) -> None:
     """Save a figure as a PNG that is small in bytes: few colours, and no wider than a page."""
+    from PIL import Image
+
     picture = Image.open(io.BytesIO(draw(figure, results.chart(figure).to_dict()).png)).convert("RGB")
     picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
     picture.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "gallery" / f"{figure}.png", optimize=True)
@@ -70,7 +70,6 @@ def _section(figure: str, study: str, findings: list[str]) -> str:
     own = study.endswith(".toml")
     link = f"[`{study}`]({study})" if own else f"[`{study}`](reference/studies.md#{study})"
     path = f"docs/{study}" if own else study
-    found = "\n".join(f"> {sentence}" for sentence in findings[:SENTENCES])
     return f"""\
 ## {figure}
 
@@ -78,7 +77,18 @@ def _section(figure: str, study: str, findings: list[str]) -> str:
 
 ![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{figure}.png)
 
-{found}"""
+> {_brief(findings)}"""
+
+
+def _brief(findings: list[str]) -> str:
+    """The beginning of what a figure found: whole clauses."""
+    clauses = "; ".join(f.removesuffix(".") for f in findings if not f.startswith("Pooled over")).split("; ")
+    text = clauses[0]
+    for clause in clauses[1:]:
+        if len(text) >= LENGTH:
+            break
+        text = f"{text}; {clause}"
+    return f"{text}."
 
 
 if __name__ == "__main__":

@@ -155,6 +155,24 @@ except KeyboardInterrupt:
     assert 3 <= answered == stored < 50
 
 
+def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
+    code = """
+import asyncio, os, signal, threading, ponder
+@ponder.model
+async def stuck(prompt):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(600)
+try:
+    ponder.Study(task={"name": "chain_sum", "size": 2}, model=stuck).run()
+except KeyboardInterrupt as told:
+    print(told)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout == "what was answered is stored; run it again to resume\n"
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> ponder.Results:
     study = sums(model={"name": "oracle", "critical_size": 4, "steepness": 50})

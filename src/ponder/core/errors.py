@@ -29,6 +29,10 @@ class UserError(Exception):
         hint = self.in_python or self.hint
         return f"{first}\nhint: {hint}" if hint else first
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: no traceback, because the mistake isn't in this code."""
+        return f"UserError: {self}".splitlines()
+
 
 class ModelFailure(Exception):
     """A model gave no answer (endpoint down, connection lost): the attempt is `failed`, never wrong.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,7 +62,8 @@ class Study(runner.Study):
         """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
 
         `changes` replace settings of the study for this run, such as `problems=20`. Interrupted, it waits for the calls
-        in progress, keeps what they answer, and raises KeyboardInterrupt; run it again to go on.
+        in progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again
+        to resume.
         """
         begun = _Begun()
         # In a thread, because a notebook's own thread already runs an event loop.
@@ -70,9 +72,13 @@ class Study(runner.Study):
             try:
                 return work.result()
             except KeyboardInterrupt:
-                begun.ask_to_stop()
+                begun.interrupt()
+            try:
                 work.result()
-                raise
+            except KeyboardInterrupt:
+                begun.interrupt()
+                work.result()
+            raise KeyboardInterrupt("what was answered is stored; run it again to resume")
 
     async def run_async(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
         """The same as `run`, for programs that have an event loop."""
@@ -108,10 +114,10 @@ class _Begun:
     loop: asyncio.AbstractEventLoop | None = None
     stop: Stop | None = None
 
-    def ask_to_stop(self) -> None:
+    def interrupt(self) -> None:
         if self.loop and self.stop:
             with contextlib.suppress(RuntimeError):  # it has just ended
-                self.loop.call_soon_threadsafe(self.stop.ask)
+                self.loop.call_soon_threadsafe(self.stop.on_signal, signal.SIGINT)
 
 
 def _tables(given: Given) -> list[Table]:
