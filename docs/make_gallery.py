@@ -17,7 +17,7 @@ from ponder.report.charts import draw
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/make_gallery.py from runs with the pocket model. Change the script, not this page. -->"
-WIDTH, COLOURS = 1100, 48  # of a picture: together they are to stay below 1.5 MB
+WIDTH, COLOURS = 1600, 96  # of a picture: together they are to stay below 1.5 MB
 LENGTH = 220  # characters of what a figure found, at least
 
 STUDIES = {  # figure: the study that draws it, a built-in one or a file in docs/gallery
@@ -75,7 +75,7 @@ def _section(figure: str, study: str, findings: list[str]) -> str:
 
 {about} [Settings](reference/figures.md#{figure}). Drawn by {link}: `ponder run {path}`, then `ponder report {path}`.
 
-![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{figure}.png)
+[![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{figure}.png)](gallery/{figure}.png)
 
 > {_brief(findings)}"""
 

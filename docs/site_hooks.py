@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)#\s]+\.(py|toml|txt))\)")
+ROW, CODE = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"`[^`]+`")  # a code host wants `a \| b` in a table's code
 LANGUAGES = {"py": "python", "toml": "toml", "txt": "text"}
 
 
@@ -32,14 +33,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point the links at those pages."""
+    """Point the links at those pages, and write tables as Python-Markdown reads them."""
     up = "../" * page.file.src_uri.count("/")
 
     def shown(match: re.Match[str]) -> str:
         target = _target(page.file, match[1])
         return f"]({up}files/{target.relative_to(ROOT)}.md)" if target.is_file() else match[0]
 
-    return LINK.sub(shown, markdown)
+    return ROW.sub(lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), LINK.sub(shown, markdown))
 
 
 def _linked(page: File, markdown: str) -> list[tuple[Path, str]]:
