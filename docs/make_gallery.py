@@ -2,7 +2,7 @@
 
     python docs/make_gallery.py [STORE]
 
-STORE may hold the studies already; all of them take about half an hour of CPU time, and need the extra `torch`.
+STORE may hold the studies already; all of them take about ten minutes of CPU time, and need the extra `torch`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ STUDIES = {  # figure: the study that draws it, a built-in one or a file in docs
     "samples": "gallery/samples.toml",
     "best_of": "gallery/picked.toml",
     "selection": "gallery/traces.toml",
-    "heatmap": "compression",
-    "cache": "compression",
+    "heatmap": "gallery/eviction.toml",
+    "cache": "gallery/eviction.toml",
     "fidelity": "fidelity",
 }
 
