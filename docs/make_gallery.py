@@ -47,9 +47,11 @@ pages of their own, and [your own figure](add-a-figure.md) is one file."""
 
 def main(store: Path) -> None:
     parts = ["# Gallery of figures", NOTE, HEAD]
+    of_study: dict[str, ponder.Results] = {}
     for figure, name in STUDIES.items():
-        study = ponder.Study.load(str(HERE / name) if name.endswith(".toml") else name)
-        results = study.run(store=store)
+        if name not in of_study:
+            of_study[name] = ponder.Study.load(str(HERE / name) if name.endswith(".toml") else name).run(store=store)
+        results = of_study[name]
         _picture(results, figure)
         parts.append(_section(figure, name, results.findings(figure)))
         sys.stdout.write(f"{figure}\n")

@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,27 @@ except KeyboardInterrupt:
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder).stdout
     answered, stored = map(int, told.split())
     assert 3 <= answered == stored < 50
+
+
+def test_a_notebook_shows_one_line_that_is_replaced(folder: Path, monkeypatch, capsys) -> None:
+    shown: list[str] = []
+
+    class Output:
+        def update(self, state: object) -> None:
+            shown.append(repr(state))
+
+    def display(state: object, *, display_id: bool) -> Output:
+        shown.append(repr(state))
+        return Output()
+
+    shell = types.SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    sums().run()
+    assert shown[0].startswith("░░░░░░░░░░░░░░░░ 0/6")
+    assert shown[-1].startswith("████████████████ 6/6")
+    assert not capsys.readouterr().err
+    assert UserError("wrong", hint="right")._render_traceback_() == ["UserError: wrong", "hint: right"]
 
 
 def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
