@@ -179,7 +179,9 @@ def test_a_notebook_shows_one_line_that_is_replaced(folder: Path, monkeypatch, c
 
 def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
     code = """
-import asyncio, os, signal, threading, ponder
+import asyncio, os, signal, ponder
+from ponder.runner.stop import Stop
+Stop.__init__.__defaults__ = (600, bool)  # the first interrupt alone would wait that long
 @ponder.model
 async def stuck(prompt):
     for _ in range(2):
@@ -191,7 +193,9 @@ try:
 except KeyboardInterrupt as told:
     print(told)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder, timeout=300
+    )
     assert done.stdout == "what was answered is stored; run it again to resume\n"
 
 

@@ -14,8 +14,8 @@
     @ponder.task                            # a function that makes a problem becomes a task, one that answers a model
     def reverse(size, seed): ...
 
-The same from the command line: `ponder run effort`, `ponder report effort`. `ponder list` (in a notebook `!ponder list`)
-shows every task, model, method, figure and built-in study; docs/python.md has more.
+The same from the command line: `ponder run effort`, `ponder report effort`. `ponder list`, or `!ponder list` in a
+notebook, shows every task, model, method, figure and built-in study; docs/python.md has more.
 """
 
 import importlib
