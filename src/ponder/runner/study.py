@@ -110,8 +110,8 @@ class Study:
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
-                what, known = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
-                raise UserError(what, where=where, hint=f"ponder list {key}s", in_python=known)
+                what, names = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
+                raise UserError(what, where=where, hint=f"ponder list {key}s", in_python=names)
         for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
             check_name("figures", table, f"{where}: figure[{i}]")
             figure = table["name"]
