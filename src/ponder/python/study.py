@@ -49,12 +49,11 @@ class Study(runner.Study):
                 raise UserError(f"a study has no setting `{key}`", hint=plugins.nearest(key, known - INTERNAL))
             if key not in INTERNAL:
                 convert(value, hints[key], f"study: {key}", Path())
-        tables = {"task": _tables(task), "model": _tables(model)}
-        for kind, given in tables.items():
-            if not given:
+        super().__init__(_tables(task), _tables(model), _tables(figure), _tables(train), **settings)
+        for kind in ("task", "model"):
+            if not getattr(self, kind):
                 hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
                 raise UserError(f"a study needs at least one {kind}", hint=hint)
-        super().__init__(**tables, figure=_tables(figure), train=_tables(train), **settings)
         self._check_numbers()
         self.stopping  # noqa: B018 checks `stop`
 
