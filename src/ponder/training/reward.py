@@ -134,42 +134,29 @@ def train(
         yield from training
         training.write(loaded, folder)
         training.bill(own)
-        shutil.rmtree(folder / "trl")
     else:
-        yield from _train(reader, loaded, rows, folder, settings, steps, own)
+        torch.manual_seed(settings.seed)
+        trainer = RewardTrainer(Scorer(reader.states(loaded.model), loaded.model.device), settings, folder)
+        trainer.resume()
+        yield from trainer.run(
+            steps, lambda step: epoch_batch(rows, settings.batch, settings.seed, step), joint_loss(settings), len
+        )
+        heads = trainer.plain.heads.state_dict()
+        save_file({name: weight.detach().cpu().contiguous() for name, weight in heads.items()}, folder / HEADS)
+        loaded.tokenizer.save_pretrained(folder)
+        loaded.model.save_pretrained(folder)
+        own.training_tokens += trainer.tokens
     if record is None:
         own.seconds += time.process_time() - began
         own.write(folder, asdict(settings), reader.identity())
     (folder / "training.pt").unlink(missing_ok=True)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
 
 
 def check_engine(settings: RewardSettings, device: str) -> None:
     """Raise `UserError` if the engine can't be used with these settings on this machine."""
     if settings.engine == "trl":
         trl_engine.check("reward", settings, device)
-
-
-def _train(
-    reader: Heads,
-    loaded: Loaded,
-    rows: Sequence[Unit],
-    folder: Path,
-    settings: RewardSettings,
-    steps: int,
-    record: MakingRecord,
-) -> Iterator[Progress]:
-    """Train with our loop, and write the weights."""
-    torch.manual_seed(settings.seed)
-    trainer = RewardTrainer(Scorer(reader.states(loaded.model), loaded.model.device), settings, folder)
-    trainer.resume()
-    yield from trainer.run(
-        steps, lambda step: epoch_batch(rows, settings.batch, settings.seed, step), joint_loss(settings), len
-    )
-    heads = trainer.plain.heads.state_dict()
-    save_file({name: weight.detach().cpu().contiguous() for name, weight in heads.items()}, folder / HEADS)
-    loaded.tokenizer.save_pretrained(folder)
-    loaded.model.save_pretrained(folder)
-    record.training_tokens += trainer.tokens
 
 
 def settings(start: str, table: Mapping[str, Any]) -> tuple[Heads, RewardSettings]:
