@@ -170,7 +170,7 @@ def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
 )
 def test_arguments_that_are_not_passed_on(kind, args: dict, message: str) -> None:
     with pytest.raises(UserError) as error:
-        trl_engine.check(kind, replace(TRL, args=args), "cpu")
+        trl_engine.check(kind, replace(TRL, args=args), "cpu", ("batch", 8, 1))
     assert message in str(error.value)
     assert error.value.where == f"args.{next(iter(args))}"
 
@@ -179,14 +179,14 @@ def test_vllm_is_passed_on_to_grpo_if_it_is_there(monkeypatch) -> None:
     args = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:8000"}
     asked = []
     monkeypatch.setattr(trl_engine.plugins, "need", lambda package, what: asked.append(package))
-    trl_engine.check("grpo", replace(TRL, args=args), "cpu")
+    trl_engine.check("grpo", replace(TRL, args=args), "cpu", ("problems", 8, 4))
     assert asked == ["torch", "trl", "vllm"]
 
 
 def test_another_version_of_trl_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(trl_engine, "version", lambda package: "1.17.0")
     with pytest.raises(UserError, match=r"private functions of TRL 1\.16, and 1\.17\.0 is installed"):
-        trl_engine.check("sft", TRL, "cpu")
+        trl_engine.check("sft", TRL, "cpu", ("batch", 8, 1))
 
 
 def test_the_samples_of_a_problem_are_never_split() -> None:
@@ -204,9 +204,13 @@ def test_the_samples_of_a_problem_are_never_split() -> None:
     for given in (4, 12, 48, 0):
         with pytest.raises(UserError, match="a multiple of n = 8, so that no problem's samples are split"):
             rows(2, 16, given)
+    uneven = LengthRl(train_on=ON, problems=7, engine="trl", processes=2)
     with pytest.raises(UserError, match="problems = 7 can't be divided equally among 2 processes") as error:
-        rows(2, 7)
+        uneven.check(MODEL, TASK)  # before a run
     assert error.value.hint == "problems = 8"
+    odd = LengthRl(train_on=ON, problems=8, engine="trl", args={"per_device_train_batch_size": 12})
+    with pytest.raises(UserError, match="a multiple of n = 8"):
+        next(odd.make(MODEL))
 
 
 def test_a_step_has_the_rows_of_our_loop() -> None:

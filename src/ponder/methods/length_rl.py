@@ -150,6 +150,9 @@ class LengthRl(TrainingMethod):
         history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
 
+    def trl_step(self) -> tuple[str, int, int]:
+        return "problems", self.problems, self.n
+
     def limit_at(self, iteration: int) -> int | None:
         """The most tokens of a reply in an iteration; None: the model's budget."""
         return self.limit if iteration >= self.second else None

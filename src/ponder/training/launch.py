@@ -74,6 +74,7 @@ class Launch:
             port = str(free.getsockname()[1])
         precision = "bf16" if self.precision == "bfloat16" else "no"
         how = ["--config_file", str(config), "--main_process_port", port, "--mixed_precision", precision]
+        how += ["--log_dir", str(folder)]  # torchrun leaves a folder, in /tmp if none is named
         return [sys.executable, "-m", "accelerate.commands.launch", *how, "-m", module, *arguments]
 
     def environment(self, threads: int) -> dict[str, str]:

@@ -156,7 +156,7 @@ def train(
 def check_engine(settings: RewardSettings, device: str) -> None:
     """Raise `UserError` if the engine can't be used with these settings on this machine."""
     if settings.engine == "trl":
-        trl_engine.check("reward", settings, device)
+        trl_engine.check("reward", settings, device, ("batch", settings.batch, 1))
 
 
 def settings(start: str, table: Mapping[str, Any]) -> tuple[Heads, RewardSettings]:

@@ -26,6 +26,7 @@ from subprocess import Popen
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ponder.core import Progress, Source, UserError, plugins, seed_from
+from ponder.models._bars import no_bars
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.launch import Launch, started
 from ponder.training.loop import TrainingSettings, Unit
@@ -126,15 +127,20 @@ class Job:
         return -(-self.steps // (10 * inner)) * inner
 
 
-def check(kind: Kind, settings: TrainingSettings, device: str) -> None:
-    """Raise `UserError` if TRL can't be used with these settings on this machine."""
+def check(kind: Kind, settings: TrainingSettings, device: str, step: tuple[str, int, int]) -> None:
+    """Raise `UserError` if TRL can't be used with these settings on this machine.
+
+    `step` is what a step trains on: the setting that says how many units, their number, and the rows of a unit.
+    """
     for package in ("torch", "trl"):
         plugins.need(package, 'engine = "trl"')
     if not (found := version("trl")).startswith(f"{TRL}."):
         what = f'engine = "trl" overrides private functions of TRL {TRL}, and {found} is installed'
         raise UserError(what, hint="pip install 'ponder[trl]'")
-    Launch.of(settings, device)
+    launch = Launch.of(settings, device)
     _check_args(kind, settings.args)
+    what, units, rows = step
+    per_device(settings, launch.processes, units, rows, 1, what)
 
 
 def config_class(kind: Kind) -> Any:
@@ -160,7 +166,7 @@ def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
             raise UserError(f"`{key}` can't be changed: Ponder sets it", where=f"args.{key}")
         if key not in known:
             what = f"{config_class(kind).__name__} has no argument `{key}`"
-            raise UserError(what, where=f"args.{key}", hint=plugins.nearest(key, known - set(FIXED)))
+            raise UserError(what, where=f"args.{key}", hint=plugins.nearest(key, known - {*FIXED, *OWN_KEYS}))
     if args.get("use_vllm"):
         plugins.need("vllm", "use_vllm")
 
@@ -207,6 +213,7 @@ def light(source: Source) -> Loaded:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    no_bars()
     where, more = str(source.folder), {"revision": source.revision} if source.revision else {}
     try:
         with torch.device("meta"):

@@ -102,7 +102,11 @@ class TrainingMethod(WeightMethod, TrainingSettings):
 
     def _check_engine(self, model: Model, task: Task) -> None:
         if self.engine == "trl":
-            trl_engine.check(self.trl_trainer, self, model.source(task).device)
+            trl_engine.check(self.trl_trainer, self, model.source(task).device, self.trl_step())
+
+    @abstractmethod
+    def trl_step(self) -> tuple[str, int, int]:
+        """What a step trains on: the setting that says how many units, their number, and the rows of a unit."""
 
     def make(self, model: Model) -> Iterator[Progress]:
         if self.train_on and not (self.folder(model) / "made.json").is_file():
@@ -161,6 +165,9 @@ class EpochMethod(TrainingMethod):
         yield from trainer.run(steps, lambda step: epoch_batch(prepared, self.batch, self.seed, step), loss, self.over)
         trainer.write(folder)
         record.training_tokens += trainer.tokens
+
+    def trl_step(self) -> tuple[str, int, int]:
+        return "batch", self.batch, 1
 
     def trl_job(self) -> dict[str, Any]:
         """What TRL's trainer needs besides the hyperparameters that all have."""
