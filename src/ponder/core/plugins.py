@@ -33,6 +33,7 @@ EXTRAS = {  # packages that an extra installs
     "llama": ("xllamacpp",),
     "maths": ("math_verify",),
     "parquet": ("polars",),
+    "trl": ("datasets", "trl"),
 }
 
 
@@ -61,6 +62,7 @@ RENAMED = {  # former names, for the hint
 
 
 _registered: dict[tuple[str, str], type[Plugin]] = {}  # of this process alone
+_files: list[Path] = []  # imported from a path
 
 
 def register(kind: str, name: str, cls: type[Plugin]) -> None:
@@ -164,7 +166,7 @@ def codec(model: str, task: str) -> Codec | None:
 
 def _module(kind: str, name: str, folder: Path) -> ModuleType:
     if name.endswith(".py"):
-        return _from_path(_existing(folder, name))
+        return import_file(_existing(folder, name))
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
     for point in entry_points(group=f"ponder.{kind}", name=name):
@@ -197,7 +199,12 @@ def unknown(kind: str, name: str) -> UserError:
     return UserError(f"{KINDS[kind].noun} `{name}` is unknown", hint=hint)
 
 
-def _from_path(path: Path) -> ModuleType:
+def loaded_files() -> list[Path]:
+    """The plugin files that this process has imported, for another process to import."""
+    return list(_files)
+
+
+def import_file(path: Path) -> ModuleType:
     """Import a file as a top-level module named like the file, once per process."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -216,6 +223,7 @@ def _from_path(path: Path) -> ModuleType:
         if isinstance(error, Exception) and not isinstance(error, UserError | ModuleNotFoundError):
             raise UserError(f"it can't be imported: {_said(error)}", where=_place(error, path)) from error
         raise
+    _files.append(path)
     return module
 
 

@@ -95,7 +95,7 @@ def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], N
     complete(work, record)
     for leftover in ("training.pt", "spent.json"):
         (work / leftover).unlink(missing_ok=True)
-    for stale in (work / "rollouts", folder):
+    for stale in (work / "rollouts", work / "trl", folder):
         shutil.rmtree(stale, ignore_errors=True)
     work.rename(folder)
 
