@@ -15,6 +15,10 @@ GRACE = 30.0  # seconds
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+class Stopped(Exception):
+    """The run was asked to stop before this was sent or made."""
+
+
 class Stop:
     """Whether a run has been asked to stop, and why."""
 
@@ -56,8 +60,12 @@ class Stop:
             for number in installed:
                 loop.remove_signal_handler(number)
 
+    async def requested(self) -> None:
+        """Return when the run is asked to stop."""
+        await self._asked.wait()
+
     async def out_of_time(self) -> None:
         """Return when the run must drop what is in progress."""
-        await self._asked.wait()
+        await self.requested()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._now.wait(), self.grace)
