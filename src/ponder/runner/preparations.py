@@ -8,10 +8,9 @@ first makes it, and the others wait until it is there, not until the first is do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from ponder.core import Method, Model, Progress, UserError
 from ponder.runner.cells import Cell
@@ -19,7 +18,6 @@ from ponder.runner.places import Place
 from ponder.runner.stop import Stop, Stopped
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
-T = TypeVar("T")
 
 
 class Preparations:
@@ -75,7 +73,7 @@ class Preparations:
             if unmade & self._being_made:
                 self._report(label, {"model": label, "waits_for": min(unmade & self._being_made).name})
                 self._changed.clear()
-                await self._unless_stopped(self._changed.wait())
+                await self._stop.unless_asked(self._changed.wait())
                 continue
             needs = cell.hosting.needs(cell.model, *cell.making[index : index + 1])
             with self._claimed(unmade):
@@ -86,7 +84,7 @@ class Preparations:
                         self._report(label, {"model": label, **progress})
                         self._release({path for path in claimed if path.exists()})
 
-                    await self._unless_stopped(place.make(method, model, needs, report))
+                    await self._stop.unless_asked(place.make(method, model, needs, report))
                     await self._seen(method, model)
 
     @contextmanager
@@ -110,16 +108,3 @@ class Preparations:
                 what = f"`{method.title()}` was made, but {min(unmade)} is not there"
                 raise UserError(what, hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md")
             await asyncio.sleep(0.5)
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it, but end it at once if the run is to stop."""
-        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.requested())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise Stopped
-            return task.result()
-        finally:
-            for one in (task, stop):
-                one.cancel()
-            await asyncio.wait({task, stop})

@@ -162,13 +162,24 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
             if (first := await asyncio.to_thread(next, jobs, None)) is None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
-                model = await run.preparations.model(asked[0])
-                model = await stack.enter_async_context(run.place.hosted(cells, model) if run.place else model)
+                model = await _opened(cells, run, stack)
             for cell in asked:
                 run.store.record_made(cell, model.made(cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)
             await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
             await run.writer.flush()  # a search decides by what is stored
+
+
+async def _opened(cells: Sequence[Cell], run: Run, stack: AsyncExitStack) -> Model:
+    """The model of these cells, made and ready to be asked, here or elsewhere."""
+    label, model = cells[0].model_label, await run.preparations.model(cells[0])
+    if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+        return await stack.enter_async_context(model)
+    run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
+    try:
+        return await run.stop.unless_asked(stack.enter_async_context(hosted))
+    finally:
+        run.tally.report(label, None)
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:
