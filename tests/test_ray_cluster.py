@@ -66,11 +66,10 @@ def stored(path: Path, address: str = "", meanwhile: Callable[[Tally], None] = b
     study, tally = Study.from_table(TABLE), Tally()
     with Store(path, lock=True) as store:
         if address:
-            with Cluster(address, study.cells) as place:
-                with ThreadPoolExecutor(1) as thread:
-                    acted = thread.submit(meanwhile, tally)
-                    asyncio.run(run(study, store, tally, place=place))
-                    acted.result()
+            with Cluster(address, study.cells) as place, ThreadPoolExecutor(1) as thread:
+                acted = thread.submit(meanwhile, tally)
+                asyncio.run(run(study, store, tally, place=place))
+                acted.result()
         else:
             asyncio.run(run(study, store, tally))
         outcomes = [outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)]

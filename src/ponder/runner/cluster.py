@@ -115,7 +115,7 @@ class Cluster:
 
     async def _make(self, sent: bytes, needs: Resources) -> AsyncIterator[Any]:
         resources = {"num_gpus": needs.gpus, "num_cpus": needs.cpus}
-        stream = _make.options(**resources).remote(sent, models_folder().absolute(), self._mark)
+        stream = _task.options(**resources).remote(sent, models_folder().absolute(), self._mark)
         try:
             async for ref in stream:
                 yield await ref
@@ -192,7 +192,6 @@ def _node() -> str:
     return f"node {ray.util.get_node_ip_address()}"
 
 
-@ray.remote(num_returns="streaming", max_retries=0)
 def _make(sent: bytes, folder: Path, mark: str) -> Iterator[Any]:
     """Make what a method needs. Its errors are values, so that Ray doesn't wrap them."""
     file = folder / MARK
@@ -202,7 +201,6 @@ def _make(sent: bytes, folder: Path, mark: str) -> Iterator[Any]:
     yield from making(sent, _node())
 
 
-@ray.remote(max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")
 class _Weights:
     """A model on a node. It is opened by `open`, not when it is made, so that a restarted one can be opened again."""
 
@@ -237,12 +235,16 @@ class _Weights:
             return sendable(error)
 
 
+_task: Any = ray.remote(num_returns="streaming", max_retries=0)(_make)
+_actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD")(_Weights)
+
+
 class _Actor:
     """A host that is an actor."""
 
     def __init__(self, sent: bytes, needs: Resources, concurrency: int) -> None:
         resources = {"num_gpus": needs.gpus, "num_cpus": needs.cpus}
-        self._actor = _Weights.options(max_concurrency=concurrency + 1, **resources).remote(sent)
+        self._actor = _actor.options(max_concurrency=concurrency + 1, **resources).remote(sent)
 
     async def open(self) -> None:
         await self._result(self._actor.open.remote)
