@@ -179,9 +179,9 @@ class Study:
                     model.check(task, size)
                 counts = (search.most, 1) if search else (self._problems(task), settings.samples)
                 names = (label.base, label.whole, label.variant)
-                asked = (*counts, self.seed, memory, search, self.stop is not None and not search)
-                needs = {"hosting": settings.hosting, "making": settings.making}
-                cells.append(Cell(task, of_task.whole, size, model, methods, *names, *asked, **needs))
+                adaptive, needs = self.stop is not None and not search, (settings.hosting, settings.making)
+                what = (task, of_task.whole, size, model, methods)
+                cells.append(Cell(*what, *names, *counts, self.seed, memory, search, adaptive, *needs))
         return tuple(cells)
 
     def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
