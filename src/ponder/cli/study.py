@@ -17,10 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ponder.runner.cells import Cell
+    from ponder.runner.places import Place
     from ponder.runner.study import Study
     from ponder.runner.tally import Tally
 
 
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
+)
+RAY = click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
+)
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -91,7 +100,13 @@ def _plan_power(
     say(power_json(found, goal), as_json, lambda: power_text(found, goal, study))
 
 
-def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:
+def run_shown(
+    study: Study,
+    store: Path,
+    grace: float | None = None,
+    cells: Sequence[Cell] | None = None,
+    place: Place | None = None,
+) -> Tally:
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
@@ -105,7 +120,7 @@ def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequ
     async def stoppable() -> Stop:
         stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
         with stop.on_signals():
-            await run(study, opened, tally, stop, cells)
+            await run(study, opened, tally, stop, cells, place)
         return stop
 
     planned, stored = counts(cells or study.cells, store)
@@ -141,18 +156,29 @@ def _tell(tally: Tally) -> None:
     metavar="SECONDS",
     help="How long Ctrl-C and SIGTERM wait for the calls in progress; a second one drops them.  [default: 30]",
 )
+@JOBS
+@RAY
 def run(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, grace: float | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    grace: float | None,
+    jobs: int,
+    ray: str | None,
 ) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text, summary
+    from ponder.runner.places import place
 
     loaded = load(study, settings, models)
     loaded.check()
-    tally = run_shown(loaded, store, grace)
+    with place(loaded.cells, ray, jobs) as where:
+        tally = run_shown(loaded, store, grace, place=where)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
     found = adaptive_json(loaded, store) if loaded.stop else {}
     more = [adaptive_text(found, tally.currency)] if found else []
@@ -241,15 +267,20 @@ def export(
 @STUDY
 @SET_STUDY
 @JSON_LINES
-def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
+@JOBS
+@RAY
+def prepare(study: str, settings: tuple[str, ...], as_json: bool, jobs: int, ray: str | None) -> None:
     """Make everything that STUDY needs before it runs.
 
     That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
     already made is not made again. If interrupted, run it again to resume.
     """
+    from ponder.runner.places import place
     from ponder.runner.prepare import prepare as prepared
     from ponder.runner.study import Study
 
-    if not watch(prepared(Study.load(study, settings)), as_json=as_json):
-        tell(f"nothing to make: no model of {study} has methods")
+    loaded = Study.load(study, settings)
+    with place(loaded.cells, ray, jobs) as where:
+        if not watch(prepared(loaded, where), as_json=as_json):
+            tell(f"nothing to make: no model of {study} has methods")
     tell(f"next: {command('run', study, settings)}")

@@ -258,6 +258,10 @@ class Model(Plugin, ABC):
         """
         return ""
 
+    def gpus(self) -> float:
+        """How many GPUs one copy of it needs, where a cluster hands them out."""
+        return 0
+
     def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
         """How long a prompt is, in tokens; None if that is unknown before it is asked."""
         return None
@@ -364,6 +368,14 @@ class Method(Plugin, ABC):
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
+
+    def unmade(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
+        """What `make` still has to write for this model: files and folders, also those that other methods need too.
+
+        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
+        doesn't say what it writes is made in the run's own process.
+        """
+        return ()
 
     def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
         """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
@@ -81,6 +82,10 @@ class Compress(Method):
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
+
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        policy, folders = self._policy(), {model.source(problems.task).folder for problems in self.train_on}
+        return tuple(folder / self.policy for folder in folders if policy.needs_fit(folder))
 
     def make(self, model: Model) -> Iterator[Progress]:
         yield from model.fit_policy(self._policy(), self.train_on)

@@ -87,6 +87,9 @@ class Transformers(Model):
     def at_temperature(self, temperature: float) -> Transformers:
         return self._changed(temperature=temperature)
 
+    def gpus(self) -> float:
+        return 1 if self.device.startswith("cuda") else 0
+
     def max_tokens(self) -> int:
         return self.budget
 
@@ -202,6 +205,7 @@ class Transformers(Model):
     async def __aexit__(self, *error: object) -> None:
         for worker in self._workers.values():
             await worker.close()
+        self._workers.clear()
 
     async def _generated(self, loaded: Loaded, reply: SampledGeneration, *, full: bool) -> SampledGeneration:
         """The reply, generated with the full KV cache or with the one that the policy prunes."""

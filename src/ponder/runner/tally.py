@@ -32,7 +32,7 @@ class Tally:
     reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
-    making: Progress | None = None  # the last report of a training in progress
+    making: dict[str, Progress] = field(default_factory=dict)  # the last report of each preparation, by model
 
     @property
     def done(self) -> int:
@@ -55,6 +55,13 @@ class Tally:
             reasons = self.reasons.setdefault(ending, Counter())
             why = " ".join(attempt.why.split())[:120]
             reasons[why if why in reasons or len(reasons) < 100 else "other reasons"] += 1
+
+    def report(self, label: str, progress: Progress | None) -> None:
+        """How the preparation of a model goes; None: it has ended."""
+        if progress is None:
+            self.making.pop(label, None)
+        else:
+            self.making[label] = progress
 
     def retried(self, retry: Retry) -> None:
         self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated
