@@ -200,7 +200,9 @@ def report(
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
     if not covered.complete:
-        tell(f"{covered.text()}; to go on: {command('run', study, settings, store, models)}")
+        again = any(cell.model.askable for cell in loaded.cells)
+        more = f"; to go on: {command('run', study, settings, store, models)}" if again else ""
+        tell(covered.text() + more)
 
 
 @click.command()
