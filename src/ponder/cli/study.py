@@ -210,12 +210,26 @@ def report(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet", "inspect"]),
+    type=click.Choice(["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"]),
     default="csv",
     show_default=True,
-    help="What to write; inspect is an eval log for Inspect.",
+    help="What to write; inspect is an eval log for Inspect, verifiers and trl are problems to train on.",
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
+@click.option(
+    "-o",
+    "--out",
+    type=FILE,
+    help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json; else the folder STUDY-FORMAT]",
+)
+@click.option(
+    "-n",
+    "--problems",
+    "number",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="For verifiers and trl: training problems per task and size, none of which the study asks.",
+)
 def export(
     study: str,
     store: Path,
@@ -224,17 +238,24 @@ def export(
     as_json: bool,
     form: str,
     out: Path | None,
+    number: int,
 ) -> None:
-    """Write the attempts of STUDY to a file.
+    """Write the attempts of STUDY to a file, or its problems for an RL library.
 
-    An Inspect log has room for one model: of several models, each has a file of its own.
+    An Inspect log has room for one model: of several models, each has a file of its own. verifiers and trl get
+    problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
+    are graded by the study's own tasks.
     """
+    from ponder.exchange.environment import export as export_problems
     from ponder.report.export import write
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
-    with Store(store) as opened:
-        files, rows = write(loaded, opened, form, out)
+    if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
+        files, rows = export_problems(loaded, form, out, number)
+    else:
+        with Store(store) as opened:
+            files, rows = write(loaded, opened, form, out)
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
 

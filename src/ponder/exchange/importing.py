@@ -248,11 +248,11 @@ def _study(
     ]
     for task, file in files.items():
         judge = judges[task]
-        table = {"name": "imported", "file": file.name, "task": task, "scorer": judge.scorer}
-        lines += _table("task", table | ({} if judge.right is None else {"right": judge.right}))
+        about = {"name": "imported", "file": file.name, "task": task, "scorer": judge.scorer}
+        lines += _table("task", about | ({} if judge.right is None else {"right": judge.right}))
     for label, model in models.items():
         runs = list(dict.fromkeys(survey.log.run for survey in model.surveys))
-        table = {"name": "imported", "id": model.name, "label": label, "samples": samples[label]}
+        table: dict[str, Any] = {"name": "imported", "id": model.name, "label": label, "samples": samples[label]}
         lines += _table("model", table | ({"settings": model.settings} if model.settings else {}) | {"runs": runs})
     sizes = {problem.size for mine in problems.values() for problem in mine}
     figures = {"accuracy": True, "effort": len(sizes) > 2, "frontier": len(models) > 1}

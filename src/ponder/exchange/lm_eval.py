@@ -101,7 +101,11 @@ def _read(line: _Line, size: int) -> Sample:
     thinking, answer = split_thinking(_text(line.resps))
     messages = _messages(line.arguments)
     system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
-    chat = [Message(m["role"], m["content"]) for m in messages if m["role"] != "system"] or [Message("user", "")]
+    chat = [
+        Message("assistant" if m["role"] == "assistant" else "user", m["content"])
+        for m in messages
+        if m["role"] != "system"
+    ] or [Message("user", "")]
     gold = [str(one) for one in line.target] if isinstance(line.target, list) else [str(line.target)]
     problem = Problem(str(line.doc_id), size, (chat[-1].content,), gold, system, tuple(chat[:-1]), line.doc)
     characters = sum(len(message.content) for message in problem.opening()) + len(problem.turns[0])
