@@ -54,4 +54,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	touch $@
 
 clean:
-	rm -rf .venv .venv-demo .venv-kvpress .venv-mergekit .venv-peers .venv-verifiers reports dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-kvpress .venv-mergekit .venv-peers .venv-track .venv-verifiers reports dist .mypy_cache .ruff_cache .pytest_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -186,19 +186,37 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 @click.command()
 @study_options
 @click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
+@click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Also log the estimates and figures to MLflow or Weights & Biases.",
+)
 def report(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, out: Path | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    track: Literal["mlflow", "wandb"] | None,
 ) -> None:
     """Draw the figures of STUDY and write its report page."""
+    from ponder.core.plugins import need
+    from ponder.exchange.tracking import track as log_report
     from ponder.report.page import report as write_report
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
+    if track:
+        need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
         files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        runs = log_report(loaded, opened, files, track) if track else 0
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
+    if runs:
+        tell(f"{count(runs, 'run')} logged to {track}")
     if not covered.complete:
         again = any(cell.model.askable for cell in loaded.cells)
         more = f"; to go on: {command('run', study, settings, store, models)}" if again else ""
