@@ -43,7 +43,7 @@ from ponder.core import (
     UserError,
     plugins,
 )
-from ponder.core.settings import assign, build
+from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
 JUNK = (
@@ -95,7 +95,7 @@ def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mappi
     examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
     if not examples or not isinstance(error, UserError):
         return str(error)
-    tried = ", ".join(f"{key} = {describe.toml(table[key])}" for key in examples)
+    tried = ", ".join(f"{key} = {toml(table[key])}" for key in examples)
     return f"{error.what}\nhint: it was tried with {tried}; give your own: --set {examples[0]}=…"
 
 
@@ -158,6 +158,8 @@ def model(model: Model) -> Iterator[str]:
     if not model.title():
         yield "`title` must name it for legends"
     msgspec.json.encode(model.identity(), enc_hook=str)
+    if not model.askable:
+        return
     completion = _first_answer(model)
     if not isinstance(completion, Completion):
         yield f"`complete` must return a Completion, not {type(completion).__name__}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -212,21 +212,41 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 @click.command()
 @study_options
 @click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
+@click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Also log the estimates and figures to MLflow or Weights & Biases.",
+)
 def report(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, out: Path | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    track: Literal["mlflow", "wandb"] | None,
 ) -> None:
     """Draw the figures of STUDY and write its report page."""
+    from ponder.core.plugins import need
+    from ponder.exchange.tracking import track as log_report
     from ponder.report.page import report as write_report
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
+    if track:
+        need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
         files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        runs = log_report(loaded, opened, files, track) if track else 0
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
+    if runs:
+        tell(f"{count(runs, 'run')} logged to {track}")
     if not covered.complete:
-        tell(f"{covered.text()}; to go on: {command('run', study, settings, store, models)}")
+        again = any(cell.model.askable for cell in loaded.cells)
+        more = f"; to go on: {command('run', study, settings, store, models)}" if again else ""
+        tell(covered.text() + more)
 
 
 @click.command()
@@ -234,12 +254,26 @@ def report(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet", "inspect"]),
+    type=click.Choice(["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"]),
     default="csv",
     show_default=True,
-    help="What to write; inspect is an eval log for Inspect.",
+    help="What to write; inspect is an eval log for Inspect, verifiers and trl are problems to train on.",
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
+@click.option(
+    "-o",
+    "--out",
+    type=FILE,
+    help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json; else the folder STUDY-FORMAT]",
+)
+@click.option(
+    "-n",
+    "--problems",
+    "number",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="For verifiers and trl: training problems per task and size, none of which the study asks.",
+)
 def export(
     study: str,
     store: Path,
@@ -248,17 +282,24 @@ def export(
     as_json: bool,
     form: str,
     out: Path | None,
+    number: int,
 ) -> None:
-    """Write the attempts of STUDY to a file.
+    """Write the attempts of STUDY to a file, or its problems for an RL library.
 
-    An Inspect log has room for one model: of several models, each has a file of its own.
+    An Inspect log has room for one model: of several models, each has a file of its own. verifiers and trl get
+    problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
+    are graded by the study's own tasks.
     """
+    from ponder.exchange.environment import export as export_problems
     from ponder.report.export import write
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
-    with Store(store) as opened:
-        files, rows = write(loaded, opened, form, out)
+    if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
+        files, rows = export_problems(loaded, form, out, number)
+    else:
+        with Store(store) as opened:
+            files, rows = write(loaded, opened, form, out)
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
 

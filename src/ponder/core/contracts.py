@@ -90,6 +90,7 @@ class Task(Plugin, ABC):
     # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no word for it.
     unit: ClassVar[str] = ""
     slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
+    regradable: ClassVar[bool] = True  # False: stored attempts were graded elsewhere, and keep those grades
     long_answer: ClassVar[int] = 10_000  # characters that any grader of ours reads within a millisecond
 
     @abstractmethod
@@ -227,6 +228,7 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
+    askable: ClassVar[bool] = True  # False: its attempts were made elsewhere, and are only in the store
     reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
 
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }

@@ -216,7 +216,7 @@ class Study:
                 for (memory, remembered), size in itertools.product(memories, sizes):
                     names = (*swept, *remembered)
                     wanted = {} if search is None else {"target": search.target, "largest": search.high}
-                    part = Part(task.plugin_name(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
                     yield _Asked(task, size, memory, part, search)
 
     def _search(self, table: Table, where: str) -> Search | None:
