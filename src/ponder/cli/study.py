@@ -68,7 +68,9 @@ def plan(
     it takes to show that a model is not worse than the study's first by more than --margin, or to know an accuracy
     within --width.
     """
-    from ponder.cli.spending import plan_json, plan_text, summary
+    from ponder.cli.spending import plan_json, plan_text
+    from ponder.runner.ending import summary
+    from ponder.runner.places import place
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
 
@@ -140,7 +142,8 @@ def run_shown(
 
 def _tell(tally: Tally) -> None:
     """Say what a run that ended early has done."""
-    from ponder.cli.spending import summary
+    from ponder.runner.ending import summary
+    from ponder.runner.places import place
 
     if tally.done:
         click.echo(f"{count(tally.done, 'attempt')} made and stored", err=True)
@@ -172,7 +175,8 @@ def run(
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
-    from ponder.cli.spending import adaptive_json, adaptive_text, summary
+    from ponder.cli.spending import adaptive_json, adaptive_text
+    from ponder.runner.ending import summary
     from ponder.runner.places import place
 
     loaded = load(study, settings, models)

@@ -71,9 +71,9 @@ class Store:
         self._log: int | None = None  # file descriptor of the write-ahead log
         self._one_at_a_time = threading.Lock()
         if not lock and not path.is_file():
-            raise UserError(
-                f"there is no store {path}", hint="`ponder run STUDY` creates one; use --store for another path"
-            )
+            hint = "`ponder run STUDY` creates one; use --store for another path"
+            in_python = 'study.run() creates one; another is named by its path: study.results("other.db")'
+            raise UserError(f"there is no store {path}", hint=hint, in_python=in_python)
         with errors(path, writing=lock):
             if lock:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,8 +82,9 @@ class Store:
 
     def _acquire(self) -> sqlite3.Connection:
         if (lock := acquire(Path(f"{self.path}.lock"))) is None:
-            hint = "wait until that run has ended, or use another store for this one: --store"
-            raise UserError(f"another run is writing to {self.path}", hint=hint)
+            hint = "wait until that run has ended, or use another store for this one: "
+            what, in_python = f"another run is writing to {self.path}", f'{hint}study.run(store="other.db")'
+            raise UserError(what, hint=f"{hint}--store", in_python=in_python)
         return lock
 
     def __enter__(self) -> Self:
