@@ -15,12 +15,13 @@ import pytest
 from viewed import fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
+from ponder.report.behind import ENDINGS, behind
 from ponder.report.view import comparison
-from ponder.report.view.index import ENDINGS, Index
-from ponder.report.view.queries import Query, behind, find, search
+from ponder.report.view.index import Index
+from ponder.report.view.pages import transcript
+from ponder.report.view.queries import Query, find, search
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies, study_named
-from ponder.report.view.transcript import transcript
 from ponder.runner.store import Done, Store
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
@@ -85,7 +86,9 @@ def test_filters_choose_what_they_say(viewed) -> None:
     assert len(chosen("budget=300")) == 18
     assert len(chosen("series=short, tents")) == 12
     assert chosen("model=nobody") == []
-    assert find(viewed, Query.read("nonsense=1")).unknown == ("nonsense",)
+    found = find(viewed, Query.read("nonsense=1&model=nobody&model=long&size=16&ended=wrongly&problem=x"))
+    assert found.unknown == ("nonsense=1", "model=nobody", "ended=wrongly", "problem=x")
+    assert len(found.rows) == 6
 
 
 def test_right_here_and_wrong_there(viewed) -> None:
@@ -129,10 +132,10 @@ def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, store
     for figure in study().figures:
         for name, rows in figure.estimate(outcomes).items():
             for row in rows:
-                query = behind(viewed, row)
+                chosen = behind(viewed, row)
                 if name in ("sizes", "outcomes") and row.get("fitted_to", "all") == "all" and row.get("attempts"):
-                    assert query is not None
-                    ended = viewed.index.ended[find(viewed, query).rows]
+                    assert chosen is not None
+                    ended = viewed.index.ended[find(viewed, Query(chosen)).rows]
                     assert (ended != ENDINGS.index("failed")).sum() == row["attempts"], row
                     compared += 1
     assert compared > 6
@@ -147,10 +150,10 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
     assert len(tables["cells"]) == 8
     assert behind(viewed, {"panel": "R1-Qwen | AIME24 | DynTS, published", "window": 500.0}) is None
     for row in tables["cells"]:
-        query = behind(viewed, row)
-        assert query is not None
-        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, query).rows]}
-        assert len(cells) == 1, query
+        chosen = behind(viewed, row)
+        assert chosen is not None
+        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, Query(chosen)).rows]}
+        assert len(cells) == 1, chosen
         assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
 
 

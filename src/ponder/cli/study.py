@@ -186,16 +186,31 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 @click.command()
 @study_options
 @click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
+@click.option(
+    "--transcripts",
+    "megabytes",
+    metavar="MB",
+    type=click.FloatRange(0, 500),
+    default=4.0,
+    show_default=True,
+    help="The most that compressed transcripts take inside the page; those behind drawn points come first.",
+)
 def report(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, out: Path | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    megabytes: float,
 ) -> None:
-    """Draw the figures of STUDY and write its report page."""
+    """Draw the figures of STUDY and write its report: one HTML page that needs nothing else, and a file per figure."""
     from ponder.report.page import report as write_report
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
     with Store(store) as opened:
-        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))

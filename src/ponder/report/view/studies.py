@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ponder.core import UserError
+from ponder.report.studied import currency
 from ponder.report.view.index import FAILED, OPEN, Index, Whole
 from ponder.report.view.stores import ViewedStore
 from ponder.runner.cells import Cell
@@ -98,8 +99,7 @@ class ViewedStudy:
 
     @cached_property
     def currency(self) -> str:
-        names = {cell.model.prices.currency for cell in self.cells if cell.model.prices}
-        return names.pop() if len(names) == 1 else ""
+        return currency(self.cells)
 
     @property
     def state(self) -> str:
