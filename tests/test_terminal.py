@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from ponder.cli.options import Verbs, columns, command
 from ponder.core import UserError
-from ponder.core.text import as_json, count, plain, printable
+from ponder.core.text import as_json, count, number, plain, printable
+from ponder.figures import span
 
 EVIL = "a\x1b[2Jb\x9b31m\x7f\x00\r\u202eabc\u2066\u2028\ud800é\n\tend"
 SAFE = "a\\x1b[2Jb\\x9b31m\\x7f\\x00\\r\\u202eabc\\u2066\\u2028\\ud800é\n\tend"
@@ -59,6 +60,13 @@ def test_types_in_plain_words(kind, value, words) -> None:
 def test_counts() -> None:
     assert [count(n, "attempt") for n in (0, 1, 2000)] == ["0 attempts", "1 attempt", "2,000 attempts"]
     assert count(2, "policy") == "2 policies"
+
+
+def test_thousands_have_no_exponent() -> None:
+    assert [number(n) for n in (0.012345, 41.26, 999.4, 999.6, 1190.4, 1234567)] == [
+        "0.0123", "41.3", "999", "1,000", "1,190", "1,234,567"
+    ]  # fmt: skip
+    assert span({"e": 1190.4, "e_low": 998.0, "e_high": None}, "e") == "1,190 [998, ?]"
 
 
 def test_a_command_in_a_hint_has_the_options_that_were_given(ponder, write) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 
 from ponder.core import Records
-from ponder.core.text import visible
+from ponder.core.text import number, visible
 from ponder.runner.progress import short
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ def shown_value(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else number(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

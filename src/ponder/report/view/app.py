@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -28,8 +28,9 @@ from ponder import __version__
 from ponder.core import UserError
 from ponder.report.behind import behind, chosen_cells
 from ponder.report.document import ASSETS, asset, templates
+from ponder.report.estimated import Estimated
 from ponder.report.view import comparison, live, pages
-from ponder.report.view.estimates import Estimates, asked
+from ponder.report.view.estimates import Asked, Estimates, asked
 from ponder.report.view.queries import Query, narrowed
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, study_named
@@ -108,14 +109,21 @@ class View:
         return self._render("view/home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
 
     def study(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query).of_cells()
+        study, given = self._study(request), Query.read(request.url.query)
+        query = given.of_cells()
         question = self._question(study, query)
         ready = self.estimates.ready(question)
-        values = pages.study_page(study, query)
+        values = pages.study_page(study, query, left_out=pages.left_out(given))
         figures = pages.figures(study, query, ready) if ready is not None else None
         return self._render("view/study.html", title=study.title, study=study, query=query, figures=figures, **values)
 
-    def _question(self, study: ViewedStudy, query: Query) -> Any:
+    def _of_download(self, study: ViewedStudy, request: Request) -> Asked:
+        """The figures that a download is from: the study's, or, if two models are named, their comparison."""
+        given = request.query_params
+        two = comparison.pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
+        return comparison.question(study, two) if two else self._question(study, Query.read(request.url.query))
+
+    def _question(self, study: ViewedStudy, query: Query) -> Asked:
         cells, _ = chosen_cells(study, query.chosen)
         return asked(study, None if len(cells) == len(study.cells) else sorted(cells))
 
@@ -143,13 +151,18 @@ class View:
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
         ready = self.estimates.ready(comparison.question(study, two))
-        figures = pages.figures(study, comparison.query(two), ready) if ready is not None else None
+        figures = self._compared(study, two, ready) if ready is not None else None
         values: dict[str, Any] = {
+            "command": comparison.command(study, two),
             "two": two,
             "variants": comparison.variants(study),
             "kinds": comparison.differing(study, two),
         }
         return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
+
+    @staticmethod
+    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
+        return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
         study, given = self._study(request), request.query_params
@@ -157,7 +170,7 @@ class View:
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
         drawn = self.estimates.figures(comparison.question(study, two))
-        return self._render("figures.html", study=study, figures=pages.figures(study, comparison.query(two), drawn))
+        return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
 
     def behind(self, request: Request) -> Response:
         study = self._study(request)
@@ -172,17 +185,17 @@ class View:
         )
 
     def picture(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study = self._study(request)
         name, ending = request.path_params["name"], request.path_params["ending"]
         if ending not in pages.PICTURES:
             raise HTTPException(404, f"there is no picture of the kind {ending}")
-        drawn = self.estimates.picture(self._question(study, query), name, ending)
+        drawn = self.estimates.picture(self._of_download(study, request), name, ending)
         return _file(drawn, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
 
     def table(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study = self._study(request)
         name, table = request.path_params["name"], request.path_params["table"]
-        written = self.estimates.table(self._question(study, query), name, table)
+        written = self.estimates.table(self._of_download(study, request), name, table)
         return _file(written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv")
 
     async def live(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ponder.core import UserError
-from ponder.report.behind import ENDINGS, behind, chosen_cells, settings_of
+from ponder.report.behind import ENDINGS, OF_ATTEMPTS, behind, chosen_cells, settings_of
 from ponder.report.estimated import Estimated
 from ponder.report.transcript import Transcript
 from ponder.report.view.index import OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
@@ -69,14 +69,22 @@ def _card(study: ViewedStudy) -> dict[str, Any]:
     return {"progress": progress(study) if study.study else None}
 
 
-def study_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
+def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
     return {
+        "left_out": left_out,
+        "unknown": chosen_cells(study, query.chosen)[1],
         "facets": facets(study, query, "study"),
         "progress": progress(study),
         "models": by_model(study, query),
         "settings": study.study.resolved() if study.study else {},
         "chips": chips(study, query),
     }
+
+
+def left_out(query: Query) -> list[str]:
+    """The filters of an address that the study's page does not follow: they would bias every estimate."""
+    found = [f"{name}={value}" for name, value in query.chosen if name in OF_ATTEMPTS]
+    return found + [f"{name}={value}" for name, value in (("q", query.q), ("against", query.against)) if value]
 
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
@@ -173,28 +181,32 @@ def _problem_name(study: ViewedStudy, row: str) -> str:
     return name if len(name) <= 24 else f"{name[:22]}…"
 
 
-def figures(study: ViewedStudy, query: Query, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
-    """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads."""
+def figures(
+    study: ViewedStudy, query: Query, drawn: Sequence[Estimated], asked: str | None = None
+) -> list[dict[str, Any]]:
+    """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads.
+
+    `asked`: the part of a download's address that says which figures they are; by default the filters.
+    """
     filters = query.address()
+    asked = filters if asked is None else asked
     return [
         {
             "figure": one,
             "picture": None,
             "leads": {"study": address(study), "base": filters},
-            "downloads": [
-                (kind.upper(), address(study, "figure", f"{one.name}.{kind}") + filters) for kind in PICTURES
-            ],
-            "tables": _tables(study, query, one),
+            "downloads": [(kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked) for kind in PICTURES],
+            "tables": _tables(study, query, one, asked),
         }
         for one in drawn
     ]
 
 
-def _tables(study: ViewedStudy, query: Query, figure: Estimated) -> list[dict[str, Any]]:
+def _tables(study: ViewedStudy, query: Query, figure: Estimated, asked: str) -> list[dict[str, Any]]:
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         links = [_behind(study, query, row) for row in rows]
-        download = address(study, "table", figure.name, f"{name}.csv") + query.address()
+        download = address(study, "table", figure.name, f"{name}.csv") + asked
         tables.append({"name": name, "rows": rows, "links": links, "length": length, "download": download, "file": ""})
     return tables
 
