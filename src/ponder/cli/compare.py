@@ -11,6 +11,7 @@ from ponder.cli import complete
 from ponder.cli.model_option import load
 from ponder.cli.options import FILE, columns, command, say, study_options, tell
 from ponder.core import UserError
+from ponder.core.text import number
 
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
@@ -233,7 +234,7 @@ def effect(r: dict[str, Any]) -> str:
     if not r["is_ratio"]:
         return points(r, "effect")
     ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
-    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else f"{end:,.3g}" for end in ends)
+    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else number(end) for end in ends)
     return f"× {value} [{low}, {high}]"
 
 

@@ -221,6 +221,15 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
     type=click.Choice(["mlflow", "wandb"]),
     help="Also log the estimates and figures to MLflow or Weights & Biases.",
 )
+@click.option(
+    "--transcripts",
+    "megabytes",
+    metavar="MB",
+    type=click.FloatRange(0, 500),
+    default=4.0,
+    show_default=True,
+    help="The most that compressed transcripts take inside the page; those behind drawn points come first.",
+)
 def report(
     study: str,
     store: Path,
@@ -229,8 +238,9 @@ def report(
     as_json: bool,
     out: Path | None,
     track: Literal["mlflow", "wandb"] | None,
+    megabytes: float,
 ) -> None:
-    """Draw the figures of STUDY and write its report page."""
+    """Draw the figures of STUDY and write its report: one HTML page that needs nothing else, and a file per figure."""
     from ponder.core.plugins import need
     from ponder.exchange.tracking import track as log_report
     from ponder.report.page import report as write_report
@@ -240,7 +250,7 @@ def report(
     if track:
         need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
-        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
         runs = log_report(loaded, opened, files, track) if track else 0
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}

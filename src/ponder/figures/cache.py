@@ -14,6 +14,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
+from ponder.core.text import number
 from ponder.figures import COLOURS, counts, flat, heading, percent, pooled_findings, span, themed, values
 from ponder.figures._settings import beneath, beside, in_words, owners, setting, setting_reader
 from ponder.figures._variants import points
@@ -149,4 +150,4 @@ class Cache(Figure):
 
 
 def _size(count: float) -> str:
-    return f"{count / 1e6:,.3g} MB" if count >= 1e6 else f"{count / 1e3:,.3g} KB"
+    return f"{number(count / 1e6)} MB" if count >= 1e6 else f"{number(count / 1e3)} KB"

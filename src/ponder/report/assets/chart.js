@@ -1,5 +1,5 @@
-// Replaces each chart's picture by the live chart: tooltips, zoom and a legend that highlights. If that fails, the
-// chart is drawn exactly as its author wrote it; if that fails too, the picture stays.
+// Draws the live chart in place of its picture: tooltips, zoom and a legend that highlights. If that fails, the chart
+// is drawn exactly as its author wrote it; if that fails too, the picture stays.
 (() => {
   "use strict";
   const POINTS = ["point", "circle", "square"];
@@ -111,14 +111,18 @@
 
   async function draw(figure) {
     const given = JSON.parse(figure.querySelector("script").textContent);
-    const spec = globalThis.ponderTheme ? ponderTheme(given, figure.clientWidth) : given; // only `ponder view` has themes
-    if (some(spec, loadsData)) return; // the page may load nothing; the picture has the data
-    for (const attempt of [interactive, () => ({ spec, hints: [] })]) {
-      const live = document.createElement("div");
+    if (some(given, loadsData)) return; // the page may load nothing; the picture has the data
+    const theme = globalThis.ponderTheme ?? ((spec) => spec); // a notebook has none
+    for (const way of [interactive, (spec) => ({ spec, hints: [] })]) {
       try {
-        const { spec: drawn, hints, patch } = attempt(spec);
-        const { view } = await vegaEmbed(live, drawn, { ...OPTIONS, patch });
-        figure.querySelector("img, .picture").replaceWith(live);
+        let { live, view, hints } = await drawn(way(theme(given, figure.clientWidth, 0)));
+        // How wide the labels of its axes are is known once it is drawn; on a phone there is no room for more.
+        const excess = Math.ceil(live.querySelector("svg").getAttribute("width") - figure.clientWidth);
+        if (theme.narrows?.(figure.clientWidth) && excess > 0)
+          ({ live, view, hints } = await drawn(way(theme(given, figure.clientWidth, excess))));
+        const picture = figure.querySelector("img, .picture");
+        if (picture.matches("img")) picture.before(live); // it stays for paper
+        else picture.replaceWith(live);
         figure.querySelector("figcaption").textContent = hints.join(" ");
         figure.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: view }));
         return;
@@ -126,6 +130,12 @@
         console.warn("chart:", error.message);
       }
     }
+  }
+  async function drawn({ spec, hints, patch }) {
+    const live = document.createElement("div");
+    live.className = "plot";
+    const { view } = await vegaEmbed(live, spec, { ...OPTIONS, patch });
+    return { live, view, hints };
   }
 
   const drawAll = () => {

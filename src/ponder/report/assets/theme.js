@@ -24,14 +24,14 @@
       if (channel?.legend?.orient !== "bottom") return [name, channel];
       return [name, { ...channel, legend: { ...channel.legend, columns: 1, labelLimit: width - 40 } }];
     }));
-  const narrowed = (spec, width) => {
+  const narrowed = (spec, width, beside) => {
     const { hconcat, ...rest } = spec;
     const one = rest.encoding ? { ...rest, encoding: stacked(rest.encoding, width) } : { ...rest };
     if (hconcat) one.vconcat = hconcat;
     if (one.columns) one.columns = 1;
-    for (const group of ["vconcat", "concat", "layer"]) if (one[group]) one[group] = one[group].map((each) => narrowed(each, width));
-    if (one.spec) one.spec = narrowed(one.spec, width);
-    if (typeof one.width === "number" && one.width > width - AXES) one.width = width - AXES;
+    for (const group of ["vconcat", "concat", "layer"]) if (one[group]) one[group] = one[group].map((each) => narrowed(each, width, beside));
+    if (one.spec) one.spec = narrowed(one.spec, width, beside);
+    if (typeof one.width === "number" && one.width > width - beside) one.width = width - beside;
     if (one.title?.text) one.title = { ...one.title, subtitle: undefined, limit: width };
     return one;
   };
@@ -52,7 +52,9 @@
     delete dark.background;
     return dark;
   };
-  globalThis.ponderTheme = (spec, width) => inked(width < 520 ? narrowed(spec, width) : spec);
+  const theme = (spec, width, excess) => inked(theme.narrows(width) ? narrowed(spec, width, AXES + excess) : spec);
+  theme.narrows = (width) => width < 520;
+  globalThis.ponderTheme = theme;
   // Another theme needs other charts; the page is drawn again.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 })();

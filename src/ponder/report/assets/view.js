@@ -1,4 +1,4 @@
-// Clicks on charts, keys, tables that sort, figures that arrive later, and a study that changes while one looks.
+// Of the live page: keys, figures that arrive later, marks that lead to lists, and a study that changes meanwhile.
 (() => {
   "use strict";
   const $ = (selector, from = document) => from.querySelector(selector);
@@ -29,102 +29,28 @@
   const figures = $("#figures[data-src]");
   if (figures) load(figures, figures.dataset.src);
 
-  // ── from a mark to its attempts ──────────────────────────────────────────────────────────────────────────────────
-  const NEAR = 6; // pixels within which marks can't be told apart
-  let pressed = [0, 0];
-  document.addEventListener("pointerdown", (event) => { pressed = [event.clientX, event.clientY]; }, true);
-
-  function leads(item) {
-    return item?.datum && !["group", "text"].includes(item.mark.marktype) && !/axis|legend|title/.test(item.mark.role ?? "");
-  }
-  document.addEventListener("drawn", (event) => {
-    const [figure, view] = [event.target, event.detail];
-    const { study, base } = figure.closest("[data-study]")?.dataset ?? {};
-    if (!study) return;
-    const caption = $("figcaption", figure);
-    caption.textContent = `Click a mark to see the attempts behind it. ${caption.textContent}`;
-    view.addEventListener("click", (click, item) => {
-      const moved = Math.hypot(click.clientX - pressed[0], click.clientY - pressed[1]);
-      if (moved > 4 || !leads(item)) return; // the end of a drag
-      go(item.datum.attempt ? near(study, item) : behind(study, base, item.datum));
-    });
-    view.addEventListener("mouseover", (_, item) => figure.classList.toggle("leads", Boolean(leads(item))));
-  });
-  function near(study, item) {
-    const ids = item.mark.items
-      .filter((other) => other.datum.attempt && Math.hypot(other.x - item.x, other.y - item.y) <= NEAR)
-      .map((other) => other.datum.attempt);
-    const list = `${study}/attempts?${ids.slice(0, 100).map((id) => `id=${id}`).join("&")}`;
-    return ids.length > 1 ? list : `${study}/attempt/${item.datum.attempt}`;
-  }
-  function behind(study, base, datum) {
-    const plain = Object.entries(datum).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
-    return `${study}/behind?${new URLSearchParams({ base, row: JSON.stringify(Object.fromEntries(plain)) })}`;
-  }
-
-  // ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("table.sortable th button");
-    if (button) sort(button.closest("th"));
-    const row = event.target.closest("tr[data-href]");
-    if (row && !event.target.closest("a") && !String(getSelection())) go(row.dataset.href);
-  });
-  function sort(head) {
-    const [table, column] = [head.closest("table"), [...head.parentNode.children].indexOf(head)];
-    const up = head.getAttribute("aria-sort") !== "ascending";
-    for (const other of $$("th", table)) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const key = (row) => row.children[column].textContent;
-    const number = (text) => (text === "–" ? -Infinity : Number(text.replaceAll(",", "")));
-    const compare = (a, b) => {
-      const [x, y] = [number(key(a)), number(key(b))];
-      return Number.isNaN(x) || Number.isNaN(y) ? key(a).localeCompare(key(b)) : x - y || 0;
-    };
-    const body = $("tbody", table);
-    body.append(...[...body.rows].sort((a, b) => (up ? 1 : -1) * compare(a, b)));
-  }
-
   // ── menus close when another opens, or on a click elsewhere ──────────────────────────────────────────────────────
   document.addEventListener("click", (event) => {
     for (const menu of $$("details.facet[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
+  // ── from a mark to its attempts ──────────────────────────────────────────────────────────────────────────────────
+  document.addEventListener("mark", ({ target, detail: { attempts, datum } }) => {
+    const { study, base } = target.closest("[data-study]").dataset;
+    if (attempts.length > 1) return go(`${study}/attempts?${attempts.slice(0, 100).map((id) => `id=${id}`).join("&")}`);
+    if (attempts.length) return go(`${study}/attempt/${attempts[0]}`);
+    const plain = Object.entries(datum).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
+    go(`${study}/behind?${new URLSearchParams({ base, row: JSON.stringify(Object.fromEntries(plain)) })}`);
+  });
+
   // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
   const help = $("#keys");
-  $("button.help")?.addEventListener("click", () => help.showModal());
-  let chosen = -1;
-  function choose(step) {
-    const rows = $$("tr[data-href]");
-    if (!rows.length) return go($(step > 0 ? "a[rel=next]" : "a[rel=prev]")?.href);
-    if (chosen + step >= rows.length) return go($("a[rel=next]")?.href);
-    if (chosen + step < 0 && chosen >= 0) return go($("a[rel=prev]")?.href);
-    rows[chosen]?.classList.remove("chosen");
-    chosen = Math.max(0, chosen + step);
-    rows[chosen].classList.add("chosen");
-    $("a", rows[chosen])?.focus({ preventScroll: true });
-    rows[chosen].scrollIntoView({ block: "nearest" });
-  }
-  function unfold() {
-    const all = $$("details.thinking");
-    const open = all.some((one) => !one.open);
-    for (const one of all) one.open = open;
-  }
-  const KEYS = {
-    j: () => choose(1),
-    k: () => choose(-1),
+  $("button.help").addEventListener("click", () => help.showModal());
+  Object.assign(ponderKeys, {
     u: () => go($("[data-up]")?.href),
-    t: unfold,
     "?": () => (help.open ? help.close() : help.showModal()),
     "/": () => { const field = $("input[type=search]"); if (field) field.select(); else go($(".tabs a[href*='/attempts']")?.href); },
     Escape: () => { for (const menu of $$("details.facet[open]")) menu.open = false; document.activeElement?.blur(); },
-  };
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key !== "Escape" && event.target.closest("input, textarea, select")) return;
-    const act = KEYS[event.key];
-    if (!act || (help.open && event.key !== "?")) return;
-    if (event.key !== "Escape") event.preventDefault();
-    act();
   });
 
   // ── live ─────────────────────────────────────────────────────────────────────────────────────────────────────────

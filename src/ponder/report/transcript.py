@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import msgspec
-
-from ponder.core import Attempt, Bill, Completion, Drawing, Message, Problem
-from ponder.report.page import ended
-from ponder.report.view.studies import ViewedStudy
+from ponder.core import Attempt, Completion, Drawing, Message
+from ponder.report.behind import ended
 from ponder.runner.cells import Cell
-from ponder.runner.schema import ATTEMPT, PROBLEM, TURN, verify, verify_attempt, verify_turn
-from ponder.runner.store import REWARD
-from ponder.runner.store_file import DamagedStore
 
 MOST_TURNS = 200  # that a page shows
 
@@ -86,36 +78,3 @@ class Transcript:
         for asked, reply in zip(self.attempt.problem.turns[:turns], self.attempt.completions, strict=False):
             yield Message("user", asked)
             yield self.cell.memory.reply(self.cell.task, reply)
-
-
-def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
-    """Read one attempt; None if the study has none with this id."""
-    sql = f"SELECT digest, {ATTEMPT} FROM attempt WHERE id = ?"  # noqa: S608 our own text
-    with study.store.reading() as db:
-        found = db.execute(sql, (attempt,)).fetchone()
-        cell = next((c for c in study.cells if found and study.index.cells.get(c.key) == found[1]), None)
-        if not found or not cell:
-            return None
-        try:
-            check, *row = found
-            verify_attempt(f"attempt {attempt}", row, check)
-            _, problem_row, sample, status, correct, why, details, *_ = row
-            sql = f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?"  # noqa: S608 our own text
-            check, *given = db.execute(sql, (problem_row,)).fetchone()
-            verify(f"problem {given[2]}", given, check)
-            problem = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
-            sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"  # noqa: S608 our own text
-            turns = tuple(_turn(row, check) for check, *row in db.execute(sql, (attempt,)))
-            graded = Attempt(problem, sample, status, bool(correct), why, turns, json.loads(details or "{}"))
-            return Transcript(attempt, problem_row, cell, graded)
-        except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise DamagedStore(study.store.path, str(error)) from None
-
-
-def _turn(row: list[Any], check: int | None) -> Completion:
-    verify_turn(row, check)
-    _, _, thinking, answer, stop, *bill, measures = row
-    measured = json.loads(measures or "{}")
-    rewards = [measured.pop(name, 0) for name in REWARD]
-    said = zlib.decompress(thinking).decode() if thinking else ""
-    return Completion(said, answer, stop, replace(Bill(*bill), **dict(zip(REWARD, rewards, strict=True))), measured)
