@@ -50,12 +50,15 @@ class ReplyMessage(msgspec.Struct):
 class Choice(msgspec.Struct):
     message: ReplyMessage | None = None
     finish_reason: Any = None
+    token_ids: Any = None  # vLLM's, if asked for them
 
 
 class Reply(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
+    model: Any = None
+    prompt_token_ids: Any = None
 
 
 @dataclass(frozen=True, slots=True)
