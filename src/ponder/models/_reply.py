@@ -51,6 +51,7 @@ class Choice(msgspec.Struct):
     message: ReplyMessage | None = None
     finish_reason: Any = None
     token_ids: Any = None  # vLLM's, if asked for them
+    prompt_token_ids: Any = None  # where a text is completed; in a chat the reply has them
 
 
 class Reply(msgspec.Struct):

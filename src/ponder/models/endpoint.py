@@ -97,6 +97,7 @@ class Endpoint(Model):
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
     reports_calls: ClassVar[bool] = True
     page: ClassVar[str] = "chat/completions"
+    proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
         for url in (*self.urls, self.served_as):
@@ -193,7 +194,7 @@ class Endpoint(Model):
                 sock_read=self.idle_timeout if self.stream else None,
             ),
             # Looking up a proxy costs CPU on every request, so only if one is set.
-            trust_env=any(k.lower().endswith("_proxy") for k in os.environ),
+            trust_env=self.proxies and any(k.lower().endswith("_proxy") for k in os.environ),
         )
         self._servers = Servers([self._server(*connection) for connection in connections])
         return self

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Attempt, Model, UserError
+from ponder.core import Attempt, Model, Progress, UserError
 from ponder.runner import ledger
 from ponder.runner.asking import Job, Run, Stopped, ask
 from ponder.runner.cells import Cell
@@ -176,7 +176,7 @@ async def _made(cell: Cell, run: Run) -> Model:
     tally, interrupted = run.tally, False
 
     def make() -> Model:
-        making = cell.make_model()
+        making = _started(cell)
         try:
             while not (interrupted or run.stop.asked):
                 progress = next(making)
@@ -184,12 +184,21 @@ async def _made(cell: Cell, run: Run) -> Model:
         except StopIteration as end:
             model: Model = end.value
             return model
+        finally:
+            making.close()  # here, and not in whichever thread collects garbage
         raise Stopped
 
     try:
         return await asyncio.to_thread(make)
     finally:
         interrupted, tally.making = True, None
+
+
+def _started(cell: Cell) -> Generator[Progress, None, Model]:
+    """The cell's model, made and started; yields progress."""
+    model = yield from cell.make_model()
+    yield from model.start(cell.task)
+    return model
 
 
 def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:
