@@ -70,7 +70,6 @@ def plan(
     """
     from ponder.cli.spending import plan_json, plan_text
     from ponder.runner.ending import summary
-    from ponder.runner.places import place
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
 
@@ -143,7 +142,6 @@ def run_shown(
 def _tell(tally: Tally) -> None:
     """Say what a run that ended early has done."""
     from ponder.runner.ending import summary
-    from ponder.runner.places import place
 
     if tally.done:
         click.echo(f"{count(tally.done, 'attempt')} made and stored", err=True)

@@ -11,6 +11,7 @@ import dataclasses
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -248,6 +249,14 @@ class Model(Plugin, ABC):
 
     async def reach(self) -> None:
         """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
+
+    def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
+        """Do what takes long before it can be asked, such as starting a server; yields progress."""
+        yield from ()
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """While this block runs, keep running what `start` has started, between one use of the model and the next."""
+        return nullcontext()
 
     def measures(self) -> Collection[str]:
         """The names of what its completions measure besides tokens, for figures that draw it."""

@@ -148,11 +148,11 @@ def prompt_tokens(source: Source, request: Request) -> int | None:
 
 @lru_cache(maxsize=4)
 def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
-    from transformers import AutoTokenizer
-
-    no_bars()
     where, more = _place(source)
     try:
+        from transformers import AutoTokenizer
+
+        no_bars()
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, local_files_only=True, **more)
     except (OSError, ValueError, ImportError):  # loading the weights will say what is wrong
         return None

@@ -176,6 +176,7 @@ async def _opened(cells: Sequence[Cell], run: Run, stack: AsyncExitStack) -> Mod
     """The model of these cells, made and ready to be asked, here or elsewhere."""
     label, model = cells[0].model_label, await run.preparations.model(cells[0])
     if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+        await run.preparations.start(cells[0], model)
         return await stack.enter_async_context(model)
     run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
     try:
