@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from ponder.caches._attention import use_attention
 from ponder.caches._layer import Layer, grown
+from ponder.caches._rope import frequencies
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
@@ -43,6 +44,10 @@ class SelectCache(Cache):
         self.features: Tensor | None = None
         # By column; one layer or one head if they share their decisions.
         self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)  # layers × rows × heads × columns
+        self.frequencies = frequencies(model) if policy.needs_rope else None
+        if policy.needs_rope and self.frequencies is None:
+            what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
+            raise UserError(what, hint="another policy, such as snapkv")
         use_attention(model, policy, kernel)
         _hook(model)
 
@@ -214,6 +219,7 @@ class SelectCache(Cache):
             features=None if self.features is None else _at_positions(self.features[at], index),
             seen_tokens=self.seen_tokens[int(at[0])],
             seeds=self.seeds[at],
+            frequencies=self.frequencies,
         )
 
 

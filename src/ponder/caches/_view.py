@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ponder.caches import _rope
+
 
 @dataclass(frozen=True)
 class CacheView:
@@ -28,6 +30,7 @@ class CacheView:
     features: Tensor | None  # R × h × n: the policy's `token_features`
     seen_tokens: int  # tokens so far, evicted ones included
     seeds: Tensor  # R: one per row, for policies that draw at random
+    frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy asks for it (`needs_rope`)
 
     def attention(self) -> Tensor:
         """Attention weights of the recent queries over all columns, R × H × G × w × n."""
@@ -39,3 +42,21 @@ class CacheView:
         asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=logits.device)
         hidden = (self.positions[:, :, None] > asking[:, None]) | self.padding[:, :, None]  # R × h × w × n
         return logits.masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)
+
+    def future_queries(self, distances: Tensor) -> Tensor:
+        """The recent queries as if asked this many tokens after the last one, averaged over the distances.
+
+        R × H × G × w × D. Only distances matter, so the result is the same wherever the text starts.
+        """
+        assert self.queries is not None
+        assert self.frequencies is not None
+        w = min(self.queries.shape[2], self.seen_tokens)
+        queries = self.queries[:, :, -w:].unflatten(1, (self.keys.shape[1], -1))
+        to_last = torch.arange(w - 1, -1, -1, device=queries.device)[:, None] * self.frequencies  # w × D/2
+        onward = _rope.rotation(distances[:, None] * self.frequencies).mean(0)
+        return _rope.channels(_rope.pairs(queries) * _rope.rotation(to_last) * onward).to(self.keys.dtype)
+
+    @staticmethod
+    def pairs(states: Tensor) -> Tensor:
+        """Channels that rotate together, as complex numbers: … × D/2."""
+        return _rope.pairs(states)
