@@ -4,7 +4,7 @@ Liang et al. 2025 (arXiv 2504.04704): the cache is divided into blocks of `lag` 
 is scaled by the minimum and maximum of the next block; a token's score is the standard deviation over its channels, as
 a softmax within the block, plus the same for its values. Every block loses the same fraction of its tokens. It needs no
 queries. The paper counts blocks from the first token; here they are counted from the last, so that padding on the left
-changes nothing, and the newest block, which no other follows, is evicted last.
+changes nothing. The newest block, which no other follows, is evicted last, its oldest tokens first.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class Lagkv(Policy):
         from torch.nn.functional import pad
 
         n, heads = view.keys.shape[2], view.keys.shape[1]
+        newest = 1 + view.positions[..., -self.lag :].expand(-1, heads, -1) / view.seen_tokens
+        if n <= self.lag:
+            return newest
         spare = -n % self.lag  # columns that complete the oldest block
         hidden = pad(view.padding.expand(-1, heads, -1), (spare, 0), value=True).unflatten(-1, (-1, self.lag))[
             :, :, :-1
@@ -44,8 +47,7 @@ class Lagkv(Policy):
         # Ranked from the block's best, as a fraction of its real tokens: padding doesn't count.
         rank = spread.masked_fill(hidden, -1).argsort(-1, descending=True).argsort(-1)
         kept_last = 1 - rank / (~hidden).sum(-1, keepdim=True).clamp(min=1)
-        newest = 1 + view.positions[..., -self.lag :].expand(-1, heads, -1) / view.seen_tokens
-        return torch.cat([kept_last.flatten(2), newest[..., -min(n, self.lag) :]], dim=-1)[..., -n:]
+        return torch.cat([kept_last.flatten(2), newest], dim=-1)[..., -n:]
 
     @staticmethod
     def _spread(blocks: Tensor, hidden: Tensor) -> Tensor:
