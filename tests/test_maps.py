@@ -133,8 +133,29 @@ def test_panels_by_policy_size_and_what_else_varies() -> None:
     assert [p["compared"] for p in together] == [40, 80, 40]
 
 
+def test_panels_of_one_task_share_a_colour_scale() -> None:
+    outcomes = attempts() + attempts("random", better=lambda window, ratio: -9.0) + attempts(size=25, better=lambda window, ratio: 1.0)
+
+    def colours(scale) -> list:
+        figure = Heatmap(scale=scale)
+        panels = figure.draw(figure.estimate(outcomes)).to_dict()["vconcat"][0]["hconcat"]
+        return [panel["layer"][0]["encoding"]["color"] for panel in panels]
+
+    cells = Heatmap().estimate(outcomes)["cells"]
+    ends = {
+        size: (min(c["accuracy"] for c in own), max(c["accuracy"] for c in own))
+        for size in (16, 25)
+        if (own := [c for c in cells if f"tents {size}" in c["panel"]])
+    }
+    dynts, random, larger = colours("task")  # tents 16, then 25
+    assert [tuple(c["scale"]["domain"]) for c in (dynts, random, larger)] == [ends[16], ends[16], ends[25]]
+    assert [c["legend"] is None for c in (dynts, random, larger)] == [True, False, False]  # one for both
+    assert len({tuple(c["scale"]["domain"]) for c in colours("panel")}) == 3
+    assert all(c["legend"] for c in colours("panel"))
+
+
 def test_published_maps_stand_below() -> None:
-    figure = Heatmap(overlay="dynts_window_ratio", scale="shared")
+    figure = Heatmap(overlay="dynts_window_ratio")
     drawn = draw_figure("heatmap", figure, attempts())
     assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
     assert len(drawn.tables["cells"]) == 9 + 4 * 20

@@ -37,21 +37,18 @@ class Lagkv(Policy):
         if n <= self.lag:
             return newest
         spare = -n % self.lag  # columns that complete the oldest block
-        hidden = pad(view.padding.expand(-1, heads, -1), (spare, 0), value=True).unflatten(-1, (-1, self.lag))[
-            :, :, :-1
-        ]
-        spread = sum(
-            self._spread(pad(states.float(), (0, 0, spare, 0)).unflatten(2, (-1, self.lag)), hidden)
-            for states in (view.keys, view.values)
-        )
+        hidden = pad(view.padding.expand(-1, heads, -1), (spare, 0), value=True)
+        hidden = hidden.unflatten(-1, (-1, self.lag))[:, :, :-1]
+        keys, values = (pad(states.float(), (0, 0, spare, 0)) for states in (view.keys, view.values))
+        spread = self._spread(keys, hidden) + self._spread(values, hidden)
         # Ranked from the block's best, as a fraction of its real tokens: padding doesn't count.
         rank = spread.masked_fill(hidden, -1).argsort(-1, descending=True).argsort(-1)
         kept_last = 1 - rank / (~hidden).sum(-1, keepdim=True).clamp(min=1)
         return torch.cat([kept_last.flatten(2), newest], dim=-1)[..., -n:]
 
-    @staticmethod
-    def _spread(blocks: Tensor, hidden: Tensor) -> Tensor:
+    def _spread(self, states: Tensor, hidden: Tensor) -> Tensor:
         """Softmax within each block of the deviation over channels, scaled by the range of the block that follows."""
+        blocks = states.unflatten(2, (-1, self.lag))
         following = blocks[:, :, 1:]
         least, most = following.amin(3, keepdim=True), following.amax(3, keepdim=True)
         scaled = (blocks[:, :, :-1] - least) / (most - least).clamp(min=1e-6)
