@@ -72,6 +72,7 @@ class Policy(Plugin, ABC):
     queries: int = 0  # how many of the most recent queries it needs
     accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
+    by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
