@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ponder.caches import CacheBudget, CacheView
+from ponder.caches import CacheBudget, CacheView, SelectCache
 from ponder.caches._rope import frequencies
 from ponder.caches.expected_attention import ExpectedAttention
 from ponder.caches.full import Full
@@ -226,6 +226,42 @@ def test_models_that_rotate_otherwise_have_no_frequencies() -> None:
         frequencies(GPT2Model(GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=8, bos_token_id=1, eos_token_id=2)))
         is None
     )
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Knorm(), Keydiff(), Lagkv(lag=4), ExpectedAttention(queries=16, ahead=8), Triattention(queries=16), Snapkv(16, 3)],
+    ids=lambda policy: policy.plugin_name(),
+)
+def test_a_padded_row_keeps_what_it_keeps_alone(policy) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=2, **small)).eval()
+    ids, pads = torch.randint(3, 64, (2, 24)), 6
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+
+    def kept(ids, mask) -> list:
+        """The positions that are left in the first row after two prunings, by layer and head."""
+        budget = CacheBudget(12, 3, 0.5, sinks=1, question=False, granularity="head")
+        cache = SelectCache(model, policy, budget)
+        with torch.no_grad():
+            first = ids.shape[1] - 14
+            model(ids[:, :first], attention_mask=mask[:, :first], past_key_values=cache)
+            for n in range(first, ids.shape[1]):
+                position = mask[:, : n + 1].sum(1, keepdim=True) - 1
+                given = {"attention_mask": mask[:, : n + 1], "position_ids": position, "past_key_values": cache}
+                model(ids[:, n : n + 1], **given)
+        return cache.positions[:, 0, :, : cache.lengths[0]]
+
+    alone = kept(ids[:1, pads:], mask[:1, pads:])
+    padded = kept(ids, mask) - pads
+    # The padded row has more columns, of which some are evicted as padding: compared is what both keep or not.
+    both = [sorted(set(a.flatten().tolist())) for a in (alone, padded[padded >= 0])]
+    assert alone.shape[-1] < 18
+    assert both
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,11 @@ def test_panels_by_policy_size_and_what_else_varies() -> None:
 
 
 def test_panels_of_one_task_share_a_colour_scale() -> None:
-    outcomes = attempts() + attempts("random", better=lambda window, ratio: -9.0) + attempts(size=25, better=lambda window, ratio: 1.0)
+    outcomes = (
+        attempts()
+        + attempts("random", better=lambda window, ratio: -9.0)
+        + attempts(size=25, better=lambda window, ratio: 1.0)
+    )
 
     def colours(scale) -> list:
         figure = Heatmap(scale=scale)

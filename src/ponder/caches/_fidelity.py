@@ -34,7 +34,7 @@ def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budge
     ids = torch.tensor([prompt + reply], device=model.device)
     start = len(prompt)
     full = _log_probs(model, SelectCache(model, Full(), None), ids, start)
-    pruned = _log_probs(model, SelectCache(model, policy, budget), ids, start)
+    pruned = _log_probs(model, SelectCache(model, policy, budget, prompt=start), ids, start)
     kl = (full.exp() * (full - pruned)).sum(-1)
     agrees = full.argmax(-1) == pruned.argmax(-1)
     return Drift(float(kl.mean()), float(agrees.float().mean()), len(reply))

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 
-def frequencies(model: Any) -> Tensor | None:
-    """The angle per position of each pair of channels, if the model rotates the halves of each head, as Llama does.
+def frequencies(decoder: Any) -> Tensor | None:
+    """The angle per position of each pair of channels, if a decoder rotates the halves of each head, as Llama does.
 
     None if it rotates otherwise, or in a way that can't be told: its own function is tried on random numbers.
     """
-    rope = getattr(model.base_model, "rotary_emb", None)
-    apply = getattr(sys.modules[type(model.base_model).__module__], "apply_rotary_pos_emb", None)
+    rope = getattr(decoder, "rotary_emb", None)
+    apply = getattr(sys.modules[type(decoder).__module__], "apply_rotary_pos_emb", None)
     angles = getattr(rope, "inv_freq", None)
     if rope is None or apply is None or not isinstance(angles, Tensor):
         return None
-    config = model.config.get_text_config(decoder=True)
+    config = decoder.config.get_text_config(decoder=True)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if 2 * len(angles) != width:
         return None  # only a part of each head rotates

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ExpectedAttention(Policy):
     needs_rope = True
+    by_order = False
     queries: int = 128  # recent queries that μ and Σ are estimated from
     ahead: int = 512  # future positions that are averaged over
     covariance: bool = True  # false: only the mean counts
@@ -33,8 +34,8 @@ class ExpectedAttention(Policy):
 
         future = view.future_queries(torch.arange(1, self.ahead + 1, device=view.keys.device))  # R × H × G × w × D
         logits = future @ view.keys[:, :, None].mT * view.scaling  # R × H × G × w × n
-        expected = logits.mean(3)
+        expected = view.over_queries(logits)
         if self.covariance:
-            expected = expected + logits.var(3, correction=0) / 2
+            expected = expected + view.over_queries((logits - expected[:, :, :, None]) ** 2) / 2
         weights = expected.masked_fill(view.padding[:, :, None], -torch.inf).softmax(-1).mean(2)
         return (weights + self.floor) * view.values.norm(dim=-1)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Keydiff(Policy):
+    by_order = False
+
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import cosine_similarity, normalize
 

@@ -19,5 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Knorm(Policy):
+    by_order = False
+
     def score(self, view: CacheView) -> Tensor:
         return -view.keys.norm(dim=-1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Triattention(Policy):
     needs_rope = True
+    by_order = False
     queries: int = 128  # recent queries that the centre is measured on
     doublings: int = 16  # distances: 1, 2, 4, … up to 2 to this power
 
@@ -29,7 +30,7 @@ class Triattention(Policy):
         import torch
 
         distances = 2 ** torch.arange(self.doublings + 1, device=view.keys.device)
-        centred = view.future_queries(distances).mean(3) @ view.keys.mT  # R × H × G × n
+        centred = view.over_queries(view.future_queries(distances)) @ view.keys.mT  # R × H × G × n
         now = view.pairs(view.future_queries(distances[:1] * 0))
-        scatter = now.abs().mean(3) - now.mean(3).abs()  # R × H × G × D/2
+        scatter = view.over_queries(now.abs()) - view.over_queries(now).abs()  # R × H × G × D/2
         return ((centred + scatter @ view.pairs(view.keys).abs().mT) * view.scaling).mean(2)

@@ -80,6 +80,7 @@ class Policy(Plugin, ABC):
     accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
     needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
+    by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""

@@ -204,9 +204,9 @@ class TorchEngine:
 
         self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
         policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)
-        self._new_cache = partial(SelectCache, loaded.model, policy, budget)
-        self._cache = SlotCache(loaded.model, policy, budget)
-        self._cache.end_of_thinking = loaded.end_of_thinking
+        thinking = loaded.end_of_thinking
+        self._new_cache = partial(SelectCache, loaded.model, policy, budget, end_of_thinking=thinking)
+        self._cache = SlotCache(loaded.model, policy, budget, end_of_thinking=thinking)
         self._batch: list[Generation] = []
         positions = getattr(loaded.model.config, "max_position_embeddings", None)
         self._positions = int(positions) if positions else None
@@ -227,7 +227,6 @@ class TorchEngine:
         import torch
 
         cache = self._new_cache()
-        cache.end_of_thinking = self._loaded.end_of_thinking
         with self._loaded.lock, torch.no_grad():
             prompt = torch.tensor([generation.prompt], device=self._model.device)
             logits = self._model(prompt, past_key_values=cache, logits_to_keep=1).logits

@@ -27,6 +27,7 @@ WEIGHTS, CARD = "dynts.safetensors", "dynts.json"
 
 @dataclass(frozen=True)
 class Dynts(Policy):
+    by_order = False
     per_layer = False
     predictor: Any = field(default=None, compare=False)  # set by `fitted`
 
