@@ -125,7 +125,8 @@ class Loaded:
             answer = len(reply.prompt) + reply.tokens.index(self.end_of_thinking) + 1
             policy = Oracle(importance(self.model, ids, answer)[0])
         drifted = drift(self.model, reply.prompt, reply.tokens, policy, budget)
-        return {"kl": drifted.kl, "agrees": drifted.agrees}
+        sizes = {"cache_bytes": drifted.bytes, "cache_peak": drifted.peak}
+        return {"kl": drifted.kl, "agrees": drifted.agrees, **sizes}
 
 
 def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[int]:
