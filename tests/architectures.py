@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     **dict.fromkeys(("shared_intermediate_size", "intermediate_size_mlp", "moe_latent_size"), 32),
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "zero_expert_num"), 1),
     **{"kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16},
-    **{"qk_head_dim": 24, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 64},
+    **{"index_n_heads": 2, "index_head_dim": 16, "index_topk": 64},
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
     **{"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_num_heads": 4, "mamba_head_dim": 16},
     **{"mamba_n_groups": 1, "mamba_d_ssm": 128, "mamba_expand": 2, "n_mamba_heads": 4, "n_groups": 1, "lru_width": 64},
@@ -62,7 +62,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "falcon": {
         "": {"alibi": False, "new_decoder_architecture": False, "multi_query": True},
         "new decoder": {"alibi": False, "new_decoder_architecture": True},
-        "alibi": {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
+        "alibi": {"alibi": True, "new_decoder_architecture": False, "multi_query": False, "num_kv_heads": 4},
     },
     "opt": {"": {}, "norm after": {"do_layer_norm_before": False}},
     "gpt_bigcode": {"multi-query": {"multi_query": True}, "multi-head": {"multi_query": False}},
@@ -74,12 +74,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "gemma4_text": {"": {}, "shared keys": {"num_kv_shared_layers": 2}},
     "qwen2": {"": {}, "sliding window": {"use_sliding_window": True, "max_window_layers": 2}},
 }
+LARGE = ("blt", "got_ocr2", "phi4_multimodal", "roc_bert")  # parts of them can't be made small
 MULTIMODAL = ("gemma3", "llava", "qwen2_5_vl", "qwen3_vl", "mistral3", "idefics3", "internvl", "smolvlm")
 
 
 def architectures() -> Iterator[tuple[str, str]]:
     """Model types and their variants."""
-    for kind in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MULTIMODAL):
+    for kind in sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MULTIMODAL} - {*LARGE}):
         for variant in VARIANTS.get(kind, {"": {}}):
             yield kind, variant
 
@@ -102,17 +103,31 @@ def tiny_model(kind: str, variant: str = "") -> Any:
 
 def tiny_config(kind: Any, more: dict[str, Any]) -> Any:
     default = kind()
-    settings = {name: value for name, value in SMALL.items() if hasattr(default, name)} | more
-    settings = {n: v for n, v in settings.items() if getattr(default, n, None) is not None or n in more}
-    if isinstance(getattr(default, "layer_types", None), list):
-        kinds = list(dict.fromkeys(default.layer_types))
-        settings["layer_types"] = [kinds[n % len(kinds)] for n in range(LAYERS)]
-    if isinstance(getattr(default, "mlp_layer_types", None), list):
-        kinds = list(dict.fromkeys(default.mlp_layer_types))
-        settings["mlp_layer_types"] = [kinds[n % len(kinds)] for n in range(LAYERS)]
+    settings = {name: value for name, value in SMALL.items() if _settable(default, name)} | more
+    if "qk_rope_head_dim" in settings:  # the width that is rotated
+        settings |= {"head_dim": settings["qk_rope_head_dim"], "num_key_value_heads": SMALL["num_attention_heads"]}
+    for name in ("layer_types", "mlp_layer_types"):
+        if isinstance(_value(default, name), list) and _settable(default, name) and name not in more:
+            kinds = list(dict.fromkeys(_value(default, name)))
+            settings[name] = [kinds[n % len(kinds)] for n in range(LAYERS)]
     for name in kind.sub_configs:
-        inner = getattr(default, name, None)
-        if inner is not None:
-            small = tiny_config(type(inner), {})
-            settings[name] = small.to_dict()
+        if (inner := _value(default, name)) is not None and name not in settings:
+            settings[name] = tiny_config(type(inner), {}).to_dict()
     return kind(**settings)
+
+
+def _value(config: Any, name: str) -> Any:
+    try:
+        return getattr(config, name, None)
+    except Exception:  # noqa: BLE001 some attributes differ by layer, and raise an error of their own
+        return True
+
+
+def _settable(config: Any, name: str) -> bool:
+    of_class = getattr(type(config), name, None)
+    if isinstance(of_class, property) and of_class.fset is None:
+        return False
+    forced = name in ("head_dim", "num_key_value_heads") and name in vars(config) | getattr(
+        type(config), "__annotations__", {}
+    )
+    return forced or _value(config, name) is not None

@@ -18,6 +18,7 @@ It works inside `generate()`, in batches, with left padding. Three ideas:
 from __future__ import annotations
 
 from ponder.caches._cache import SelectCache
+from ponder.caches._exact import Exactness, exactness
 from ponder.caches._fidelity import Drift, FidelityRow, FidelityTable, drift, fidelity
 from ponder.caches._layer import Layer
 from ponder.caches._slots import SlotCache
@@ -28,11 +29,13 @@ __all__ = [
     "CacheBudget",
     "CacheView",
     "Drift",
+    "Exactness",
     "FidelityRow",
     "FidelityTable",
     "Layer",
     "SelectCache",
     "SlotCache",
     "drift",
+    "exactness",
     "fidelity",
 ]

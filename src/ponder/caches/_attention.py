@@ -43,12 +43,17 @@ PASS = _Pass()
 
 
 def _attend(
-    stock: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+    stock: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     layer = PASS.cache.layer(getattr(module, "layer_idx", None)) if PASS.cache else None
     own = sdpa_attention_forward if stock == "sdpa" else _own_eager(module)
-    if stock == "eager" and mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    mask = attention_mask if stock == "sdpa" else _additive(attention_mask, query.dtype)
     if layer is None:
         assert own is not None
         result: tuple[Tensor, Tensor | None] = own(module, query, key, value, mask, **kwargs)
@@ -65,6 +70,13 @@ def _attend(
         out, weights = own(module, query, key, value, mask, **kwargs)
     layer.observe(query, key, value, weights, mask)
     return out, weights
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Any:
+    """A mask as `eager` attention adds it."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def _check_arguments(kwargs: dict[str, Any]) -> None:
@@ -125,17 +137,18 @@ class Weights:
         if mask is None and new > 1:
             mask = _causal(new, n, key)
         if mask is not None:
-            logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+            # Not -inf: a query of padding may see nothing, and its NaN would spread to the values that it mixes.
+            lowest = torch.finfo(logits.dtype).min
+            logits = logits.masked_fill(~mask, lowest) if mask.dtype == torch.bool else logits + mask
         return logits.softmax(-1, dtype=torch.float32).to(query.dtype)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """The weights of any layer, as the model computes them: R × HG × q × n."""
         if self.plain:
             return self.plainly(query, key, mask)
-        if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
         weights = None
         if self.own is not None:
+            mask = _additive(mask, query.dtype)
             weights = self.own(self.module, query, key, value, mask, scaling=self.scaling, **self.shaping)[1]
         if weights is None or weights.shape[-1] != key.shape[2]:
             raise UserError("this model doesn't reveal its attention weights", hint="use a policy that needs none")

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
 from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
-from ponder.caches._pass import attach, own_attention
+from ponder.caches._pass import SelectCacheBase, attach, own_attention
 from ponder.caches._rope import frequencies
-from ponder.caches._supported import decoder_of, layers_of
+from ponder.caches._supported import check_tested, decoder_of, layers_of, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
 
-class SelectCache(Cache):
+class SelectCache(SelectCacheBase):
     """Pass it as `past_key_values`. Rows grow in step, and each loses equally many columns, padding first.
 
     The prompt, which `question` protects, is what is read before the first pass of a single token, unless its length is
@@ -37,13 +37,19 @@ class SelectCache(Cache):
         untested: bool = False,
     ) -> None:
         self.policy, self.budget, self.kernel = policy, budget, kernel
-        self.decoder = decoder_of(model)
+        self.decoder, self.outer_module = decoder_of(model)
+        self.outer: dict[str, Any] = {}
         self.end_of_thinking, self.prompt = end_of_thinking, prompt
-        super().__init__(layers=layers_of(self.decoder, lambda index: Layer(self, index), untested=untested))
-        needed = bool(policy.queries or policy.accumulates)
-        self.observes = needed or kernel == "grouped"  # whether attention must report to this cache
-        if self.observes:
-            own_attention([self.decoder.config])
+        super().__init__(layers=layers_of(self.decoder, lambda index: Layer(self, index)))
+        if not untested:
+            check_tested(model)
+        needs = bool(policy.queries or policy.accumulates)
+        self.observes = reveals_attention(self.decoder) and (needs or kernel == "grouped")
+        if needs and not self.observes:
+            what = f"`{policy.plugin_name()}` needs attention, which this model doesn't reveal"
+            raise UserError(what, hint="use `streaming` or `random`")
+        own_attention([self.decoder.config])
+        self.shape = 0, 0  # rows and new tokens of this forward pass
         self.failed = ""  # why the cache can't be used any more
         self.lengths: list[int] = []  # columns of each row
         self.seen_tokens: list[int] = []  # tokens of each row, evicted ones included
@@ -67,19 +73,20 @@ class SelectCache(Cache):
         self.ordered = True  # whether columns are in the order of positions
         self.padded = False  # whether any column is padding
         self.shifted = True  # whether the padding that is left is what the model's mask says, shifted
-        attach(self, self.decoder)
+        attach(self, self.outer_module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SelectCache:
         new = object.__new__(type(self))
-        shared = {"decoder", "policy", "budget", "layers"}
+        shared = {"decoder", "outer_module", "policy", "budget", "layers"}
         vars(new).update({k: v if k in shared else deepcopy(v, memo) for k, v in vars(self).items()})
         new.layers = [
             layer.copy_for(new) if isinstance(layer, Layer) else deepcopy(layer, memo) for layer in self.layers
         ]
-        attach(new, new.decoder)
+        attach(new, new.outer_module)
         return new
 
-    __copy__ = None  # two caches can't share their buffers
+    def __copy__(self) -> NoReturn:
+        raise UserError("two caches can't share their buffers", hint="copy.deepcopy(cache)")
 
     @property
     def pruned_layers(self) -> list[Layer]:
@@ -119,9 +126,8 @@ class SelectCache(Cache):
             what = "this cache was made for another model, or for a part of one that isn't called"
             raise UserError(what, hint="make it for the model that is called")
 
-    def before_forward(self, shape: tuple[int, int], mask: Tensor | None, position_ids: Tensor | None) -> Tensor | None:
-        """Check a forward pass of rows × new tokens, and return the attention mask for it."""
-        (rows, new), seen = shape, max(self.seen_tokens, default=0)
+    def before_forward(self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None) -> Tensor | None:
+        rows, new, seen = *shape[:2], max(self.seen_tokens, default=0)
         if self.failed:
             raise UserError(self.failed, hint="make a new SelectCache")
         if not new:
@@ -130,6 +136,7 @@ class SelectCache(Cache):
         if self.lengths and rows != len(self.lengths):
             what = f"this cache has {len(self.lengths)} rows, and the batch has {rows}"
             raise UserError(what, hint="make a new SelectCache for each batch")
+        self.shape = rows, new
         self.new_padding = self._new_padding(rows, new, seen, mask)
         if new > 1:
             self._order()
@@ -159,8 +166,9 @@ class SelectCache(Cache):
         return padding if padding.any() else None
 
     def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
-        """Record the tokens of a forward pass, and prune if the budget is reached."""
-        rows, new = hidden.shape[:2]
+        (rows, new), given = self.shape, tuple(hidden.shape[:2])
+        if given != self.shape:
+            self.failed = f"this model read {rows} × {new} tokens and returned {given[0]} × {given[1]} hidden states"
         self._check_layers()
         if not self.lengths:
             self._start(rows, hidden)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,18 +33,20 @@ class Exactness:
         return self.error < 1e-3 and self.effect > 10 * max(self.error, 1e-3) and self.prunings > 0
 
 
-class _Watched(SelectCache):
+class WatchedCache(SelectCache):
     """Records which tokens each layer and head could attend to, for every step."""
 
-    visible: list[Tensor]  # layers × rows × heads × columns: positions
-    prunings = 0
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.visible = list[Tensor]()  # of each token, positions: layers × rows × heads × columns
+        self.prunings = 0
 
     def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
-        held, new = self.max_length, hidden.shape[1]
-        if held:
-            self.visible += [self.positions[..., :held].clone()] * new
-        else:
-            self.visible = []
+        held, seen, new = self.max_length, max(self.seen_tokens, default=0), hidden.shape[1]
+        before = self.positions[..., :held]
+        for n in range(new):  # a token sees what the cache held, and the earlier tokens of its own pass
+            among = torch.arange(seen, seen + n + 1, device=hidden.device, dtype=torch.int32)
+            self.visible.append(torch.cat([before, among.expand(*before.shape[:-1], -1)], -1) if held else among)
         super().after_forward(ids, hidden)
         self.prunings += self.max_length < held + new
 
@@ -62,23 +64,37 @@ def exactness(
     """Generate greedily with a pruned cache, and compare its logits with a recompute."""
     inputs = ragged_prompts(model) if inputs is None else inputs
     prompt = inputs["input_ids"].shape[1]
-    cache = _Watched(model, policy, budget, kernel=kernel, untested=untested)
-    out = model.generate(
-        **inputs,
-        past_key_values=cache,
-        max_new_tokens=tokens,
-        min_new_tokens=tokens,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-        pad_token_id=0,
-    )
-    ours, texts = torch.stack(out.logits, dim=1).float(), out.sequences[:, :-1]
-    pruned, full = (recomputed(model, texts, inputs, cache, v) for v in (cache.visible, None))
-    real = slice(prompt - 1, None)
-    scale = float(full[:, real].std())
-    error, effect = ((pruned[:, real] - other).abs().max() for other in (ours, full[:, real]))
-    return Exactness(float(error) / scale, float(effect) / scale, cache.prunings)
+    cache = WatchedCache(model, policy, budget, kernel=kernel, untested=untested)
+    out = model.generate(**inputs, past_key_values=cache, **_greedy(tokens))
+    ours, mask = torch.stack(out.logits, dim=1).float(), _extended(inputs["attention_mask"], tokens - 1)
+    full, pruned = (recomputed(model, out.sequences[:, :-1], mask, c)[:, prompt - 1 :] for c in (None, cache))
+    error, effect = (float((pruned - other).abs().max() / full.std()) for other in (ours, full))
+    return Exactness(error, effect, cache.prunings)
+
+
+def _extended(mask: Tensor, tokens: int) -> Tensor:
+    return torch.cat([mask, mask.new_ones(len(mask), tokens)], dim=1)
+
+
+def stock_error(model: Any, tokens: int = 20) -> float:
+    """The same for the model's own cache, which evicts nothing."""
+    inputs = ragged_prompts(model)
+    out = model.generate(**inputs, **_greedy(tokens))
+    mask = _extended(inputs["attention_mask"], tokens - 1)
+    full = recomputed(model, out.sequences[:, :-1], mask)[:, inputs["input_ids"].shape[1] - 1 :]
+    ours = torch.stack(out.logits, dim=1).float()
+    return float((ours - full).abs().max() / full.std())
+
+
+def _greedy(tokens: int) -> dict[str, Any]:
+    return {
+        "max_new_tokens": tokens,
+        "min_new_tokens": tokens,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+        "pad_token_id": 0,
+    }
 
 
 def ragged_prompts(model: Any, rows: int = 4, longest: int = 14) -> dict[str, Tensor]:
@@ -94,24 +110,10 @@ def ragged_prompts(model: Any, rows: int = 4, longest: int = 14) -> dict[str, Te
 
 
 @torch.no_grad()
-def recomputed(
-    model: Any, texts: Tensor, inputs: dict[str, Tensor], cache: SelectCache, visible: list[Tensor] | None
-) -> Tensor:
-    """The logits of texts in one pass; `visible` has the positions that each step after the prompt could attend to."""
-    (rows, n), prompt = texts.shape, inputs["input_ids"].shape[1]
-    mask = torch.cat([inputs["attention_mask"], texts.new_ones(rows, n - prompt)], dim=1)
-    hidden = None
-    if visible is not None:
-        layers, _, heads, _ = visible[0].shape
-        shown = torch.ones(layers, rows, heads, n, n, dtype=torch.bool, device=texts.device)
-        for step, positions in enumerate(visible[: n - prompt]):
-            shown[..., prompt + step, : prompt + step] = False
-            shown[..., prompt + step, :].scatter_(-1, positions.long(), True)
-        hidden = ~shown
-    with _own_attention(model), ExitStack() as stack:
-        if hidden is not None:
-            stack.enter_context(_hidden(cache, hidden))
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+def recomputed(model: Any, texts: Tensor, mask: Tensor, cache: WatchedCache | None = None) -> Tensor:
+    """The logits of texts in one pass, where each token sees what it saw with the cache; without one, everything."""
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with _own_attention(model), nullcontext() if cache is None else _hidden(cache, texts.shape[1]):
         logits: Tensor = model(texts, attention_mask=mask, position_ids=positions, use_cache=False).logits
         return logits.float()
 
@@ -127,8 +129,16 @@ def _own_attention(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _hidden(cache: SelectCache, hidden: Tensor) -> Iterator[None]:
-    """Hide tokens from the attention of pruned layers: layers × rows × heads × queries × keys."""
+def _hidden(cache: WatchedCache, n: int) -> Iterator[None]:
+    """Hide from each token, in the attention of pruned layers, what its cache didn't hold."""
+    layers, rows, heads, _ = cache.positions.shape
+    hidden = torch.ones(layers, rows, heads, n, n, dtype=torch.bool, device=cache.positions.device)
+    for token, positions in enumerate(cache.visible[:n]):
+        hidden[..., token, :].scatter_(-1, positions.long().expand(layers, rows, heads, -1), False)
+    if heads > 1:  # the model's own attention has a row per query head
+        config: Any = cache.decoder.config
+        queries = int(getattr(config, "num_attention_heads", 0) or config.n_head)
+        hidden = hidden.repeat_interleave(queries // heads, 2)
     numbers = {layer.index: n for n, layer in enumerate(cache.pruned_layers)}
     with ExitStack() as stack:
         for module in cache.decoder.modules():
@@ -143,17 +153,10 @@ class _Hide:
     def __init__(self, module: nn.Module, hidden: Tensor) -> None:
         self.parameters, self.hidden = list(inspect.signature(module.forward).parameters), hidden
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self.parameters, args, strict=False)) | kwargs
         mask = given.get("attention_mask")
         if isinstance(mask, Tensor) and mask.ndim == 4:
-            heads = self.hidden.shape[1]
-            if heads > 1:  # of the cache; the model's own attention has a row per query head
-                config: Any = module.config
-                queries = int(getattr(config, "num_attention_heads", 0) or config.n_head)
-                hidden = self.hidden.repeat_interleave(queries // heads, 1)
-            else:
-                hidden = self.hidden
-            lowest = torch.finfo(mask.dtype).min
-            given["attention_mask"] = mask.masked_fill(hidden, lowest)
+            lowest = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+            given["attention_mask"] = mask.masked_fill(self.hidden, lowest)
         return (), given
