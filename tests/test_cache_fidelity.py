@@ -108,6 +108,25 @@ def test_mistakes(model, given, message) -> None:
         fidelity(model, Letters(), texts, policies, BUDGET, reference=reference)
 
 
+def test_a_cache_can_be_made_during_another_s_forward_pass(model) -> None:
+    made = []
+    layer = model.model.layers[0]
+    hook = layer.register_forward_hook(lambda *_: made.append(SelectCache(model, Snapkv(), BUDGET, prompt=10)))
+    try:
+        ids = torch.tensor([Letters()(TEXTS[0])["input_ids"]])
+        first = SelectCache(model, Snapkv(), CacheBudget(400, 8, 0.5))
+        with torch.no_grad():
+            model(ids, past_key_values=first)
+            hook.remove()
+            model(ids[:, :30], past_key_values=made[0])
+            model(ids[:, 30:60], past_key_values=made[0])
+    finally:
+        hook.remove()
+    assert len(made) == 1
+    assert made[0].lengths[0] < 60
+    assert model.config._attn_implementation == "sdpa"
+
+
 async def _answered(model: Transformers, request: Request):
     async with model:
         return await model.complete(request)

@@ -187,6 +187,26 @@ def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
         Cache().estimate(bare)
 
 
+def test_time_per_token_stands_beside_the_bytes() -> None:
+    timed = [
+        o._replace(
+            details={
+                **o.details,
+                "seconds_per_token": 0.004,
+                "cpu_seconds_per_token": (0.003 if compressed(o) else 0.002),
+            }
+        )
+        for o in attempts()
+    ]
+    drawn = draw_figure("cache", Cache(), timed)
+    assert {(p["policy"], round(p["cpu_ms"], 6), round(p["wall_ms"], 6)) for p in drawn.tables["points"]} == {
+        ("dynts", 3.0, 4.0),
+        ("full", 2.0, 4.0),
+    }
+    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.findings[0]
+    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).findings[0]
+
+
 def test_accuracy_by_bytes() -> None:
     outcomes = attempts(better=lambda window, ratio: 8 * (ratio - 0.3))
     drawn = draw_figure("cache", Cache(), outcomes)

@@ -124,7 +124,9 @@ def _configs(decoder: nn.Module) -> list[Any]:
 
 def own_attention(configs: list[Any]) -> str:
     """The attention that a model is set to."""
-    stock = str(configs[0]._attn_implementation)
+    set_to = str(configs[0]._attn_implementation)
+    # Another thread may be in a forward pass, for whose time it is switched.
+    stock = next((own for own, observed in OBSERVED.items() if observed == set_to), set_to)
     if stock not in OBSERVED:
         what = f"a cache that evicts tokens works with the attention `sdpa` and `eager`, not with `{stock}`"
         raise UserError(what, hint='model.set_attn_implementation("sdpa")')

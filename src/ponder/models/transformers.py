@@ -99,7 +99,7 @@ class Transformers(Model):
             )
 
     def measures(self) -> tuple[str, ...]:
-        return "cache_bytes", "cache_peak"
+        return "cache_bytes", "cache_peak", "seconds_per_token", "cpu_seconds_per_token"
 
     def made(self, task: Task) -> dict[str, float]:
         return making_cost(self.source(task).folder)
