@@ -50,6 +50,17 @@ def test_the_reference_is_up_to_date() -> None:
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
 
 
+def test_the_page_on_speed_has_what_was_measured() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "speed_page.py"))
+    rows = script["latest"]((ROOT / "benchmarks" / "speed.jsonl").read_text("utf-8"))
+    assert script["PAGE"].read_text("utf-8") == script["page"](rows), "python benchmarks/speed_page.py writes it"
+    for row in rows:
+        assert row["machine"]
+        assert row["versions"]["ponder"]
+        assert row["date"]
+        assert (ROOT / row["command"].split()[1]).exists(), row["command"]
+
+
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_there_is_a_page_on_adding_a_plugin_and_its_commands_run(kind: str, ponder) -> None:
     text = (ROOT / "docs" / f"add-a-{kind.removesuffix('s').replace('_', '-')}.md").read_text("utf-8")

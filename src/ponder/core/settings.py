@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ SYNONYMS = {
     "reasoning_effort": "effort",
     "max_retries": "retries",
 }
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
 class Typed(str):
@@ -258,3 +260,24 @@ def _tables(values: Any, key: str, where: str) -> Iterator[dict[str, Any]]:
             yield from _tables(value, key, where)
     else:
         raise UserError(f"`{key}` is no table, so nothing in it can be set", where=where, hint=f"--set {key}=…")
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, Plugin):
+        return toml(value.plugin_name())
+    if isinstance(value, Mapping):
+        return (
+            "{}"
+            if not value
+            else "{ " + ", ".join(f"{_key(key)} = {toml(inner)}" for key, inner in value.items()) + " }"
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, float):
+        return repr(value)  # JSON would say Infinity
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else toml(key)

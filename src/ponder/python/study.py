@@ -19,6 +19,7 @@ from ponder.python.results import Results
 from ponder.runner import progress as line
 from ponder.runner import study as runner
 from ponder.runner.ending import summary
+from ponder.runner.places import place
 from ponder.runner.plan import Plan, counts, plan
 from ponder.runner.run import run
 from ponder.runner.stop import Stop
@@ -57,17 +58,26 @@ class Study(runner.Study):
         self._check_numbers()
         self.stopping  # noqa: B018 checks `stop`
 
-    def run(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+    def run(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        **changes: Any,
+    ) -> Results:
         """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
 
-        `changes` replace settings of the study for this run, such as `problems=20`. Interrupted, it waits for the calls
-        in progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again
-        to resume.
+        `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models are made at once, in
+        as many processes; `ray="auto"` prepares and asks on a Ray cluster (docs/cluster.md). Interrupted, it waits for
+        the calls in progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run
+        it again to resume.
         """
         begun = _Begun()
         # In a thread, because a notebook's own thread already runs an event loop.
         with ThreadPoolExecutor(1, "ponder") as pool:
-            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun))
+            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun, jobs, ray))
             try:
                 return work.result()
             except KeyboardInterrupt:
@@ -79,18 +89,29 @@ class Study(runner.Study):
                 work.result()
             raise KeyboardInterrupt("what was answered is stored; run it again to resume")
 
-    async def run_async(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+    async def run_async(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        **changes: Any,
+    ) -> Results:
         """The same as `run`, for programs that have an event loop."""
-        return await self._run(Path(store), progress, changes, _Begun())
+        return await self._run(Path(store), progress, changes, _Begun(), jobs, ray)
 
-    async def _run(self, store: Path, progress: bool, changes: dict[str, Any], begun: _Begun) -> Results:
+    async def _run(
+        self, store: Path, progress: bool, changes: dict[str, Any], begun: _Begun, jobs: int, ray: str | None
+    ) -> Results:
         study = dataclasses.replace(self, **changes) if changes else self
         study.check()
         planned, stored = counts(study.cells, store)
         tally = Tally(planned=planned, stored_before=stored)
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
-        with Store(store, lock=True) as opened, line.shown(tally) if progress and planned else contextlib.nullcontext():
-            await run(study, opened, tally, begun.stop)
+        shown = line.shown(tally) if progress and planned else contextlib.nullcontext()
+        with place(study.cells, ray, jobs) as where, Store(store, lock=True) as opened, shown:
+            await run(study, opened, tally, begun.stop, place=where)
         if told := summary(tally):
             sys.stderr.write(f"{told}\n")
         if tally.failed:

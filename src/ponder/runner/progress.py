@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from ponder.core import Progress
 from ponder.core.text import count, printable
 from ponder.runner.tally import ENDINGS, Tally
 
@@ -76,8 +77,12 @@ def write(tally: Tally) -> None:
 
 def line(tally: Tally, width: int = 10_000) -> str:
     """The state of a run as one line of at most `width` characters; what matters least is left out first."""
-    if tally.making:
-        return _fitted([f"{key} {value}".replace("_", " ") for key, value in tally.making.items()], width)
+    making = dict(tally.making)
+    if len(making) == 1 and not tally.done:
+        (report,) = making.values()
+        return _fitted([f"{key} {value}".replace("_", " ") for key, value in report.items()], width)
+    if making and not tally.done:
+        return _fitted([f"making {len(making)}:", *(_made(*one) for one in making.items())], width)
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
@@ -91,10 +96,17 @@ def line(tally: Tally, width: int = 10_000) -> str:
     parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
     if tally.retries.total():
         parts.append("retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n))
+    parts += [f"making {_made(*one)}" for one in making.items()]
     if tally.last_trouble:
         parts.append(f"last: {tally.last_trouble}")
     bar = round(done / tally.planned * BAR) if tally.planned else BAR
     return _fitted([f"{'█' * bar}{'░' * (BAR - bar)} {parts[0]}", *parts[1:]], width)
+
+
+def _made(label: str, report: Progress) -> str:
+    """One of several preparations: `sft seed=2: step 50 of 400`."""
+    news = [f"{key} {value}".replace("_", " ") for key, value in report.items() if key not in ("model", "method")]
+    return f"{label}: {' '.join(news[:2])}"
 
 
 def _fitted(parts: list[str], width: int) -> str:
