@@ -37,9 +37,11 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 TABLE = {
     "task": [{"name": "tents", "size": [16, 20]}, {"name": "execution", "dictionary": 6, "size": 3}],
-    "model": [{"name": "pocket", "temperature": 0.7, "ray": {"replicas": 2}}],
+    "model": [
+        {"name": "pocket", "temperature": 0.7, "ray": {"replicas": 2}},
+        {"name": "pocket", "temperature": 0.7, "method": [{"name": "vote", "n": 2}]},
+    ],
     "problems": 20,
-    "samples": 2,
 }
 
 
