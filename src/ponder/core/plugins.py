@@ -33,7 +33,9 @@ EXTRAS = {  # packages that an extra installs
     "llama": ("xllamacpp",),
     "maths": ("math_verify",),
     "parquet": ("polars",),
+    "inspect": ("zstandard",),
     "ray": ("ray",),
+    "trl": ("datasets", "trl"),
 }
 
 

@@ -31,7 +31,7 @@ from ponder.models._torch_engine import Loaded
 from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, steps, trace_of
 from ponder.traces.selection import By, Choice, Scored, Selection, select
-from ponder.training.loop import TokenExample, Unit, likelihood, reply_tokens
+from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems
 from ponder.training.weight_methods import EpochMethod
@@ -122,7 +122,10 @@ class Sft(EpochMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from self.train(self.trainer(loaded, folder), units, likelihood, folder, record)
+        yield from self.train(model, loaded, units, folder, record)
+
+    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002 for others
+        return units, likelihood
 
     def _ask(
         self, teacher: Model, loaded: Loaded, pool: list[tuple[Trace, TokenExample]], record: MakingRecord

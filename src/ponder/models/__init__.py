@@ -13,7 +13,7 @@ from ponder.core import UserError
 
 
 def models_folder() -> Path:
-    """Where the models are that methods make."""
+    """Where made and converted models are."""
     return Path(os.environ.get("PONDER_MODELS") or Path.home() / ".cache" / "ponder" / "models")
 
 

@@ -136,7 +136,10 @@ def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
     """The folders of weights that a host must see."""
     while isinstance(model, Wrapped):
         model = model.inner
-    return list({folder for task in tasks if (folder := model.source(task).folder.absolute()).is_dir()})
+    folders = set[Path]()
+    with contextlib.suppress(UserError):  # weights in two parts, such as an adapter beside them
+        folders = {model.source(task).folder.absolute() for task in tasks}
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _mark(folder: Path) -> str:

@@ -8,7 +8,7 @@ first makes it, and the others wait until it is there, not until the first is do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,20 +49,36 @@ class Preparations:
         return model
 
     async def _make_here(self, label: str, method: Method, model: Model) -> Model:
-        """Make what is left to make, in a thread, and apply. To stop, it waits for the next report."""
+        """Make what is left to make, in a thread, and apply."""
+        await self._driven(label, lambda: method.make(model))
+        return await asyncio.to_thread(method.apply, model)
+
+    async def start(self, cell: Cell, model: Model) -> None:
+        """Do what takes long before a model can be asked, such as starting a server."""
+        try:
+            await self._driven(cell.model_label, lambda: model.start(cell.task))
+        finally:
+            self._report(cell.model_label, None)
+
+    async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
+        """Do work that reports progress, in a thread. To stop, it waits for the next report."""
         interrupted = False
 
-        def make() -> Model:
-            making = method.make(model)
-            while not (interrupted or self._stop.asked):
-                if (progress := next(making, None)) is None:
-                    return method.apply(model)
-                if not interrupted:
-                    self._report(label, progress)
+        def drive() -> None:
+            steps = work()
+            try:
+                while not (interrupted or self._stop.asked):
+                    if (progress := next(steps, None)) is None:
+                        return
+                    if not interrupted:
+                        self._report(label, progress)
+            finally:
+                if isinstance(steps, Generator):
+                    steps.close()  # here, and not in whichever thread collects garbage
             raise Stopped
 
         try:
-            return await asyncio.to_thread(make)
+            await asyncio.to_thread(drive)
         finally:
             interrupted = True
 

@@ -1,4 +1,4 @@
-"""The progress of a run: one line on the terminal, redrawn in place; a new line every ten seconds in a log file.
+"""The progress of a run: one line, redrawn in place on a terminal and in a notebook; every ten seconds in a log file.
 
 Written by hand: a progress-bar library would do no more than these few lines.
 """
@@ -17,18 +17,20 @@ from ponder.core.text import count, printable
 from ponder.runner.tally import ENDINGS, Tally
 
 BAR = 16  # characters
-NOTEBOOK = 100  # characters of the line in a notebook
+NOTEBOOK = 120  # characters of the line in a notebook
 
 
 @contextmanager
 def shown(tally: Tally) -> Iterator[None]:
     """Redraw the line while the block runs, and leave its last state on the screen."""
-    live = sys.stderr.isatty() or _notebook()
+    notebook = _Notebook(tally) if _in_notebook() else None
+    redrawn = notebook.redraw if notebook else lambda: write(tally)
+    seconds = 0.5 if notebook else 0.2 if sys.stderr.isatty() else 10
     ended = threading.Event()
 
     def redraw() -> None:
-        while not ended.wait(0.2 if live else 10):
-            write(tally)
+        while not ended.wait(seconds):
+            redrawn()
 
     thread = threading.Thread(target=redraw, daemon=True)
     thread.start()
@@ -37,14 +39,30 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        write(tally)
-        if live:
+        redrawn()
+        if sys.stderr.isatty():
             sys.stderr.write("\n")
 
 
-def _notebook() -> bool:
-    """Jupyter returns to the start of a line, but doesn't clear the rest of it."""
-    return "ipykernel" in sys.modules
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+class _Notebook:
+    """The line as an output that is replaced, so that a saved notebook holds only its last state."""
+
+    def __init__(self, tally: Tally) -> None:
+        from IPython.display import display
+
+        self.tally = tally
+        self.output = display(self, display_id=True)
+
+    def redraw(self) -> None:
+        self.output.update(self)
+
+    def __repr__(self) -> str:
+        return line(self.tally, NOTEBOOK)
 
 
 def write(tally: Tally) -> None:
@@ -52,8 +70,6 @@ def write(tally: Tally) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         sys.stderr.write(f"\r{line(tally, width - 1)}\x1b[K")
-    elif _notebook():
-        sys.stderr.write(f"\r{line(tally, NOTEBOOK):{NOTEBOOK}}")
     else:
         sys.stderr.write(f"{line(tally)}\n")
     sys.stderr.flush()

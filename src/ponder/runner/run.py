@@ -38,14 +38,14 @@ CHUNK_SECONDS = 0.2  # or fewer, if they take long
 FAILURES_IN_A_ROW = 25
 
 
-def pending(cell: Cell, store: Store) -> Iterator[Job]:
+def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
     """The attempts of a cell that the store doesn't hold."""
     done = store.done(cell)
     if cell.problems is not None and len(done) >= cell.problems * cell.samples:
         wanted = itertools.product(range(cell.problems), range(cell.samples))
         if done.issuperset(wanted):
             return  # without generating a problem: a large puzzle takes a second
-    begun = store.begun(cell)
+    begun, position = store.begun(cell), -1
     for position, problem in enumerate(cell.asked()):
         wanted_samples = [sample for sample in range(cell.samples) if (position, sample) not in done]
         if wanted_samples and (name := store.problem_name(cell, position)) not in (None, problem.id):
@@ -54,6 +54,8 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
             raise UserError(what, where=f"task `{cell.task_label}`", hint=hint)
         for sample in wanted_samples:
             yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
+    if cell.problems is not None and position + 1 < cell.problems and cell.task.fixed() is None:
+        tally.ran_out(cell.task_label, cell.size, position + 1, cell.problems, cell.samples)
 
 
 async def run(
@@ -158,7 +160,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
     async with AsyncExitStack() as stack:
         model: Model | None = None
         for asked in _rounds(cells, run):
-            jobs = (job for cell in asked for job in pending(cell, run.store))
+            jobs = (job for cell in asked for job in pending(cell, run.store, run.tally))
             if (first := await asyncio.to_thread(next, jobs, None)) is None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
@@ -174,6 +176,7 @@ async def _opened(cells: Sequence[Cell], run: Run, stack: AsyncExitStack) -> Mod
     """The model of these cells, made and ready to be asked, here or elsewhere."""
     label, model = cells[0].model_label, await run.preparations.model(cells[0])
     if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+        await run.preparations.start(cells[0], model)
         return await stack.enter_async_context(model)
     run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
     try:

@@ -38,7 +38,8 @@ class Stop:
         self.asked = True
         self._asked.set()
 
-    def _on_signal(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
+        """Start nothing new; the second time, drop what is in progress."""
         if self.signal is not None:
             self._now.set()
             return
@@ -54,7 +55,7 @@ class Stop:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
-                    loop.add_signal_handler(number, self._on_signal, number)
+                    loop.add_signal_handler(number, self.on_signal, number)
                     installed.append(number)
         try:
             yield

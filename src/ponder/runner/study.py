@@ -121,7 +121,8 @@ class Study:
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
-                raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
+                what, known = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
+                raise UserError(what, where=where, hint=f"ponder list {key}s", in_python=known)
         for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
             check_name("figures", table, f"{where}: figure[{i}]")
             figure = table["name"]
@@ -216,7 +217,7 @@ class Study:
                 for (memory, remembered), size in itertools.product(memories, sizes):
                     names = (*swept, *remembered)
                     wanted = {} if search is None else {"target": search.target, "largest": search.high}
-                    part = Part(task.plugin_name(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
                     yield _Asked(task, size, memory, part, search)
 
     def _search(self, table: Table, where: str) -> Search | None:
@@ -337,14 +338,16 @@ def _own(method: Any) -> Any:
 
 
 def _no_study(name: str, path: Path) -> UserError:
+    listed = "ponder list studies shows the built-in ones"
+    known = f"built-in studies: {', '.join(built_in())}"
     if path.is_dir():
         files = sorted(map(str, path.glob("*.toml")))
-        hint = f"it holds {', '.join(files[:5])}" if files else "ponder list studies shows the built-in ones"
-        return UserError(f"{name} is a folder, not a study", hint=hint)
+        hint = f"it holds {', '.join(files[:5])}" if files else ""
+        return UserError(f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known)
     if path.suffix == ".toml":
         near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        hint = plugins.nearest(name, near) if near else "ponder list studies shows the built-in ones"
-        return UserError(f"there is no file {name}", hint=hint)
+        hint = plugins.nearest(name, near) if near else ""
+        return UserError(f"there is no file {name}", hint=hint or listed, in_python=hint or known)
     if path.is_file():
         return UserError(f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml")
     hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"

@@ -20,7 +20,7 @@ from ponder import __version__
 from ponder.core import Model, Progress, Task, TrainingProblems, digest
 from ponder.core.lock import Held, acquire
 from ponder.models import models_folder
-from ponder.models._torch_engine import load_anew
+from ponder.models._local_weights import as_folder, copy_of
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], N
     complete(work, record)
     for leftover in ("training.pt", "spent.json"):
         (work / leftover).unlink(missing_ok=True)
-    for stale in (work / "rollouts", folder):
+    for stale in (work / "rollouts", work / "trl", folder):
         shutil.rmtree(stale, ignore_errors=True)
     work.rename(folder)
 
@@ -107,21 +107,12 @@ def write_card(source: Path, folder: Path) -> None:
 
 def local_weights(model: Model, task: Task) -> Path:
     """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are converted first."""
-    source, folder = model.source(task), weights_folder(model, task)
-    if not folder.is_dir():
-        loaded, new = load_anew(source), folder.with_suffix(".new")
-        loaded.model.save_pretrained(new)
-        loaded.tokenizer.save_pretrained(new)
-        new.rename(folder)
-    return folder
+    return as_folder(model.source(task))
 
 
 def weights_folder(model: Model, task: Task) -> Path:
     """Where `local_weights` finds a model's weights or puts them."""
-    source = model.source(task)
-    if source.folder.is_dir():
-        return source.folder
-    return models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
+    return copy_of(model.source(task))
 
 
 def samples_file(model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:

@@ -8,7 +8,6 @@ the model's own weights (or from `start`), which already know which token should
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,7 @@ from ponder.training.made_models import (
     weights_folder,
     write_card,
 )
-from ponder.training.reward import RewardSettings, train
+from ponder.training.reward import RewardSettings, check_engine, train
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 
 DEFAULTS: Mapping[str, Any] = {"targets": "labels", "loss": "cross-entropy"}  # labels are exact
@@ -63,7 +62,7 @@ class OwnSamples:
         if "seed" in self.reward.training:
             hint = "write seed = 1 beside `reward`"
             raise UserError("the seed is the method's own", where="reward.training", hint=hint)
-        self.settings()
+        check_engine(self.settings(), self.reward.device)
         if not self.reward.start:
             try:
                 model.source(task)
@@ -132,8 +131,7 @@ class OwnSamples:
         traces = list(distinct(problems, rollouts.samples, sampler, self.cut))
         self._note(rollouts.samples, traces, record)
         yield {"samples": len(problems) * self.reward.n, "distinct": len(traces)}
-        yield from train(reading, traces, folder, self.settings())
-        record.training_tokens += int(json.loads((folder / "made.json").read_text("utf-8"))["cost"]["training_tokens"])
+        yield from train(reading, traces, folder, self.settings(), record=record)
 
     def _note(self, samples: Sequence[Sequence[Sample]], traces: Sequence[Steps], record: MakingRecord) -> None:
         right = sum(bool(trace.facts["correct"]) for trace in traces)
