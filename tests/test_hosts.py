@@ -166,6 +166,9 @@ def test_a_host_without_room_gets_no_request() -> None:
         async def open(self) -> None:
             await asyncio.Event().wait()
 
+        async def complete(self, task: int, request: Request) -> Completion:
+            raise AssertionError("this request would wait forever")
+
     waiting, up = Waiting(SENT), FakeHost(SENT)
     assert len(asked(hosted(waiting, up))) == 12
     assert (waiting.answers, up.answers) == (0, 12)
