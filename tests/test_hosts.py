@@ -183,6 +183,22 @@ def test_a_model_that_never_answers_ends_the_run() -> None:
     assert len(asked(hosted(FakeHost(SENT, dies=[1] * 50)), 12, at_once=1)) == 12
 
 
+def test_a_lost_host_may_take_long_to_come_back(monkeypatch) -> None:
+    looks = []
+
+    def opens() -> None:
+        looks.append(1)
+        if 2 <= len(looks) < 20:
+            raise HostLost("its node is gone")
+
+    assert len(asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)) == 12
+    assert len(looks) == 20
+    looks.clear()
+    monkeypatch.setattr(hosts, "MAX_LOOKS", 10)
+    with pytest.raises(UserError, match="no node holds oracle any more: its node is gone"):
+        asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)
+
+
 def test_an_error_of_a_host_is_the_users() -> None:
     def refuse() -> None:
         raise UserError("this node doesn't see the weights", where="node 10.0.0.2")
