@@ -140,6 +140,7 @@ that names the nearest known one. Any key can be overridden on the command line:
   `window` (what the model is shown of earlier turns), and `search`, `target` and `largest` in place of `size` (see
   [long plans](../execution.md)).
 - `[[model]]` takes `name`, the settings of that [model](models.md), and `method`: a list of tables, applied in order.
+  It and each of its methods take `ray`: what they need [on a cluster](../cluster.md).
 - `[[figure]]` takes `name` and the settings of that [figure](figures.md).
 
 `name` may also be the path of a file of your own, such as `"./mine.py"`, relative to the study."""

@@ -166,6 +166,9 @@ def test_a_host_without_room_gets_no_request() -> None:
         async def open(self) -> None:
             await asyncio.Event().wait()
 
+        async def complete(self, task: int, request: Request) -> Completion:
+            raise AssertionError("this request would wait forever")
+
     waiting, up = Waiting(SENT), FakeHost(SENT)
     assert len(asked(hosted(waiting, up))) == 12
     assert (waiting.answers, up.answers) == (0, 12)
@@ -178,6 +181,22 @@ def test_a_model_that_never_answers_ends_the_run() -> None:
     assert "memory" in error.value.hint
     # But with an answer each time it goes on.
     assert len(asked(hosted(FakeHost(SENT, dies=[1] * 50)), 12, at_once=1)) == 12
+
+
+def test_a_lost_host_may_take_long_to_come_back(monkeypatch) -> None:
+    looks = []
+
+    def opens() -> None:
+        looks.append(1)
+        if 2 <= len(looks) < 20:
+            raise HostLost("its node is gone")
+
+    assert len(asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)) == 12
+    assert len(looks) == 20
+    looks.clear()
+    monkeypatch.setattr(hosts, "MAX_LOOKS", 10)
+    with pytest.raises(UserError, match="no node holds oracle any more: its node is gone"):
+        asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)
 
 
 def test_an_error_of_a_host_is_the_users() -> None:

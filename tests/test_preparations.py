@@ -204,10 +204,10 @@ def test_what_cannot_be_sent_is_refused() -> None:
 
 def test_several_preparations_in_one_line() -> None:
     reports = {"a": {"model": "a", "method": "sft", "step": 5, "of": 9, "loss": 0.5}, "b": {"waits_for": "room"}}
-    assert progress.line(Tally(making=reports)) == "making 2:  a: step 5 of 9  b: waits for room"
+    assert progress.line(Tally(making=reports)) == "making 2:  a: step 5/9  b: waits for room"
     shown = progress.line(Tally(making=reports, planned=10, right=5))
     assert "5/10" in shown
-    assert "making a: step 5 of 9  making b: waits for room" in shown
+    assert "making a: step 5/9  making b: waits for room" in shown
 
 
 def test_jobs_and_ray_are_refused_together(ponder, folder) -> None:

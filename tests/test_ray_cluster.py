@@ -20,6 +20,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays what it is
+os.environ["RAY_raylet_start_wait_time_s"] = "300"  # on a busy machine a node starts slowly
 
 from ray.cluster_utils import Cluster as LocalNodes
 
@@ -37,9 +38,11 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 TABLE = {
     "task": [{"name": "tents", "size": [16, 20]}, {"name": "execution", "dictionary": 6, "size": 3}],
-    "model": [{"name": "pocket", "temperature": 0.7, "ray": {"replicas": 2}}],
+    "model": [
+        {"name": "pocket", "temperature": 0.7, "ray": {"replicas": 2}},
+        {"name": "pocket", "temperature": 0.7, "method": [{"name": "vote", "n": 2}]},
+    ],
     "problems": 20,
-    "samples": 2,
 }
 
 

@@ -81,6 +81,9 @@ class Vllm(LocalWeights):
     def title(self) -> str:
         return super().title() + (f" + {self.lora.name}" if self.lora else "")
 
+    def gpus(self) -> float:
+        return self.tensor_parallel * self.replicas
+
     def ready(self) -> None:
         super().ready()
         check_vllm(self._python)

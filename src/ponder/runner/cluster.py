@@ -134,7 +134,12 @@ def _has_weights(model: Model) -> bool:
 
 def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
     """The folders of weights that a host must see."""
-    return list({folder for task in tasks if (folder := model.source(task).folder.absolute()).is_dir()})
+    while isinstance(model, Wrapped):
+        model = model.inner
+    folders = set[Path]()
+    with contextlib.suppress(UserError):  # weights in two parts, such as an adapter beside them
+        folders = {model.source(task).folder.absolute() for task in tasks}
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _mark(folder: Path) -> str:
@@ -156,7 +161,8 @@ def _connect(address: str) -> None:
         ray.init(address=given, log_to_driver=False, logging_level="error")
     except ConnectionError as error:
         hint = "ray start --head starts one here; --ray local starts one for this run"
-        raise UserError(f"no Ray cluster answers: {_first_line(error)}", where="--ray", hint=hint) from None
+        what = "no Ray cluster runs on this machine" if given == "auto" else f"no Ray cluster answers: {error}"
+        raise UserError(what, where="--ray", hint=hint) from None
     except (RuntimeError, ValueError) as error:  # another version of Ray or Python; an address of another form
         raise UserError(f"can't connect to {given}: {_first_line(error)}", where="--ray") from None
 

@@ -8,15 +8,16 @@ theirs, so nothing is stored of it. A model that loses hosts again and again wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ponder.core import Completion, Model, Request, Task, UserError, Wrapped
+from ponder.core import Completion, Model, Progress, Request, Task, UserError, Wrapped
 
 SENT = ("problem", "messages", "seed", "sample", "turn", "budget", "limit")  # of a request, in its order
 AGAIN = 1.0  # seconds until a lost host is looked at again
+MAX_LOOKS = 600  # until it is given up
 MAX_LOSSES = 5  # of one host in a row, without an answer of any
 
 
@@ -44,6 +45,9 @@ class Hosted(Wrapped):
         super().__init__(inner)
         self.concurrency = inner.concurrency * replicas
         self._tasks, self._start, self._replicas = list(tasks), start, replicas
+
+    def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 the hosts do that
+        yield from ()
 
     async def __aenter__(self) -> Self:
         """Start the hosts, and wait until one of them can answer."""
@@ -100,35 +104,43 @@ class Hosted(Wrapped):
 
     def _lost(self, host: Host, why: HostLost) -> None:
         """Leave a host alone until it answers again. Of all its requests that fail at once, the first says so."""
-        if host in self._open:
-            self._open.discard(host)
-            self._look_after(host, why)
+        if host not in self._open:
+            return
+        self._open.discard(host)
+        self._losses[host] += 1
+        if self._losses[host] < MAX_LOSSES:
+            self._look_after(host)
+        else:
+            what = f"the process that holds {self.title()} ended {MAX_LOSSES} times without an answer: {why}"
+            self._give_up(UserError(what, hint="is there enough memory for the weights?"))
 
-    def _look_after(self, host: Host, lost: HostLost | None = None) -> None:
-        task = asyncio.create_task(self._until_open(host, lost))
+    def _give_up(self, error: Exception) -> None:
+        """End the run, unless another host answers."""
+        self._error = self._error or error
+        self._changed.set()
+
+    def _look_after(self, host: Host) -> None:
+        task = asyncio.create_task(self._until_open(host))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _until_open(self, host: Host, lost: HostLost | None) -> None:
-        """Wait until a host can answer, a lost one too."""
-        while True:
+    async def _until_open(self, host: Host) -> None:
+        """Wait until a host can answer. A lost one may take minutes to come back, on another machine."""
+        for _ in range(MAX_LOOKS):
             try:
-                if lost:
-                    self._losses[host] += 1
-                    if self._losses[host] >= MAX_LOSSES:
-                        what = f"the process that holds {self.title()} ended {MAX_LOSSES} times without an answer"
-                        raise UserError(f"{what}: {lost}", hint="is there enough memory for the weights?") from lost
-                    await asyncio.sleep(AGAIN)
                 await host.open()
-            except HostLost as again:
-                lost = again
+            except HostLost as lost:
+                why = str(lost)
+                await asyncio.sleep(AGAIN)
             except Exception as error:
-                self._error = self._error or error
-                break
+                self._give_up(error)
+                return
             else:
                 self._open.add(host)
-                break
-        self._changed.set()
+                self._changed.set()
+                return
+        hint = "are its nodes up? Run again to resume"
+        self._give_up(UserError(f"no node holds {self.title()} any more: {why}", hint=hint))
 
 
 def received(request: Request, task: Task) -> Request:

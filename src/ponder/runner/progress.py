@@ -104,9 +104,10 @@ def line(tally: Tally, width: int = 10_000) -> str:
 
 
 def _made(label: str, report: Progress) -> str:
-    """One of several preparations: `sft seed=2: step 50 of 400`."""
-    news = [f"{key} {value}".replace("_", " ") for key, value in report.items() if key not in ("model", "method")]
-    return f"{label}: {' '.join(news[:2])}"
+    """One of several preparations, in few words: `sft seed=2: step 50/400`."""
+    news = [(key.replace("_", " "), value) for key, value in report.items() if key not in ("model", "method")]
+    said = " ".join(f"/{value}" if key == "of" else f"{key} {value}" for key, value in news[:2]).replace(" /", "/")
+    return f"{label}: {said}"
 
 
 def _fitted(parts: list[str], width: int) -> str:
