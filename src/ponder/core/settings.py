@@ -96,7 +96,8 @@ def check_keys(
             raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
     for key in required:
         if key not in table:
-            raise UserError(f"{owner} needs the key `{key}`", where=where, hint=show)
+            what, in_python = f"{owner} needs the key `{key}`", f'add it to the table: {{…, "{key}": …}}'
+            raise UserError(what, where=where, hint=show, in_python=in_python)
 
 
 def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
@@ -161,9 +162,15 @@ def _path(folder: Path, given: Any) -> Path:
 def check_name(kind: str, table: Any, where: str) -> None:
     """Raise `UserError` unless this is a table that names a plugin."""
     if not isinstance(table, Mapping):
-        raise UserError(f"expected a table, got {table!r}", where=where, hint=f'{{ name = "…" }}: ponder list {kind}')
+        hint, known = f'{{ name = "…" }}: ponder list {kind}', f'{{"name": "…"}}, with {_known(kind)}'
+        raise UserError(f"expected a table, got {table!r}", where=where, hint=hint, in_python=known)
     if not isinstance(table.get("name"), str):
-        raise UserError(f"a {plugins.KINDS[kind].noun} needs a name", where=where, hint=f"ponder list {kind}")
+        what = f"a {plugins.KINDS[kind].noun} needs a name"
+        raise UserError(what, where=where, hint=f"ponder list {kind}", in_python=f'"name": {_known(kind)}')
+
+
+def _known(kind: str) -> str:
+    return f"one of {', '.join(plugins.names(kind))}"
 
 
 def sweep(kind: str, table: Any, where: str, folder: Path) -> Iterator[tuple[Table, Table]]:
