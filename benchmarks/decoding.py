@@ -99,7 +99,7 @@ def llama_cpp(folder: Path) -> Iterator[Engine]:
     port = 18431
     command = [PONDER, "serve", str(file), "--port", str(port), "--slots", str(MOST), "--context", str(CONTEXT)]
     about = {"n_predict": BUDGET, "temperature": 0, "cache_prompt": False, "return_tokens": True}
-    with served([*command, "--threads", "1"], folder, f"http://127.0.0.1:{port}/health", {}) as pid:
+    with served([*command, "--threads", "1"], folder / "llama.cpp.txt", f"http://127.0.0.1:{port}/health", {}) as pid:
         yield asking(pid, f"http://127.0.0.1:{port}/completion", about, lambda reply: len(reply["tokens"]))
 
 
@@ -115,22 +115,22 @@ def vllm(folder: Path) -> Iterator[Engine]:
     command += ["--served-model-name", "pocket", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", str(MOST), "--enforce-eager"]
     about = {"model": "pocket", "max_tokens": BUDGET, "temperature": 0}
-    with served(command, folder, f"http://127.0.0.1:{port}/health", {**ONE_THREAD, **QUIET}) as pid:
+    with served(command, folder / "vLLM.txt", f"http://127.0.0.1:{port}/health", {**ONE_THREAD, **QUIET}) as pid:
         url = f"http://127.0.0.1:{port}/v1/completions"
         yield asking(pid, url, about, lambda reply: int(reply["usage"]["completion_tokens"]))
 
 
 @contextmanager
-def served(command: list[str], folder: Path, health: str, environment: dict[str, str]) -> Iterator[int]:
+def served(command: list[str], log: Path, health: str, environment: dict[str, str]) -> Iterator[int]:
     """Start a server in a session of its own, wait until it answers, and end its processes."""
-    with (folder / "server.txt").open("w") as talk:
+    with log.open("w") as talk:
         process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdout=talk, stderr=talk, start_new_session=True
         )
     try:
         for _ in range(600):
             if process.poll() is not None:
-                sys.exit(f"{command[0]} ended:\n{(folder / 'server.txt').read_text()[-2000:]}")
+                sys.exit(f"{command[0]} ended:\n{log.read_text()[-2000:]}")
             try:
                 with urlopen(health, timeout=5):
                     break
@@ -241,13 +241,20 @@ def main() -> None:
         speeds: dict[int, dict[str, Spent]] = {}
         for batch in BATCHES:
             asked = prompts(max(least, per_batch * batch))
-            speeds[batch] = {name: engine(asked, batch) for name, engine in engines.items()}
+            speeds[batch] = {}
+            for name, engine in list(engines.items()):
+                try:
+                    speeds[batch][name] = engine(asked, batch)
+                except OSError as error:  # a server that has died
+                    del engines[name]
+                    talk = (folder / f"{name}.txt").read_text()[-2000:]
+                    print(f"{name} is left out from {batch} at a time on: {error}\n{talk}", file=sys.stderr)
             print(f"{batch} at a time: {speeds[batch]}", file=sys.stderr)
     rows = []
     for batch, measured in speeds.items():
         ours = measured["NumPy"]
-        rows.append((batch, f"{ours.tokens:,}", *(f"{measured[name].speed:,.0f}" for name in engines)))
-        for name in list(engines)[1:]:
+        rows.append((batch, f"{ours.tokens:,}", *(f"{spent.speed:,.0f}" for spent in measured.values())))
+        for name in list(measured)[1:]:
             what = f"tokens per CPU second, {batch} at a time"
             record("Decoding", what, "tokens/s", ours.speed, name, measured[name].speed, packages=PACKAGES[name])
     costs = [1 / speeds[batch]["NumPy"].speed for batch in BATCHES]

@@ -65,6 +65,11 @@ def test_a_dataset_for_trl(ponder, write) -> None:
 def test_what_trl_has_no_row_for(ponder, write) -> None:
     result = ponder("export", write("s.toml", TURNS), "--format", "trl")
     assert (result.exit_code, "have several turns" in result.stderr) == (2, True)
+    fixed = STUDY.replace('"chain_sum"\nsize = [2, 3]', '"math500"\nfile = "m.jsonl"')
+    write("m.jsonl", '{"problem": "1 + 1", "answer": "2", "level": 1}\n')
+    result = ponder("export", write("s.toml", fixed), "--format", "trl")
+    assert (result.exit_code, "there are no training problems" in result.stderr) == (0, True), result.output
+    assert [file.name for file in Path("s-trl").iterdir()] == ["test.jsonl"]
     result = ponder("export", write("s.toml", STUDY), "--format", "trl", "-o", "s.toml")
     assert (result.exit_code, "s.toml is a file" in result.stderr) == (2, True)
 

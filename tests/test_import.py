@@ -78,6 +78,17 @@ def test_importing_again_changes_nothing_and_another_run_adds_samples(ponder) ->
     assert len({o.model for o in outcomes("sums.toml")}) == 1
 
 
+def test_another_run_that_is_imported_alone_leaves_the_first_as_it_was(ponder) -> None:
+    log = json.loads(JSON.read_text())
+    log["eval"]["task_id"] = "another run"
+    log["samples"][0]["scores"]["match"]["value"] = "I"
+    Path("second.json").write_text(json.dumps(log))
+    imported(ponder, JSON, "-o", "one.toml")
+    assert imported(ponder, "second.json", "-o", "two.toml")["new"] == 2
+    assert [o.correct for o in outcomes("one.toml")] == [True, False]
+    assert [o.correct for o in outcomes("two.toml")] == [False, False]
+
+
 def test_a_retry_replaces_what_had_failed(ponder) -> None:
     log = json.loads(JSON.read_text())
     log["eval"]["created"] = "2000-01-01T00:00:00"
@@ -86,7 +97,8 @@ def test_a_retry_replaces_what_had_failed(ponder) -> None:
     imported(ponder, "before.json")
     assert [o.status for o in outcomes("sums.toml")] == ["failed", "graded"]
     for logs in (("before.json", JSON), (JSON,), ("before.json",)):  # together, alone, and the old one after the new
-        imported(ponder, *logs)
+        told = imported(ponder, *logs)
+        assert told["endings"] == ({"wrong": 1} if logs == ("before.json",) else {"right": 1, "wrong": 1})
         assert [(o.status, o.correct) for o in outcomes("sums.toml")] == [("graded", True), ("graded", False)]
 
 

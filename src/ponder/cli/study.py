@@ -292,7 +292,7 @@ def export(
     settings: tuple[str, ...],
     models: tuple[str, ...],
     as_json: bool,
-    form: str,
+    form: Literal["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"],
     out: Path | None,
     number: int,
 ) -> None:
@@ -309,6 +309,8 @@ def export(
     loaded = load(study, settings, models)
     if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
         files, rows = export_problems(loaded, form, out, number)
+        if not any(file.stem == "train" and file.stat().st_size for file in files):
+            tell("there are no training problems: a fixed set has none but those in a [[train]] of the study")
     else:
         with Store(store) as opened:
             files, rows = write(loaded, opened, form, out)

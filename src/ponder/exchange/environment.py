@@ -8,6 +8,7 @@ tasks and sizes, so that what is trained can be measured by the study.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,6 @@ import msgspec
 from ponder.core import Grade, Problem, Task, UserError
 from ponder.core.answers import split_thinking
 from ponder.core.settings import build
-from ponder.report.export import safe_name
 from ponder.runner.study import Study
 
 Split: TypeAlias = Literal["train", "test"]
@@ -97,8 +97,8 @@ def export(study: Study, form: Literal["verifiers", "trl"], folder: Path | None,
     if form == "trl" and several:
         what = f"problems of `{several.task['name']}` have several turns, and a row of TRL's has one"
         raise UserError(what, hint="--format verifiers can hold them")
-    write = _verifiers if form == "verifiers" else _trl
-    return write(study, records, folder), sum(map(len, records.values()))
+    files = _trl(records, folder) if form == "trl" else _verifiers(study.name, records, folder)
+    return files, sum(map(len, records.values()))
 
 
 def _asked(study: Study) -> Iterator[Record]:
@@ -124,18 +124,21 @@ def _record(task: Task, problem: Problem) -> Record:
     return Record({"name": task.plugin_name(), **values, **paths}, problem)
 
 
-def _verifiers(study: Study, records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:
+def _verifiers(study: str, records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:
     """A package that `pip install` takes, and that verifiers finds by its name."""
-    package = f"ponder_{safe_name(study.name).replace('-', '_').replace('.', '_').lower()}"
+    package = f"ponder_{re.sub(r'[^a-z0-9]+', '_', study.lower())}"
     inside = folder / package
     inside.mkdir(parents=True, exist_ok=True)
     project, module = folder / "pyproject.toml", inside / "__init__.py"
     project.write_text(PROJECT.format(name=package.replace("_", "-")), "utf-8")
-    module.write_text(MODULE.format(study=study.name), "utf-8")
-    return [project, module, *_lines(inside, records)]
+    module.write_text(MODULE.format(study=study), "utf-8")
+    files = [inside / f"{split}.jsonl" for split in SPLITS]
+    for file in files:
+        file.write_text("".join(f"{record.text()}\n" for record in records[file.stem]), "utf-8")
+    return [project, module, *files]
 
 
-def _trl(study: Study, records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:  # noqa: ARG001 as above
+def _trl(records: Mapping[str, Sequence[Record]], folder: Path) -> list[Path]:
     """Rows with a prompt as a chat, and the record for `ponder.exchange.trl.correct`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -152,11 +155,3 @@ def _row(record: Record) -> dict[str, Any]:
     chat = [{"role": m.role, "content": m.content} for m in problem.opening()]
     chat.append({"role": "user", "content": problem.turns[0]})
     return {"prompt": chat, "problem": record.text(), "id": problem.id, "size": problem.size}
-
-
-def _lines(folder: Path, records: Mapping[str, Sequence[Record]]) -> list[Path]:
-    files = [folder / f"{split}.jsonl" for split in SPLITS]
-    for file in files:
-        mine = records[file.stem]
-        file.write_text("".join(f"{record.text()}\n" for record in mine), "utf-8")
-    return files

@@ -297,18 +297,19 @@ def _stored(store: Store, cells: Mapping[int, Cell]) -> int:
 
 
 def _attempts(model: _Model, task: str, judge: Judge, size: str, result: Imported) -> Iterator[Attempt]:
-    """The samples of a model at a task as attempts. Of a run and its retries, a sample with a score wins."""
+    """The samples of a model at a task as attempts. Of a run and its retries, the last sample with a score wins."""
     first = 0  # number of the run's first sample
     for run in model.of(task).values():
-        scored = {key for survey in run for key in survey.scored}
+        scored = {(problem, epoch) for survey in run for name, problem, epoch in survey.scored if name == judge.scorer}
         tell_answers = any(judge.scorer in survey.tell_answers for survey in run)
-        for log in (survey.log for survey in run):
+        given = set[tuple[str, int]]()
+        for log in (survey.log for survey in reversed(run)):
             for sample in log.samples(size):
                 attempt = _attempt(sample, first + sample.epoch, judge, tell_answers, log.path)
-                retried = (judge.scorer, sample.problem.id, sample.epoch) in scored
-                if attempt.status != "failed" or not retried:
-                    score = attempt.details.get("score", 0.0)
-                    result.partial += score > 0 and not attempt.correct
+                key = (sample.problem.id, sample.epoch)
+                if key not in given and (attempt.status != "failed" or key not in scored):
+                    given.add(key)
+                    result.partial += attempt.details.get("score", 0.0) > 0 and not attempt.correct
                     yield attempt
         first += max(survey.epochs for survey in run)
 
