@@ -145,15 +145,12 @@ def check(kind: Kind, settings: TrainingSettings, device: str, step: tuple[str, 
 
 def config_class(kind: Kind) -> Any:
     """The class of TRL's arguments."""
-    if kind == "sft":
-        from trl import SFTConfig as Config
-    elif kind == "dpo":
-        from trl import DPOConfig as Config
-    elif kind == "grpo":
-        from trl import GRPOConfig as Config
-    else:
-        from transformers import TrainingArguments as Config
-    return Config
+    import transformers
+    import trl
+
+    if kind == "reward":
+        return transformers.TrainingArguments
+    return getattr(trl, {"sft": "SFTConfig", "dpo": "DPOConfig", "grpo": "GRPOConfig"}[kind])
 
 
 def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
@@ -214,10 +211,12 @@ def light(source: Source) -> Loaded:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     no_bars()
-    where, more = str(source.folder), {"revision": source.revision} if source.revision else {}
+    where = str(source.folder)
+    more: dict[str, Any] = {"revision": source.revision} if source.revision else {}
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where, **more))
+            config = AutoConfig.from_pretrained(where, **more)
+            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         tokenizer = AutoTokenizer.from_pretrained(where, **more)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
