@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import fake_vllm
 
 from ponder.cli import check
 from ponder.cli.scaffold import scaffold
@@ -32,6 +33,8 @@ def readme_tree() -> list[str]:
 
 def stand_in(kind: str, name: str, folder: Path, serve: Callable[..., Any]) -> list[str]:
     """Settings under which a plugin runs here whose server or weights are elsewhere."""
+    if name == "vllm":
+        return [f"python={fake_vllm(folder)}"]
     if kind == "models":
         return [f"url={serve().url}"]
     from reward_cases import CASES, RlhflowCase

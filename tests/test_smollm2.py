@@ -102,7 +102,7 @@ def test_without_usage_its_tokenizer_counts_the_same(url: str, question: str, bu
 
     async def counted(said: Said, usage: Any) -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
-            return (await ServerTokenizer(session, URL(url), "m").fill(usage, said, messages, payload, 0))[0]
+            return (await ServerTokenizer(session, URL(url), {}, "m").fill(usage, said, messages, payload, 0))[0]
 
     filled = asyncio.run(counted(said, None))
     assert {name: reply.usage[name] for name in filled} == filled

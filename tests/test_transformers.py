@@ -176,7 +176,7 @@ def test_labels_are_the_attention_of_the_answer() -> None:
 def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
     folder = tmp_path / "pocket"
     shutil.copytree(SHIPPED, folder)
-    (folder / "dynts.json").unlink()
+    (folder / "dynts/card.json").unlink()
     loaded = load(Source(folder, codec="pocket"))
     with pytest.raises(UserError, match="no predictor"):
         Dynts().fitted(folder, loaded.tokenizer)
@@ -191,8 +191,8 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
     *_, quality = fit(loaded.model, traces, Recipe(steps=60, tokens=512), folder, {"task": "tents"})
     assert quality["rank_correlation"] > 0.3
     assert isinstance(Dynts().fitted(folder, loaded.tokenizer).predictor, Predictor)
-    card = json.loads((folder / "dynts.json").read_text())
-    (folder / "dynts.json").write_text(json.dumps({**card, "model": "another"}))
+    card = json.loads((folder / "dynts/card.json").read_text())
+    (folder / "dynts/card.json").write_text(json.dumps({**card, "model": "another"}))
     with pytest.raises(UserError, match="other weights"):
         Dynts().fitted(folder, loaded.tokenizer)
 
@@ -297,8 +297,8 @@ def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
     with pytest.raises(UserError, match="no predictor"):
         answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
     *_, last = model.fit_policy(Dynts(), [practice])
-    assert last == {"made": str(weights / "dynts.safetensors")}
-    assert json.loads((weights / "dynts.json").read_text())["task"] == "tents"
+    assert last == {"made": str(weights / "dynts/predictor.safetensors")}
+    assert json.loads((weights / "dynts/card.json").read_text())["task"] == "tents"
     assert not Dynts().needs_fit(weights)
     (reply,) = answered(model.with_policy(Dynts(), CacheBudget(budget=64, window=8), "no"), requests(16, 1))
     assert reply.thinking

@@ -177,7 +177,7 @@ def test_kinds_of_numbers_may_differ(tmp_path: Path) -> None:
 def test_what_belongs_to_the_first_model_comes_along(tmp_path: Path) -> None:
     one, two = llama(tmp_path / "one", 1), llama(tmp_path / "two", 2)
     along = {"generation_config.json", "config.json", "tokenizer.json", "special.txt", "chat_template.jinja"}
-    own = {"card.json", "made.json", "recipe.json", "log.jsonl", "training.pt", "optimizer.bin", "dynts.safetensors"}
+    own = {"card.json", "made.json", "recipe.json", "log.jsonl", "training.pt", "optimizer.bin", "more.safetensors"}
     for name in (along | own) - {"config.json", "tokenizer.json"}:
         (one / name).write_text(name)
     (one / "checkpoint-1").mkdir()

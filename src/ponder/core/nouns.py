@@ -180,7 +180,8 @@ class Completion:
     stop: Literal["end", "length"]
     bill: Bill
     measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
-    tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
+    tokens: Sequence[int] = ()  # the reply's token ids, if the model gives them; never stored
+    prompt: Sequence[int] = ()  # the prompt's, if a server made them; never stored
     note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
 
 

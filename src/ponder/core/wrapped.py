@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +12,7 @@ from ponder.core.ballots import ballots
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
-from ponder.core.nouns import Bill, Completion, Request
+from ponder.core.nouns import Bill, Completion, Progress, Request
 
 
 class Wrapped(Model):
@@ -33,6 +33,9 @@ class Wrapped(Model):
 
     async def reach(self) -> None:
         await self.inner.reach()
+
+    def start(self, task: Task) -> Iterator[Progress]:
+        return self.inner.start(task)
 
     def made(self, task: Task) -> Mapping[str, float]:
         return self.inner.made(task)

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ponder.core import LengthReward, Model, Progress, Reward, UserError, seed_from
+from ponder.core import LengthReward, Model, Progress, Reward, Task, UserError, seed_from
 from ponder.models._torch_engine import Loaded, load
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
@@ -57,6 +57,7 @@ class LengthRl(TrainingMethod):
     prioritised: bool = True  # draw problems more often if they are often answered wrong
     limit: int | None = None  # completion tokens in the second phase
     second: int = 0  # the iteration in which the second phase starts, counted from 0
+    sampler: Model | None = None  # draws the samples, with the weights of each iteration: { name = "vllm", id = "…" }
     rate: float = 1e-6  # learning rate
     process: Reward | None = None  # a process reward: `ponder list rewards`
     blend: float = 0.5  # weight of the process reward, if there is one
@@ -77,7 +78,16 @@ class LengthRl(TrainingMethod):
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
 
+    def check(self, model: Model, task: Task) -> None:
+        super().check(model, task)
+        if self.sampler:
+            self.sampler.source(task)  # an error for a model whose weights can't be replaced
+
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        with (self.sampler or model).kept_open():
+            yield from self._build(model, folder, record)
+
+    def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         loaded = self.load(model)
         pool = draw_problems(self.train_on, self.pool, self.seed)
         if self.engine == "trl":
@@ -122,7 +132,7 @@ class LengthRl(TrainingMethod):
         write_card(model.source(self.train_on[0].task).folder, folder)
         load.cache_clear()  # the folder held other weights in the iteration before
         (folder / "samples").unlink(missing_ok=True)
-        sampler = model.with_weights(folder).at_temperature(self.temperature)
+        sampler = (self.sampler or model).with_weights(folder).at_temperature(self.temperature)
         seed = seed_from("rl", self.seed, iteration)
         limit = self.limit_at(iteration)
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)

@@ -11,7 +11,7 @@ wrong here is an error: the bill is then estimated, as for a server without such
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -47,8 +47,8 @@ _decoder = msgspec.json.Decoder(Tokenized)
 
 
 class ServerTokenizer:
-    def __init__(self, session: aiohttp.ClientSession, url: URL, model: str) -> None:
-        self._session, self._model = session, model
+    def __init__(self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], model: str) -> None:
+        self._session, self._headers, self._model = session, headers, model
         root = url.with_path(url.raw_path.rstrip("/").removesuffix("/v1"), encoded=True)
         self._tokenize, self._template = (
             (root / page).with_query(url.query) for page in ("tokenize", "apply-template")
@@ -121,7 +121,7 @@ class ServerTokenizer:
         raise Malformed("a text has no tokens")
 
     async def _post(self, url: URL, content: bytes) -> Tokenized:
-        async with self._session.post(url, data=content, allow_redirects=False) as response:
+        async with self._session.post(url, data=content, headers=self._headers, allow_redirects=False) as response:
             if response.status != 200:
                 raise Malformed(f"HTTP {response.status}")
             return decode_json(await whole(response.content.iter_any()), _decoder)

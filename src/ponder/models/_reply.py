@@ -50,12 +50,16 @@ class ReplyMessage(msgspec.Struct):
 class Choice(msgspec.Struct):
     message: ReplyMessage | None = None
     finish_reason: Any = None
+    token_ids: Any = None  # vLLM's, if asked for them
+    prompt_token_ids: Any = None  # where a text is completed; in a chat the reply has them
 
 
 class Reply(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
+    model: Any = None
+    prompt_token_ids: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ Thinking tokens are taken from the server's `usage` if it counts them; else they
 the server's own tokenizer, if it has a page for that; else the completion's tokens are split in proportion to
 characters, and the bill says `estimate`.
 
+Several servers of one model share its requests: `url = ["http://one:8000/v1", "http://two:8000/v1"]`. One that gives no
+answer is set aside until it is back. The first of them is in the attempts' keys.
+
 Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a value in `body`.
 """
 
@@ -33,6 +36,7 @@ from ponder.models._pace import Pace
 from ponder.models._reply import (
     Malformed,
     Reply,
+    Said,
     TooLong,
     bill,
     decode,
@@ -41,9 +45,11 @@ from ponder.models._reply import (
     rejected,
     whole,
 )
+from ponder.models._servers import Server, Servers
 from ponder.models._stream import assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
+ANOTHER_SERVER = 0.01  # seconds until the next try if another server can be asked
 ABOVE_ZERO = (
     "concurrency", "timeout", "idle_timeout", "max_wait", "budget", "requests_per_minute", "tokens_per_minute",
 )  # fmt: skip
@@ -62,7 +68,7 @@ SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies,
 @dataclass(kw_only=True)
 class Endpoint(Model):
     id: str  # the model's name on the server
-    url: str = "http://127.0.0.1:8000/v1"  # without /chat/completions
+    url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"  # without /chat/completions; a list: they share the load
     budget: int | None = None  # completion tokens, thinking included; default: the server's limit
     temperature: float | None = None  # default: the server's
     top_p: float | None = None  # default: the server's
@@ -76,7 +82,7 @@ class Endpoint(Model):
         default_factory=dict, metadata={"not_in_key": True}
     )  # additional ones; values may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
-    concurrency: int = not_in_key(32)  # requests in progress at once
+    concurrency: int = not_in_key(32)  # requests in progress at once, at all servers together
     probe: bool = not_in_key(
         True
     )  # check that the server can be reached when a run starts; false: only ask for replies
@@ -90,16 +96,21 @@ class Endpoint(Model):
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
     reports_calls: ClassVar[bool] = True
+    page: ClassVar[str] = "chat/completions"
+    proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
-        check_url(self.url)
-        check_url(self.served_as)
+        for url in (*self.urls, self.served_as):
+            check_url(url)
         check_headers(self.headers)
         check_body(self.body)
-        if not self.url.startswith(("http://", "https://")):
-            raise UserError(f"`{self.url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
-        if self.url.rstrip("/").endswith("/chat/completions"):
-            raise UserError(f"`{self.url}` is the address of a page", hint="url = without /chat/completions")
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise UserError(f"`{url}` is not an http or https URL", hint='url = "http://127.0.0.1:8000/v1"')
+            if url.rstrip("/").endswith("/chat/completions"):
+                raise UserError(f"`{url}` is the address of a page", hint="url = without /chat/completions")
+        if not self.urls or len(set(self.urls)) < len(self.urls):
+            raise UserError("`url` must name one server, or several different ones")
         for name, instead in OWN_SETTINGS.items():
             if name in self.body:
                 raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
@@ -116,19 +127,22 @@ class Endpoint(Model):
             if (value := getattr(self, name)) is not None and not 0 <= value < math.inf:
                 raise UserError(f"{name} must be 0 or more, not {value}")
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.url,) if isinstance(self.url, str) else self.url
+
     def identity(self) -> dict[str, Any]:
         identity = super().identity()
-        if self.served_as:
-            identity["url"] = self.served_as
-            if self.served_as == type(self).url:  # as in every key, a default is left out
-                del identity["url"]
+        identity["url"] = self.served_as or self.urls[0]  # so that a server more or less is the same model
+        if identity["url"] == type(self).url:  # as in every key, a default is left out
+            del identity["url"]
         return identity
 
     def title(self) -> str:
         return self.id
 
     def server(self) -> str:
-        return f"{self.url} {self.id}"
+        return f"{' '.join(self.urls)} {self.id}"
 
     def max_tokens(self) -> int | None:
         return self.budget
@@ -137,36 +151,38 @@ class Endpoint(Model):
         return replace(self, temperature=temperature)
 
     def ready(self) -> None:
-        self._connect(Secrets())
+        secrets = Secrets()
+        for url in self.urls:
+            self._connect(url, secrets)
+        secrets.fill_json(self.body)
 
-    def _connect(self, secrets: Secrets) -> tuple[URL, dict[str, str], dict[str, Any]]:
-        """The URL, headers and additional fields to send, with the secrets filled in."""
+    def _connect(self, given: str, secrets: Secrets) -> tuple[URL, dict[str, str]]:
+        """A server's URL and the headers to send, with the secrets filled in."""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {secrets.fill(self.key)}"
         headers |= {name: secrets.fill(value) for name, value in self.headers.items()}
         try:
-            url = URL(secrets.fill_url(self.url))
+            url = URL(secrets.fill_url(given))
         except ValueError:  # its text contains the URL
-            raise UserError(f"{self.url} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
+            raise UserError(f"{given} is not a valid URL", hint='url = "http://127.0.0.1:8000/v1"') from None
         if not url.host:
-            raise UserError(f"{self.url} names no server", hint='url = "http://127.0.0.1:8000/v1"')
+            raise UserError(f"{given} names no server", hint='url = "http://127.0.0.1:8000/v1"')
         if url.user or url.password:
             if "Authorization" in headers:
                 raise UserError("a request has one login: that in `url` or the key", hint="leave out one of the two")
             login = b64encode(f"{url.user or ''}:{url.password or ''}".encode()).decode()
             headers["Authorization"] = f"Basic {secrets.hide(login, 'LOGIN')}"
             url = url.with_user(None)
-        if REFERENCE.search(self.url.partition("?")[2]):
+        if REFERENCE.search(given.partition("?")[2]):
             secrets.hide(url.raw_query_string, "QUERY")  # percent-encoded as in the errors of aiohttp
         check_sendable(headers)
-        return url, headers, secrets.fill_json(self.body)
+        return url, headers
 
     async def __aenter__(self) -> Self:
         self._secrets = Secrets()
-        url, headers, self._body = self._connect(self._secrets)
-        self._chat = (url / "chat/completions").with_query(url.query)
-        self._models = (url / "models").with_query(url.query)
+        connections = [(url, *self._connect(url, self._secrets)) for url in self.urls]
+        self._body = self._secrets.fill_json(self.body)
         self._count = load_tokenizer(self.tokenizer) if self.tokenizer else None
         self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
         self._free = Semaphore(self.concurrency)  # a method may ask several times at once
@@ -177,36 +193,50 @@ class Endpoint(Model):
                 sock_connect=min(30.0, 0.9 * self.timeout),  # less than the total, so that the two can be told apart
                 sock_read=self.idle_timeout if self.stream else None,
             ),
-            headers=headers,
             # Looking up a proxy costs CPU on every request, so only if one is set.
-            trust_env=any(k.lower().endswith("_proxy") for k in os.environ),
+            trust_env=self.proxies and any(k.lower().endswith("_proxy") for k in os.environ),
         )
-        self._server_tokenizer = ServerTokenizer(self._session, url, self.id)
+        self._servers = Servers([self._server(*connection) for connection in connections])
         return self
+
+    def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
+        asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
+        return Server(name, asked, models, headers, ServerTokenizer(self._session, url, headers, self.id))
 
     async def __aexit__(self, *error: object) -> None:
         await self._session.close()
 
     async def reach(self) -> None:
-        """Ask for the model list. Many servers have none, so only a server that can't be reached is an error."""
-        for tries in range(2 if self.probe else 0):
+        """Ask for the model list. Many servers have none, so only if no server can be reached is that an error."""
+        unreachable = [why for server in self._servers.all if self.probe and (why := await self._reach(server))]
+        if self.probe and len(unreachable) == len(self._servers.all):
+            hint = "is the server running, and is `url` right? probe = false starts the run without this check"
+            raise UserError("; ".join(unreachable), hint=hint)
+
+    async def _reach(self, server: Server) -> str:
+        """Why a server can't be reached; "" if it can."""
+        why = ""
+        for tries in range(2):
             try:
                 # A server that is busy may take longer than this, but not to accept a connection.
                 limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
-                async with self._session.get(self._models, timeout=limit, allow_redirects=False) as response:
+                async with self._session.get(
+                    server.models, headers=server.headers, timeout=limit, allow_redirects=False
+                ) as response:
                     # Not 403: a key that may not list models may still use them.
                     if response.status == 401 or 300 <= response.status < 400:
-                        self._refused(response, await whole(response.content.iter_any()))
-                    return
+                        self._refused(server, response, await whole(response.content.iter_any()))
+                    return ""
             except TooLong:
-                return
+                return ""
             except (aiohttp.ClientError, OSError) as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-                    return
-                if tries:
-                    hint = "is the server running, and is `url` right? probe = false starts the run without this check"
-                    raise UserError(self._unreachable(error), hint=hint) from None
-                await sleep(0.5)
+                    return ""
+                why = self._unreachable(server, error)
+                if not tries:
+                    await sleep(0.5)
+        server.set_aside(0.0)
+        return why
 
     async def complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
@@ -239,11 +269,13 @@ class Endpoint(Model):
         """Seconds until the next try, 0 if there is none; and why there is no answer."""
         if not failure.passing:
             return 0.0, str(failure)
-        if failure.wait > self.max_wait:
+        if failure.wait > self.max_wait and not self._servers.another():
             asked = f"the server asks to wait {failure.wait:.0f} seconds, more than max_wait = {self.max_wait:g}"
             return 0.0, f"{failure} ({asked})"
         if tries == self.retries:
             return 0.0, f"{failure} ({tries + 1} tries)"
+        if self._servers.another():
+            return ANOTHER_SERVER, str(failure)
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
         return failure.wait or min(BACK_OFF, 0.5 * 2.0 ** min(tries, 10)) * (0.5 + random.random()), str(failure)
 
@@ -252,66 +284,81 @@ class Endpoint(Model):
         async with self._free:
             charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
             started = time.monotonic()
-            try:
-                reply, first_token = await self._post(payload)
-                said = read(reply)
-            except Malformed as error:
-                passing = not isinstance(error, TooLong)  # another one would be too long as well
-                raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
-            except NoAnswer as failure:
-                if not failure.billed:
-                    self._pace.end(charge, None)
-                raise
-            cost = bill(reply.usage, said, time.monotonic() - started, self._count, prompt)
+            with self._servers.chosen() as server:
+                try:
+                    reply, first_token = await self._post(server, payload)
+                    said, usage = self._read(request, reply)
+                except Malformed as error:
+                    passing = not isinstance(error, TooLong)  # another one would be too long as well
+                    server.set_aside(0.0)
+                    raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
+                except NoAnswer as failure:
+                    if not failure.billed:
+                        self._pace.end(charge, None)
+                    if failure.passing:
+                        server.set_aside(failure.wait)
+                    raise
+                server.answered()
+            cost = bill(usage, said, time.monotonic() - started, self._count, prompt)
             self._pace.end(charge, cost)
         if cost.counted_by == "estimate" and self.probe:
-            usage, prompt = await self._server_tokenizer.fill(reply.usage, said, request.messages, payload, prompt)
+            usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
         # A refusal stands where the transcript shows it and no grader reads it.
         texts = (said.thinking or said.refusal, said.answer)
         thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
         measures = {"first_token_seconds": first_token - started} if first_token else {}
-        return Completion(thinking, answer, said.stop, cost, measures, note=said.note)
+        return Completion(thinking, answer, said.stop, cost, measures, **self._ids(reply), note=said.note)
 
-    async def _post(self, payload: bytes) -> tuple[Reply, float | None]:
+    def _read(self, request: Request, reply: Reply) -> tuple[Said, Any]:  # noqa: ARG002 for subclasses
+        """What a reply says, and its bill as the server counts it."""
+        return read(reply), reply.usage
+
+    def _ids(self, reply: Reply) -> dict[str, Any]:  # noqa: ARG002 for subclasses
+        """The token ids of a completion."""
+        return {}
+
+    async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:
         """One HTTP request: the reply, and when its first token came, if it is streamed.
 
         Raises `NoAnswer`, `Malformed`, or `UserError` if a setting is wrong.
         """
         try:
-            async with self._session.post(self._chat, data=payload, allow_redirects=False) as response:
+            async with self._session.post(
+                server.asked, data=payload, headers=server.headers, allow_redirects=False
+            ) as response:
                 if self.stream and response.status == 200 and "json" not in response.content_type:
                     return await assemble(response.content.iter_any())
                 content = await whole(response.content.iter_any())
         except (aiohttp.ClientError, OSError) as error:
-            raise broken(error, self._unreachable(error)) from None
+            raise broken(error, self._unreachable(server, error)) from None
         if response.status != 200 and not (response.status in (400, 403) and rejected(content)):
-            self._refused(response, content)
+            self._refused(server, response, content)
         return decode(content), None
 
-    def _unreachable(self, error: Exception) -> str:
+    def _unreachable(self, server: Server, error: Exception) -> str:
         if isinstance(error, aiohttp.SocketTimeoutError):
             return f"no data for {self.idle_timeout:g} seconds"
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
             return f"no reply within {self.timeout:g} seconds"
         what = "no connection to" if isinstance(error, aiohttp.ClientConnectorError) else "lost the connection to"
-        return f"{what} {self.url}: {self._shown(str(error) or type(error).__name__)}"
+        return f"{what} {server.url}: {self._shown(str(error) or type(error).__name__)}"
 
     def _shown(self, text: str) -> str:
         """A text from outside as users may see it: short, and without secrets."""
         return self._secrets.redact(encodable(text))[:300]
 
-    def _refused(self, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
+    def _refused(self, server: Server, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
         status = response.status
         error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
         if status in (401, 403):
             hint = 'key = "$NAME" names the variable that holds it'
-            raise UserError(f"{self.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
+            raise UserError(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
         if status == 404:
-            hint = f"does {self.url} end in /v1, and does the server know the model `{self.id}`?"
-            raise UserError(f"{self.url} knows no such page or model: {error}", hint=hint)
+            hint = f"does {server.url} end in /v1, and does the server know the model `{self.id}`?"
+            raise UserError(f"{server.url} knows no such page or model: {error}", hint=hint)
         if 300 <= status < 400:
             # Not followed: the key would be sent wherever the server says.
             to = self._shown(response.headers.get("Location", "an unknown place"))
-            raise UserError(f"{self.url} redirects to {to}", hint="if you trust that address, make it the `url`")
+            raise UserError(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
         raise refused(status, error, response.headers.get("Retry-After"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +17,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ponder import __version__
-from ponder.core import Model, Progress, Task, TrainingProblems, UserError, digest
-from ponder.core.lock import acquire
-from ponder.models._torch_engine import load_anew
-
-
-def models_folder() -> Path:
-    return Path(os.environ.get("PONDER_MODELS") or Path.home() / ".cache" / "ponder" / "models")
+from ponder.core import Model, Progress, Task, TrainingProblems, digest
+from ponder.core.lock import Held, acquire
+from ponder.models import models_folder
+from ponder.models._local_weights import as_folder, copy_of
 
 
 @dataclass
@@ -72,7 +68,7 @@ def make_once(folder: Path, build: Build, complete: Callable[[Path, MakingRecord
     lock = acquire(folder.with_suffix(".lock"))
     if lock is None:
         what = f"another process is making {folder.name}"
-        raise UserError(what, hint="wait until it is done, then run again")
+        raise Held(what, hint="wait until it is done, then run again")
     try:
         if not (folder / "made.json").is_file():  # another process may have made it since the look above
             yield from _make(folder, build, complete)
@@ -111,16 +107,12 @@ def write_card(source: Path, folder: Path) -> None:
 
 def local_weights(model: Model, task: Task) -> Path:
     """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are converted first."""
-    source = model.source(task)
-    if source.folder.is_dir():
-        return source.folder
-    folder = models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
-    if not folder.is_dir():
-        loaded, new = load_anew(source), folder.with_suffix(".new")
-        loaded.model.save_pretrained(new)
-        loaded.tokenizer.save_pretrained(new)
-        new.rename(folder)
-    return folder
+    return as_folder(model.source(task))
+
+
+def weights_folder(model: Model, task: Task) -> Path:
+    """Where `local_weights` finds a model's weights or puts them."""
+    return copy_of(model.source(task))
 
 
 def samples_file(model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:

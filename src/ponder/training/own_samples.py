@@ -16,7 +16,7 @@ from typing import Any
 
 from ponder.core import Model, Progress, Source, Spend, Steps, Task, TrainingProblems, UserError, digest
 from ponder.core.settings import from_table
-from ponder.models import making_cost
+from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_anew
 from ponder.rewards._heads import Heads
 from ponder.rewards.trained import Trained, reader
@@ -26,8 +26,8 @@ from ponder.training.made_models import (
     MakingRecord,
     local_weights,
     make_once,
-    models_folder,
     samples_file,
+    weights_folder,
     write_card,
 )
 from ponder.training.reward import RewardSettings, check_engine, train
@@ -81,6 +81,14 @@ class OwnSamples:
         drawn = draw_problems(self.train_on, min(LOOKED_AT, self.reward.problems), self.seed)
         one = sampler.turn_limit(max(one.request().prompt_limit for one in drawn))
         return one and one.times(self.reward.problems * self.reward.n)
+
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        """What making it still has to write, as `Method.unmade`."""
+        if (self.folder(model) / "made.json").is_file() or not self.train_on:
+            return ()
+        kept = self._kept(self.reward.sampler or model)
+        weights = () if self.reward.start else (weights_folder(model, self.train_on[0].task),)
+        return self.folder(model), *(path for path in (kept, *weights) if not path.exists())
 
     def make(self, model: Model) -> Iterator[Progress]:
         """Draw the samples and train, unless that is done."""

@@ -1,7 +1,7 @@
 """Samples to train on: a model's graded replies to training problems, several per problem, drawn concurrently.
 
-Any model can be sampled, an endpoint too. A model in this process gives its tokens as it wrote them; the text of any
-other model is tokenized again.
+Any model can be sampled, an endpoint too. A model in this process or behind vLLM gives its tokens as it wrote them; the
+text of any other model is tokenized again.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class Rollouts:
                 except ModelFailure as failure:  # after the model's own retries
                     raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
 
+        for task in {id(one.task): one.task for one in self._problems}.values():
+            yield from self._model.start(task)
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
             try:
@@ -136,8 +138,13 @@ class Rollouts:
         """A graded sample; one that reached its token limit is wrong."""
         problem = self._problems[p]
         right = problem.task.grade_turns(problem.problem, [reply.answer]).correct and reply.stop == "end"
-        tokens = reply.tokens or self._loaded.encode(reply)
-        return Sample(TokenExample(self._loaded.prompt(problem.request()), tokens), right, reply.thinking, reply.answer)
+        tokens, prompt = reply.tokens or self._loaded.encode(reply), self._loaded.prompt(problem.request())
+        if reply.prompt and [*reply.prompt] != prompt:
+            # Training on them would raise the probability of replies to another prompt than the one that was asked.
+            asked = f"{list(reply.prompt[:8])}…, but the weights to train read {prompt[:8]}…"
+            what = f"{self._model.title()} read a prompt as {asked}"
+            raise UserError(what, hint="the sampler must have the tokenizer and the chat template of the model")
+        return Sample(TokenExample(prompt, tokens), right, reply.thinking, reply.answer)
 
     @property
     def tokens(self) -> int:

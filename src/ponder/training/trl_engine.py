@@ -342,7 +342,7 @@ def _write_rows(rows: Sequence[Row], path: Path) -> None:
 
 def _write_job(job: Job, path: Path) -> None:
     try:
-        content = pickle.dumps((plugins.loaded_files(), pickle.dumps(job)))
+        content = pickle.dumps((plugins.from_files(), pickle.dumps(job)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         what = f"the training processes can't be told what to train on: {error}"
         raise UserError(what, hint="define tasks and rewards in a file of their own, not in a function") from None
@@ -353,7 +353,7 @@ def read_job(path: Path) -> Job:
     """The job in a file, as a worker reads it; plugins that are files are imported first."""
     files, content = pickle.loads(path.read_bytes())  # noqa: S301 written by `_write_job`, in a folder of our own
     for file in files:
-        plugins.import_file(file)
+        plugins.from_path(file)
     try:
         job: Job = pickle.loads(content)  # noqa: S301 the same
     except (AttributeError, ModuleNotFoundError) as error:

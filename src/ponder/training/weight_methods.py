@@ -26,10 +26,18 @@ from ponder.core import (
     digest,
     not_in_key,
 )
+from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training import trl_engine
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
-from ponder.training.made_models import MakingRecord, local_weights, make_once, models_folder, samples_file, write_card
+from ponder.training.made_models import (
+    MakingRecord,
+    local_weights,
+    make_once,
+    samples_file,
+    weights_folder,
+    write_card,
+)
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
 
@@ -60,6 +68,16 @@ class WeightMethod(Method):
     def folder(self, model: Model) -> Path:
         """Where the model made from this one is, or will be."""
         return models_folder() / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
+
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        folder = self.folder(model)
+        if (folder / "made.json").is_file() or not self.train_on:
+            return ()
+        return folder, *(path for path in self.shared(model) if not path.exists())
+
+    def shared(self, model: Model) -> Iterator[Path]:
+        """What it reads and others may read too, such as samples: made by the first that needs it."""
+        yield weights_folder(model, self.train_on[0].task)
 
     def make(self, model: Model) -> Iterator[Progress]:
         folder = self.folder(model)
@@ -209,12 +227,21 @@ class SamplingMethod(EpochMethod):
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """What to train on, from the samples of each problem."""
 
+    def shared(self, model: Model) -> Iterator[Path]:
+        yield from super().shared(model)
+        yield self._kept(self._sampler(model))
+
+    def _sampler(self, model: Model) -> Model:
+        return (self.sampler or model).at_temperature(self.temperature)
+
+    def _kept(self, sampler: Model) -> Path:
+        return samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
+
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         loaded = self.load(model)
         problems = draw_problems(self.train_on, self.problems, self.seed)
-        sampler = (self.sampler or model).at_temperature(self.temperature)
-        kept = samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
-        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, kept)
+        sampler = self._sampler(model)
+        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, self._kept(sampler))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         units = self.units(rollouts.samples, record)

@@ -33,7 +33,7 @@ INDEX, UNFINISHED = "model.safetensors.index.json", "unfinished"
 # Files that belong to one model's weights, or to its training, and are not copied to a model made from it.
 OWN = (
     *("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "*.new", "*.gguf", "*.jsonl", "optimizer*", "lock"),
-    *("README.md", "card.json", "made.json", "recipe.json", "dynts.json", "trainer_state.json"),
+    *("README.md", "card.json", "made.json", "recipe.json", "trainer_state.json"),
 )
 
 

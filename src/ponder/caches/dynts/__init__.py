@@ -2,9 +2,9 @@
 
 arXiv 2601.18383: a predictor reads each token's last hidden state when the token is generated, and predicts how much
 attention the answer will pay to it. `ponder prepare STUDY` trains a predictor for each model of a study, on the model's
-own correct traces, and writes it beside the weights: `dynts.safetensors`, with its recipe and accuracy in `dynts.json`.
-Unlike in the paper, the protected question doesn't count towards the ratio, and labels are divided by their mean, so
-that one recipe serves every model.
+own correct traces, and writes it beside the weights: `dynts/predictor.safetensors`, with its recipe and accuracy in
+`dynts/card.json`. Unlike in the paper, the protected question doesn't count towards the ratio, and labels are divided
+by their mean, so that one recipe serves every model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from ponder.caches import CacheView
 
-WEIGHTS, CARD = "dynts.safetensors", "dynts.json"
+# In a folder of their own: vLLM takes every safetensors file beside the weights for a part of them.
+WEIGHTS, CARD = "dynts/predictor.safetensors", "dynts/card.json"
 
 
 @dataclass(frozen=True)
 class Dynts(Policy):
+    by_order = False
     per_layer = False
     predictor: Any = field(default=None, compare=False)  # set by `fitted`
 

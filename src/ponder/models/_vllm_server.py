@@ -1,0 +1,386 @@
+"""vLLM servers on this machine: started, watched, given other weights, stopped.
+
+A server starts in a minute, so it outlives the model that it was started for. The next model that needs the same flags
+and the same architecture gets it with its own weights loaded into it (`reload_weights`); where vLLM can't do that, the
+server is started again. One that nobody has used for a while is stopped, as are all when Python exits.
+"""
+# ruff: noqa: S603 the user chooses the interpreter
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ponder.core import Progress, UserError
+from ponder.core.text import encodable
+from ponder.models import _keeper
+from ponder.models._vllm_log import cause
+
+MODULE = "vllm.entrypoints.openai.api_server"
+OLDEST = (0, 11)  # the first release that returns token ids as asked here
+IDLE_SECONDS = 60.0  # until a server that nobody uses is stopped
+START_SECONDS = 3600.0
+INSTALL = 'pip install vllm, or python = "…/bin/python": the interpreter of an environment that has it'
+PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
+
+_lock = threading.RLock()
+_running: list[Servers] = []
+_holds = 0  # blocks that keep unused servers running
+
+Weights: TypeAlias = "tuple[str, str]"  # what to load them from, and their fingerprint
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a server is started with. Models that differ only in their weights can use one server in turn."""
+
+    python: str  # the interpreter that has vLLM
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any] = field(compare=False)  # the model's own, chat template included
+    replicas: int = 1
+    gpus: int = 1  # per server
+    port: int | None = None
+    files: tuple[tuple[str, str], ...] = ()  # flags whose value is the path of a file with this text
+    adapter: tuple[str, str] | None = None  # a LoRA adapter's folder, and its fingerprint
+
+    def serves(self, other: Launch) -> bool:
+        """Whether its server can take the other's weights: files of one architecture leave out different defaults."""
+        both = self.settings.keys() & other.settings.keys()
+        return self == other and bool(both) and all(self.settings[key] == other.settings[key] for key in both)
+
+
+@lru_cache
+def check_vllm(python: str) -> None:
+    """Raise `UserError` unless this interpreter has a vLLM that can be used. vLLM isn't imported."""
+    ask = "import importlib.util as u; s = u.find_spec('vllm'); print((s and s.origin) or '')"
+    try:
+        # Not in the current folder: one that is called `vllm` would be found there.
+        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False, cwd="/")
+    except OSError as error:
+        raise UserError(f"can't run {python}: {error.strerror}", hint=INSTALL) from None
+    where = done.stdout.strip()
+    if done.returncode or not where:
+        raise UserError(f"{python} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}", hint=INSTALL)
+    try:
+        text = (Path(where).parent / "_version.py").read_text("utf-8")
+        version = text.partition("version = '")[2].partition("'")[0]
+        parts = tuple(int(part) for part in version.split(".")[:2])
+    except (OSError, ValueError):
+        return  # a build of its own; what it lacks will show
+    if parts < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        what = f"{python} has vLLM {version}, which is too old: {needed} is needed"
+        raise UserError(what, hint=f"pip install 'vllm>={needed}'")
+
+
+class VllmServer:
+    """One process, at one port."""
+
+    def __init__(self, launch: Launch, number: int, name: str, weights: Weights) -> None:
+        self._launch, self._number, self._name = launch, number, name
+        self._folder = Path(tempfile.mkdtemp(prefix="ponder-vllm-"))
+        self._port = launch.port + number if launch.port else _free_port()
+        self._check_port()
+        self._weights, self.restarts = weights, 0
+        self._start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def _check_port(self) -> None:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                other.bind(("127.0.0.1", self._port))
+            except OSError as error:
+                what = f"port {self._port} can't be used for vLLM: {error.strerror}"
+                raise UserError(what, hint="leave out `port`, and a free one is found") from None
+
+    def _start(self) -> None:
+        flags = [*self._launch.flags]
+        for flag, text in self._launch.files:
+            path = self._folder / flag.strip("-")
+            path.write_text(text, "utf-8")
+            flags += [flag, str(path)]
+        place = ["--host", "127.0.0.1", "--port", str(self._port), "--served-model-name", self._name]
+        command = [self._launch.python, "-m", MODULE, "--model", self._weights[0], *place, *flags]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", _keeper.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,  # where no folder is called `vllm`, which Python would import
+                env=self._environment(),
+                start_new_session=True,  # so that Ctrl-C ends the run first
+            )
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "vllm.log"
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            "VLLM_SERVER_DEV_MODE": "1",  # the pages that load other weights
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+            "VLLM_NO_USAGE_STATS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self._launch.replicas > 1:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            mine = range(self._number * self._launch.gpus, (self._number + 1) * self._launch.gpus)
+            all_of_them = visible.split(",") if visible else [str(n) for n in range(mine.stop)]
+            ours["CUDA_VISIBLE_DEVICES"] = ",".join(all_of_them[mine.start : mine.stop])
+        return {"VLLM_HOST_IP": "127.0.0.1", **os.environ, **ours}
+
+    def healthy(self) -> bool:
+        """Whether it answers; raises `UserError` if another server does in its place."""
+        try:
+            self.get("/health")
+            listed = self.get("/v1/models")
+        except (OSError, HTTPException):
+            return False
+        if self._name not in (served := _names(listed)):
+            what = f"the server at {self.url} serves {served[:200] or 'no model'}, not the one started there"
+            raise UserError(what, hint="another server has taken the port: leave out `port`, or choose another")
+        return True
+
+    def check_tokens(self) -> None:
+        """Raise `UserError` if it makes other token ids of a text than the tokenizer beside the weights."""
+        path = Path(self._weights[0]) / "tokenizer.json"
+        if not path.is_file() or find_spec("tokenizers") is None:
+            return
+        from tokenizers import Tokenizer
+
+        own = Tokenizer.from_file(str(path)).encode(PROBE, add_special_tokens=False).ids
+        body = {"model": self._name, "prompt": PROBE, "add_special_tokens": False}
+        if (theirs := self.post("/tokenize", body)["tokens"]) != own:
+            what = f"vLLM's token ids don't match {path}: {theirs[:8]}… instead of {own[:8]}…"
+            raise UserError(what, hint="does `args` name another tokenizer?")
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def failure(self, what: str) -> UserError:
+        """The error for a server that ended, with the cause that its log names."""
+        why, hint = cause(self._log.read_text("utf-8", "replace"), self._process.poll())
+        return UserError(f"{what}: {encodable(why)} (log: {self._log})", hint=hint)
+
+    def load(self, weights: Weights) -> bool:
+        """Replace the weights; whether that worked."""
+        self._weights = weights
+        try:
+            self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights[0]}})
+            self.post("/reset_prefix_cache")  # else replies mix the old weights' cache and the new weights
+            self.check_tokens()
+        except (OSError, HTTPException, UserError):
+            return False
+        return True
+
+    def load_adapter(self, adapter: tuple[str, str]) -> None:
+        """Serve a LoRA adapter under its fingerprint."""
+        try:
+            self.post("/v1/load_lora_adapter", {"lora_name": adapter[1], "lora_path": adapter[0]})
+        except (OSError, HTTPException) as error:
+            what = f"vLLM can't load the adapter {adapter[0]}: {error}"
+            raise UserError(what, hint="a folder with adapter_config.json and adapter_model.safetensors") from None
+
+    def restart(self, weights: Weights | None = None) -> None:
+        self.stop(keep_log=True)
+        self._weights = weights or self._weights
+        self._start()
+
+    def stop(self, *, keep_log: bool = False) -> None:
+        """End it with all its processes: SIGTERM, and SIGKILL if that is ignored."""
+        assert self._process.stdin is not None
+        keep_log = keep_log or self.ended  # by itself: its log says why
+        self._process.stdin.close()  # the keeper does the rest
+        self._process.wait()
+        if not keep_log:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def get(self, page: str) -> Any:
+        return self._ask("GET", page)
+
+    def post(self, page: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._ask("POST", page, json.dumps(body or {}))
+
+    def _ask(self, method: str, page: str, body: str | None = None) -> Any:
+        """The JSON that a page answers, None if it is none; raises `OSError` or `HTTPException`."""
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=600)) as connection:
+            connection.request(method, page, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            content = response.read().decode("utf-8", "replace")
+        if response.status != 200:
+            raise OSError(f"HTTP {response.status}: {encodable(content)[:300]}")
+        try:
+            return json.loads(content)
+        except ValueError:
+            return None
+
+
+@dataclass(eq=False)
+class Servers:
+    """The servers of one launch, all with the same weights."""
+
+    launch: Launch
+    weights: Weights
+    name: str = field(default_factory=lambda: f"ponder-{secrets.token_hex(4)}")  # no other server's
+    users: int = 0
+    each: list[VllmServer] = field(default_factory=list)
+    _idle: threading.Timer | None = None
+
+    def start(self) -> Iterator[Progress]:
+        """Start all and wait for them; yields progress."""
+        for n in range(self.launch.replicas):
+            self.each.append(VllmServer(self.launch, n, self.name, self.weights))
+        yield from self._wait("starting vLLM")
+
+    def _wait(self, doing: str) -> Iterator[Progress]:
+        began, name = time.monotonic(), Path(self.weights[0]).name
+        for server in self.each:
+            while not server.healthy():
+                if server.ended:
+                    raise server.failure("vLLM did not start")
+                waited = time.monotonic() - began
+                yield {doing: name, "seconds": round(waited)}
+                if waited > START_SECONDS:
+                    raise UserError(f"vLLM has not answered for {waited:.0f} seconds (log in {server._log})")
+                time.sleep(0.25 if waited < 5 else 1.0)
+            self._check(server)
+
+    def _check(self, server: VllmServer) -> None:
+        """Make a server that has just started ready for requests."""
+        server.check_tokens()
+        if self.launch.adapter:
+            server.load_adapter(self.launch.adapter)
+
+    def load(self, weights: Weights) -> Iterator[Progress]:
+        """Load other weights, by starting again if need be; yields progress."""
+        self.weights = weights
+        yield {"loading into vLLM": Path(weights[0]).name}
+        if not all([server.load(weights) for server in self.each]):
+            for server in self.each:
+                server.restart(weights)
+            yield from self._wait("starting vLLM again")
+
+    def revive(self) -> None:
+        """Start again what has died since, each server once; raises `UserError` if one dies again."""
+        with _lock:
+            for server in self.each:
+                restarts = server.restarts
+                while not server.healthy():
+                    if server.ended:
+                        if server.restarts:
+                            raise server.failure("vLLM died, and again after it had been started again")
+                        server.restarts += 1
+                        server.restart()
+                    time.sleep(0.25)
+                if server.restarts > restarts:
+                    self._check(server)
+
+    def release(self) -> None:
+        with _lock:
+            self.users -= 1
+            if not self.users:
+                self._idle = threading.Timer(IDLE_SECONDS, self._stop_if_idle)
+                self._idle.daemon = True
+                self._idle.start()
+
+    def taken(self) -> Servers:
+        self.users += 1
+        if self._idle:
+            self._idle.cancel()
+        return self
+
+    def _stop_if_idle(self) -> None:
+        with _lock:
+            if not self.users and not _holds and self in _running:
+                self.stop()
+
+    def stop(self) -> None:
+        if self in _running:
+            _running.remove(self)
+        for server in self.each:
+            server.stop()
+
+
+def take(launch: Launch, weights: Weights) -> Generator[Progress, None, Servers]:
+    """Servers with these weights, for one user, who releases them; yields progress while they start."""
+    with _lock:
+        for servers in [*_running]:
+            if any(server.ended for server in servers.each) and not servers.users:
+                servers.stop()
+        same = [servers for servers in _running if servers.launch.serves(launch)]
+        if ready := next((servers for servers in same if servers.weights == weights), None):
+            return ready.taken()
+        idle = next((servers for servers in same if not servers.users), None)
+        servers = idle or Servers(launch, weights)
+        try:
+            if idle:
+                yield from servers.load(weights)
+            else:
+                for other in [other for other in _running if not other.users]:
+                    other.stop()  # it may hold the memory that is needed now
+                _running.append(servers)
+                yield from servers.start()
+        except BaseException:
+            servers.stop()
+            raise
+        return servers.taken()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Keep servers running while the block runs, however long nobody uses them."""
+    global _holds  # noqa: PLW0603
+    with _lock:
+        _holds += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _holds -= 1
+            for servers in _running:
+                if not servers.users:
+                    servers.taken().release()  # its time starts now
+
+
+@atexit.register
+def stop_all() -> None:
+    """Stop every server of this process."""
+    with _lock:
+        for servers in [*_running]:
+            servers.stop()
+
+
+def _names(listed: Any) -> str:
+    """The names in a list of models, which may be anything."""
+    data = listed.get("data") if isinstance(listed, dict) else None
+    return ", ".join(str(one.get("id")) for one in data if isinstance(one, dict)) if isinstance(data, list) else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        port: int = any_port.getsockname()[1]
+        return port
