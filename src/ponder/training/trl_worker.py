@@ -203,7 +203,6 @@ class RewardTrainer(Ordered, Trainer):  # type: ignore[misc]
         self.job, self._loss = job, joint_loss(job.settings)
         self._total_train_tokens = 0
         super().__init__(model=scorer, data_collator=_units, **more)
-        self.model_accepts_loss_kwargs = False  # so that it divides by the number of accumulated micro-batches
 
     def create_optimizer(self, model: Any = None) -> Any:
         settings = self.job.settings
