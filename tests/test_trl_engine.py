@@ -152,6 +152,7 @@ def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
         ({"args": {"bf16": True}}, "are for TRL"),
         ({"engine": "trl", "processes": 0}, "processes must be at least 1"),
         ({"engine": "trl", "processes": 2, "launch": Path("a.yaml")}, "is not used with `launch`"),
+        ({"engine": "trl", "sampler": Pocket()}, "`sampler` has no effect"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
@@ -202,7 +203,7 @@ def test_the_samples_of_a_problem_are_never_split() -> None:
     assert rows(1, 16, micro=10) == 8
     assert rows(2, 16, given=16) == 16
     for given in (4, 12, 48, 0):
-        with pytest.raises(UserError, match="a multiple of n = 8, so that no problem's samples are split"):
+        with pytest.raises(UserError, match="be a multiple of n = 8, so that no problem's samples are split"):
             rows(2, 16, given)
     uneven = LengthRl(train_on=ON, problems=7, engine="trl", processes=2)
     with pytest.raises(UserError, match="problems = 7 can't be divided equally among 2 processes") as error:

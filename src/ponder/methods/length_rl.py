@@ -77,6 +77,8 @@ class LengthRl(TrainingMethod):
             raise UserError("tau and weight can't be negative, and blend is from 0 to 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
+        if self.sampler and self.engine == "trl":
+            raise UserError("TRL draws its own samples: `sampler` has no effect", hint="args = { use_vllm = true }")
 
     def check(self, model: Model, task: Task) -> None:
         super().check(model, task)

@@ -97,7 +97,7 @@ def _config(path: Path) -> dict[str, Any]:
 
     hint = f"accelerate config --config_file {path} asks questions and writes one"
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise UserError(f"can't read the accelerate config {path}: {error.strerror}", hint=hint) from None
     except (yaml.YAMLError, UnicodeError) as error:

@@ -129,7 +129,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     steps = settings.epochs * steps_per_epoch(rows, settings.batch)
     if settings.engine == "trl":
-        how = {"batch": settings.batch, "steps": steps, "scorer": reader}
+        how: dict[str, Any] = {"batch": settings.batch, "steps": steps, "scorer": reader}
         training = trl_engine.on_units("reward", settings, source, folder, rows, **how)
         yield from training
         training.write(loaded, folder)

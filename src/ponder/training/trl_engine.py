@@ -145,15 +145,12 @@ def check(kind: Kind, settings: TrainingSettings, device: str, step: tuple[str, 
 
 def config_class(kind: Kind) -> Any:
     """The class of TRL's arguments."""
-    if kind == "sft":
-        from trl import SFTConfig as Config
-    elif kind == "dpo":
-        from trl import DPOConfig as Config
-    elif kind == "grpo":
-        from trl import GRPOConfig as Config
-    else:
-        from transformers import TrainingArguments as Config
-    return Config
+    import transformers
+    import trl
+
+    if kind == "reward":
+        return transformers.TrainingArguments
+    return getattr(trl, {"sft": "SFTConfig", "dpo": "DPOConfig", "grpo": "GRPOConfig"}[kind])
 
 
 def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
@@ -186,8 +183,8 @@ def per_device(settings: TrainingSettings, processes: int, units: int, rows: int
         room = max(1, settings.micro_tokens // (rows * longest))
         return rows * max(size for size in range(1, own + 1) if own % size == 0 and size <= room)
     if not isinstance(given, int) or given < 1 or given % rows or own % (given // rows):
-        each = f"a multiple of n = {rows}, so that no problem's samples are split, " if rows > 1 else ""
-        text = f"per_device_train_batch_size must be {each}and divide the {own * rows} rows of a process, not {given}"
+        each = f"be a multiple of n = {rows}, so that no problem's samples are split, and " if rows > 1 else ""
+        text = f"per_device_train_batch_size must {each}divide the {own * rows} rows of a process; {given} doesn't"
         raise UserError(text, where="args", hint=f"per_device_train_batch_size = {rows}")
     return int(given)
 
@@ -214,10 +211,12 @@ def light(source: Source) -> Loaded:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     no_bars()
-    where, more = str(source.folder), {"revision": source.revision} if source.revision else {}
+    where = str(source.folder)
+    more: dict[str, Any] = {"revision": source.revision} if source.revision else {}
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where, **more))
+            config = AutoConfig.from_pretrained(where, **more)
+            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         tokenizer = AutoTokenizer.from_pretrained(where, **more)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
@@ -247,7 +246,6 @@ class Training:
         _write_job(self.job, folder / "job.pickle")
         command = self.job.launch.command(folder, "ponder.training.trl_worker", str(folder / "job.pickle"))
         environment = self.job.launch.environment(self.job.source.threads)
-        yield {"starting": f"TRL {version('trl')}", "processes": self.job.launch.processes}
         with started(command, environment, folder / "output.log") as process:
             yield from self._followed(process)
         if process.returncode:
@@ -257,7 +255,8 @@ class Training:
     def _followed(self, process: Popen[bytes]) -> Iterator[Progress]:
         """The worker's reports until it ends; the last one again every second, so that a caller may stop."""
         log = self.job.folder / "steps.jsonl"
-        read, report = log.stat().st_size if log.is_file() else 0, None
+        read = log.stat().st_size if log.is_file() else 0
+        report: Progress = {"starting": f"TRL {version('trl')}", "processes": self.job.launch.processes}
         first: tuple[int, float] | None = None
         ended = False
         while not ended:
@@ -271,8 +270,7 @@ class Training:
                 left = passed / max(1, done - 1) * (self.job.steps - entry["step"])
                 report = {"step": entry["step"], "of": self.job.steps, "loss": round(entry["loss"], 4)}
                 report |= {"seconds_left": round(left)} if done > 1 else {}
-            if report:
-                yield report
+            yield report
             if not ended:
                 time.sleep(1.0)
 
@@ -308,11 +306,11 @@ class Training:
             base = load_anew(self.job.source._replace(device="cpu")).model
             merged = PeftModel.from_pretrained(base, str(self.job.folder / "adapter")).merge_and_unload()
             merged.save_pretrained(folder)
+        loaded.model.config.dtype = self.job.source.dtype
         loaded.model.config.save_pretrained(folder)  # TRL adds a padding token to it
         loaded.model.generation_config.save_pretrained(folder)
         loaded.tokenizer.save_pretrained(folder)
-        for path in (folder / "training_args.bin", folder / "README.md"):
-            path.unlink(missing_ok=True)
+        (folder / "training_args.bin").unlink(missing_ok=True)
 
 
 def read_iterations(folder: Path, before: int) -> list[dict[str, Any]]:

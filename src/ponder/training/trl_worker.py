@@ -30,7 +30,9 @@ from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import Trainer, TrainerCallback
-from trl import DPOTrainer, GRPOTrainer, SFTTrainer
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
 
 from ponder.core import UserError
 from ponder.models._batch import Generation
@@ -150,17 +152,17 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         for p, right, asked in rates:
             self.rates[p] = self.rates[p][0] + right, self.rates[p][1] + asked
 
-    def reward(self, prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def reward(self, prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
         """The rewards of this process's samples; what they say of each problem is shared with the others."""
         method, iteration, n = self.rl.method, self._iteration(), self.rl.method.n
-        rewards: list[float] = []
+        rewards: list[float | None] = []
         groups, process, rates, read = [], [], [], 0
         for start in range(0, len(prompts), n):
             assert len(set(prompts[start : start + n])) == 1, "the samples of a problem were split"
             p = int(prompts[start])
             group = [self._sample(p, ids) for ids in completion_ids[start : start + n]]
             earned, scores, tokens = method.group_rewards(self.rl.pool[p], group, iteration, self.loaded.codec)
-            rewards, read = rewards + earned, read + tokens
+            rewards, read = [*rewards, *earned], read + tokens
             groups.append(group)
             process.append(scores)
             rates.append((p, sum(sample.right for sample in group), len(group)))
@@ -201,7 +203,6 @@ class RewardTrainer(Ordered, Trainer):  # type: ignore[misc]
         self.job, self._loss = job, joint_loss(job.settings)
         self._total_train_tokens = 0
         super().__init__(model=scorer, data_collator=_units, **more)
-        self.model_accepts_loss_kwargs = False  # so that it divides by the number of accumulated micro-batches
 
     def create_optimizer(self, model: Any = None) -> Any:
         settings = self.job.settings
@@ -209,7 +210,8 @@ class RewardTrainer(Ordered, Trainer):  # type: ignore[misc]
         if self.optimizer is None:
             heads: list[Any] = []
             rest: list[Any] = []
-            for name, parameter in (model or self.model).named_parameters():
+            trained: Any = model or self.model
+            for name, parameter in trained.named_parameters():
                 (heads if "heads." in name else rest).append(parameter)
             groups = [{"params": rest, "lr": settings.rate}, {"params": heads, "lr": settings.head_rate}]
             self.optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
@@ -218,7 +220,13 @@ class RewardTrainer(Ordered, Trainer):  # type: ignore[misc]
     def _prepare_inputs(self, inputs: Any) -> Any:
         return inputs  # the model moves them
 
-    def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Tensor:
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,  # noqa: ARG002 the signature of transformers
+        num_items_in_batch: Any = None,  # noqa: ARG002 the same
+    ) -> Tensor:
         units: list[Unit] = inputs["units"]
         with self.compute_loss_context_manager():
             scores = model([unit.data.row for unit in units])
@@ -243,7 +251,7 @@ def _units(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"units": [Unit((TokenExample(target.row.tokens, ()),), target) for target in targets]}
 
 
-class Log(TrainerCallback):  # type: ignore[misc]
+class Log(TrainerCallback):
     """Writes every step's loss, tokens and CPU seconds to a file that Ponder follows; stops at a loss that is none."""
 
     def __init__(self, job: Job) -> None:
