@@ -182,6 +182,8 @@ class Completion:
     measures: Mapping[str, float] = field(default_factory=dict)  # other measurements, such as the cache's bytes
     tokens: Sequence[int] = ()  # the reply's token ids, if the model runs in this process; never stored
     note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
+    # Where each step of the thinking ends, and how a process reward scored it, from 0 to 1; empty if none did.
+    step_scores: Sequence[tuple[int, float]] = ()
 
 
 class Retry(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import errno
 import io
-import json
 import os
 import platform
 from collections import Counter
@@ -168,7 +167,7 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Cove
         incomplete=covered.text(),
         attempts=rows,
         file=file.read_text("utf-8-sig", "replace") if file.is_file() else "",
-        settings=json.dumps(study.resolved(), indent=1, default=str, ensure_ascii=False),
+        settings=study.resolved(),
         counted=", ".join(f"{n:,} by {by}" for by, n in counted.most_common()),
         versions=_versions(),
         store=store.path.name,
