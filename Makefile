@@ -27,6 +27,7 @@ bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/ben
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/view.py
+	$(VENV)/bin/python benchmarks/view_peers.py
 	$(VENV)/bin/python benchmarks/million.py effort frontier grid horizon
 	$(VENV)/bin/python benchmarks/pocket.py
 	$(VENV)/bin/python benchmarks/max_turn.py
