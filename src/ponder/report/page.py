@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import count
-from ponder.report.behind import ENDINGS, ended
+from ponder.report.behind import ENDINGS
+from ponder.report.behind import ended as ended  # noqa: PLC0414 `ponder.python` finds it here
 from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
