@@ -388,6 +388,7 @@ def test_a_comparison_can_be_downloaded_and_repeated_in_a_terminal(address, view
     figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
     assert "/ponder/cheaper/figure/compare.pdf?a=long&amp;b=short" in figure
     (table, *_) = re.findall(r'href="(/ponder/cheaper/table/compare/[^"]*)"', figure)
-    rows = get(address, table.replace("&amp;", "&"))[2].splitlines()
-    assert len(rows) > 1
+    status, headers, text = get(address, table.replace("&amp;", "&"))
+    assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
+    assert len(text.splitlines()) > 1
     assert get(address, table.partition("?")[0])[0] == 409  # the study itself has no such figure
