@@ -28,11 +28,11 @@ bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/ben
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
 	$(VENV)/bin/python benchmarks/length_rl.py
 	$(VENV)/bin/python benchmarks/tents_generation.py
-	$(VENV)/bin/python benchmarks/million.py effort frontier grid horizon
 	$(VENV)/bin/python benchmarks/speed_page.py  # docs/benchmarks-speed.md; those below are only printed
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/view.py
+	$(VENV)/bin/python benchmarks/view_peers.py
 	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/caches.py
 	$(VENV)/bin/python benchmarks/merge.py

@@ -72,7 +72,7 @@ def _measure(folder: Path) -> None:
             rows, told, child = [], [], 0
             for name, path, most in PAGES:
                 if name == "study with its figures":
-                    child = max(_children(server.pid), key=_peak)  # the other one keeps the accounts of shared memory
+                    child = max(_children(server.pid), key=peak)  # the other one keeps the accounts of shared memory
                     before = _cpu(child)
                     _get(f"{address}/ponder/study/figures")
                     rows.append(("figures, in their own process", f"{_cpu(child) - before:.2f}", ""))
@@ -84,11 +84,11 @@ def _measure(folder: Path) -> None:
                 rows.append((name, f"{used:.3f}", f"{size / 1e3:.0f}"))
                 told.append(verdict(name, used, most, " s"))
             weight = sum(len(_get(address + path, gzip=True)) for path in _parts(address)) / 1e6
-            peaks = {"server": _peak(server.pid), "figures' process": _peak(child)}
-            rows += [(f"{name}, peak MB", f"{peak:.0f}", "") for name, peak in peaks.items()]
+            peaks = {"server": peak(server.pid), "figures' process": peak(child)}
+            rows += [(f"{name}, peak MB", f"{most:.0f}", "") for name, most in peaks.items()]
             print(table(rows, ("page", "CPU s", "kB")) + "\n")
             told += [
-                verdict("server", _peak(server.pid), SERVER_MB, " MB"),
+                verdict("server", peak(server.pid), SERVER_MB, " MB"),
                 verdict("page weight", weight, PAGE_MB, " MB"),
             ]
             print("\n".join(told))
@@ -116,7 +116,7 @@ def _cpu(pid: int) -> float:
     return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _peak(pid: int) -> float:
+def peak(pid: int) -> float:
     found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 

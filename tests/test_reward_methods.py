@@ -21,7 +21,7 @@ from ponder.core import (
     TrainingProblems,
     UserError,
 )
-from ponder.methods.best_of import BestOf
+from ponder.methods.best_of import BestOf, step_scores
 from ponder.methods.length_rl import LengthRl, _reward_hacking
 from ponder.methods.sft import Sft, _described
 from ponder.models.pocket import Pocket
@@ -81,6 +81,12 @@ def test_the_best_sample_is_picked_and_all_are_billed() -> None:
     found = picked("best", said(".2", 1), said(".9", 2), said(".4", 1))
     assert found.answer == "<answer>2</answer>"
     assert found.bill == Bill(3, 6, 9, counted_by="tokenizer", reward_prompt_tokens=3 * 7)
+
+
+def test_the_picked_reply_has_its_steps_scores() -> None:
+    assert picked("best", said(".2", 1), said(".9", 2)).step_scores == ((2, 0.9),)  # thinking; not the answer's step
+    assert step_scores("a\n\nb a", ("a", "b a"), (0.25, 0.5)) == ((1, 0.25), (6, 0.5))
+    assert step_scores("a\n\nb", ("a", "b"), (0.25,)) == ()  # scores of other steps
 
 
 def test_a_vote_adds_up_the_rewards() -> None:

@@ -225,6 +225,24 @@ def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> Non
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 3, "user"]
 
 
+def test_steps_that_a_reward_scored_are_coloured(tmp_path) -> None:
+    path, of = tmp_path / "ponder.db", study()
+    cell, problem = of.cells[0], next(iter(of.cells[0].asked()))
+    reply = Completion("one <b>\n\ntwo\n\nthree, then", "x", "end", Bill(1, 2, 3), step_scores=((7, 0.9), (12, 0.1)))
+    with Store(path, lock=True) as opened:
+        opened.record_study(of)
+        opened.add([Done(cell, 0, Attempt(problem, 0, "graded", False, "", (reply,)))])
+        (stored,) = opened.attempts(cell)
+    assert stored.attempt.completions == (reply,)
+    with served(path) as address:
+        text = get(address, "/ponder/cheaper/attempt/1")[2]
+    shown = text.partition("<summary>Thinking")[2].partition("</pre>")[0].partition("<pre>")[2]
+    assert shown == (
+        '<span class="step high" title="score 0.90">one &lt;b&gt;</span>\n\n'
+        '<span class="step low" title="score 0.10">two</span>\n\nthree, then'
+    )
+
+
 def test_neighbours_are_those_of_the_list(address) -> None:
     listed = ids(get(address, "/ponder/cheaper/attempts?sort=-tokens&ended=wrong")[2])
     _, _, text = get(address, f"/ponder/cheaper/attempt/{listed[1]}?sort=-tokens&ended=wrong")
@@ -370,6 +388,7 @@ def test_a_comparison_can_be_downloaded_and_repeated_in_a_terminal(address, view
     figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
     assert "/ponder/cheaper/figure/compare.pdf?a=long&amp;b=short" in figure
     (table, *_) = re.findall(r'href="(/ponder/cheaper/table/compare/[^"]*)"', figure)
-    rows = get(address, table.replace("&amp;", "&"))[2].splitlines()
-    assert len(rows) > 1
+    status, headers, text = get(address, table.replace("&amp;", "&"))
+    assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
+    assert len(text.splitlines()) > 1
     assert get(address, table.partition("?")[0])[0] == 409  # the study itself has no such figure

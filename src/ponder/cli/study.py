@@ -224,7 +224,7 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
     "megabytes",
     metavar="MB",
     type=click.FloatRange(0, 500),
-    default=4.0,
+    default=2.0,
     show_default=True,
     help="The most that compressed transcripts take inside the page; those behind drawn points come first.",
 )

@@ -183,6 +183,8 @@ class Completion:
     tokens: Sequence[int] = ()  # the reply's token ids, if the model gives them; never stored
     prompt: Sequence[int] = ()  # the prompt's, if a server made them; never stored
     note: str = ""  # why there is no answer, if the server says so: `empty reply`, `content filter`, `refusal`
+    # Where each step of the thinking ends, and how a process reward scored it, from 0 to 1; empty if none did.
+    step_scores: Sequence[tuple[int, float]] = ()
 
 
 class Retry(NamedTuple):

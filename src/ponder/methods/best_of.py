@@ -152,17 +152,21 @@ class _Picking(Wrapped):
         traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
         asked = sum((c.bill for c in samples[1:]), samples[0].bill)
         try:
-            scores = await self._score([steps(trace, method.cut) for trace in traces], request)
+            cut = [steps(trace, method.cut) for trace in traces]
+            scores = await self._score(cut, request)
         except ModelFailure as error:
             raise ModelFailure(str(error), asked + (error.bill or Bill()).as_reward(method.reward_prices)) from error
         ballots = await self.ballots(request, samples)
-        best = samples[pick(method.pick, samples, scores, ballots)]
+        picked = pick(method.pick, samples, scores, ballots)
+        best = samples[picked]
         read = sum((s.bill for s in scores), Bill())
         slow = request.task.grades_slowly(sample.answer for sample in samples)
         told = (request, samples, scores, ballots)
         separated = await asyncio.to_thread(measured, *told) if slow else measured(*told)
         measures = {**best.measures, **separated}
-        return replace(best, bill=asked + read.as_reward(method.reward_prices), measures=measures)
+        scored = step_scores(best.thinking, cut[picked].part(method.reward.of), scores[picked].steps)
+        bill = asked + read.as_reward(method.reward_prices)
+        return replace(best, bill=bill, measures=measures, step_scores=scored)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -191,6 +195,18 @@ def pick(rule: Rule, samples: Sequence[Completion], scores: Sequence[Scores], ba
         votes[ballots[index]] += weight if ballots[index] is not None else 0.0
     most = max(votes.values())
     return next(index for index in scored if votes[ballots[index]] == most)
+
+
+def step_scores(thinking: str, parts: Sequence[str], scores: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """Where each step of the thinking ends, with its score; () if the steps are not those of the thinking."""
+    places, end = [], 0
+    for part, score in zip(parts, scores, strict=False):
+        start = thinking.find(part, end)
+        if start < 0:
+            break  # the rest are steps of the answer
+        end = start + len(part)
+        places.append((end, round(score, 3)))
+    return tuple(places) if len(parts) == len(scores) else ()
 
 
 def total(scores: Scores) -> float:

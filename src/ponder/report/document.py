@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from ponder.core import Records
+from ponder.core import Completion, Records
 from ponder.core.text import number, visible
 from ponder.runner.progress import short
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"  # scripts and the style sheet, of documents and of the live page
 LIBRARIES = ("vega", "vega-lite", "vega-embed")
+LOW, HIGH = 0.35, 0.65  # scores of steps that are coloured as doubtful, or as good
 MAX_TEXT = 200_000  # characters of one message of a transcript that a page shows
 
 
@@ -72,6 +74,8 @@ def templates() -> jinja2.Environment:
         "short": short,
         "clock": clock,
         "clauses": clauses,
+        "readable": readable,
+        "steps": scored_steps,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
@@ -108,6 +112,23 @@ def clock(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def scored_steps(reply: Completion) -> Iterator[tuple[str, str, str]]:
+    """The thinking in its steps, each with the style of its score and the score; "" for text between steps."""
+    start, thinking = 0, _clipped(reply.thinking)
+    for end, score in reply.step_scores:
+        text = thinking[start:end]
+        inside = text.lstrip()
+        yield text[: len(text) - len(inside)], "", ""
+        yield inside, "low" if score < LOW else "high" if score > HIGH else "middle", f"{score:.2f}"
+        start = end
+    yield thinking[start:], "", ""
+
+
+def readable(data: Any) -> str:
+    """Details and settings as indented JSON."""
+    return json.dumps(data, indent=1, default=str, ensure_ascii=False)
 
 
 def clauses(sentence: str) -> list[str]:

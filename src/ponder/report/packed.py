@@ -23,7 +23,7 @@ from ponder.report.transcript import Transcript
 from ponder.runner.cells import Cell
 from ponder.runner.store import Store
 
-MEGABYTES = 4.0  # of a report's file that transcripts take by default
+MEGABYTES = 2.0  # of a report's file that transcripts take by default
 BLOCK = 250_000  # characters that are compressed together: more is smaller, but slower to open one
 
 
@@ -153,4 +153,4 @@ def _round_robin(groups: Sequence[Iterable[Outcome]]) -> Iterator[Outcome]:
 
 def _compressed(texts: dict[int, str]) -> str:
     """Texts by attempt as JSON, in the form that a browser's DecompressionStream("deflate") reads."""
-    return base64.b64encode(zlib.compress(json.dumps(texts, ensure_ascii=False).encode(), 9)).decode()
+    return base64.b64encode(zlib.compress(json.dumps(texts, ensure_ascii=False).encode())).decode()

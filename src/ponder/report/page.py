@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import errno
 import io
-import json
 import os
 import platform
 from collections import Counter
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import count
-from ponder.report.behind import ENDINGS, ended
+from ponder.report.behind import ENDINGS
+from ponder.report.behind import ended as ended  # noqa: PLC0414 `ponder.python` finds it here
 from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
@@ -168,7 +168,7 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Cove
         incomplete=covered.text(),
         attempts=rows,
         file=file.read_text("utf-8-sig", "replace") if file.is_file() else "",
-        settings=json.dumps(study.resolved(), indent=1, default=str, ensure_ascii=False),
+        settings=study.resolved(),
         counted=", ".join(f"{n:,} by {by}" for by, n in counted.most_common()),
         versions=_versions(),
         store=store.path.name,

@@ -48,6 +48,7 @@ IN_ORDER = """FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
 FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
 N_ATTEMPT = len(ATTEMPT.split(", "))
 REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
+STEPS = "step_scores"  # beside the measures of a turn
 MOST_PROBLEMS = 4096  # whose ids are remembered
 
 
@@ -196,7 +197,8 @@ class Store:
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
             thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
-            measured = {**turn.measures, **reward_part(turn.bill)}
+            measured: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+            measured |= {STEPS: turn.step_scores} if turn.step_scores else {}
             measures = json.dumps(measured, default=str) if measured else None
             row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
             self._db.execute(PUT_TURN, (*row, digest(*row)))
@@ -428,4 +430,5 @@ def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
         text = zlib.decompress(thinking).decode() if thinking else ""
         measured = json.loads(measures) if measures else {}
         rewards = [measured.pop(name, 0) for name in REWARD]
-        yield Completion(text, answer, stop, Bill(*bill, *rewards), measured)
+        scored = tuple((end, score) for end, score in measured.pop(STEPS, ()))
+        yield Completion(text, answer, stop, Bill(*bill, *rewards), measured, step_scores=scored)

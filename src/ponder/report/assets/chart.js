@@ -109,17 +109,18 @@
     return { spec: live, hints, patch: letThrough };
   }
 
+  const plain = (spec) => spec; // a notebook has no theme
   async function draw(figure) {
     const given = JSON.parse(figure.querySelector("script").textContent);
     if (some(given, loadsData)) return; // the page may load nothing; the picture has the data
-    const theme = globalThis.ponderTheme ?? ((spec) => spec); // a notebook has none
+    const theme = globalThis.ponderTheme ?? plain;
+    const room = (figure.closest(".beside") ?? figure).clientWidth; // the figure itself is as wide as its picture
     for (const way of [interactive, (spec) => ({ spec, hints: [] })]) {
       try {
-        let { live, view, hints } = await drawn(way(theme(given, figure.clientWidth, 0)));
-        // How wide the labels of its axes are is known once it is drawn; on a phone there is no room for more.
-        const excess = Math.ceil(live.querySelector("svg").getAttribute("width") - figure.clientWidth);
-        if (theme.narrows?.(figure.clientWidth) && excess > 0)
-          ({ live, view, hints } = await drawn(way(theme(given, figure.clientWidth, excess))));
+        let { live, view, hints } = await drawn(way(theme(given, room, 0)));
+        const width = Number(live.querySelector("svg").getAttribute("width"));
+        if (width > room && theme !== plain)
+          ({ live, view, hints } = await drawn(way(theme(given, room, width)))); // so that it fits
         const picture = figure.querySelector("img, .picture");
         if (picture.matches("img")) picture.before(live); // it stays for paper
         else picture.replaceWith(live);

@@ -17,13 +17,19 @@
   };
   const TEXT = { labelColor: "#c3c8cd", titleColor: "#e3e6e9" };
 
-  // Panels below each other, each as wide as the page allows; the notes below a title are in the findings as well.
+  // On a phone: panels below each other, each as wide as the page allows, and legends below them; the notes below a title
+  // are in the findings as well.
   const AXES = 64; // pixels beside a panel
+  const MARGIN = 30; // pixels around a chart
+  const NARROWEST = 200; // of a panel
+  const below = (legend, width) => ({ ...legend, orient: "bottom", direction: "vertical", columns: 1, labelLimit: width - 40, titleLimit: width - MARGIN });
   const stacked = (encoding, width) =>
-    Object.fromEntries(Object.entries(encoding).map(([name, channel]) => {
-      if (channel?.legend?.orient !== "bottom") return [name, channel];
-      return [name, { ...channel, legend: { ...channel.legend, columns: 1, labelLimit: width - 40 } }];
-    }));
+    Object.fromEntries(Object.entries(encoding).map(([name, channel]) =>
+      [name, channel?.legend ? { ...channel, legend: gradual(channel) ? { ...channel.legend, orient: "bottom", direction: "horizontal" } : below(channel.legend, width) } : channel]));
+  const gradual = (channel) => channel.type === "quantitative" && !channel.bin && !channel.legend.symbolType; // a bar of colours
+  // A title in lines of about 7 pixels a letter.
+  const lines = (title, width) =>
+    [title].flat().flatMap((text) => text.match(new RegExp(`.{1,${Math.floor((width - MARGIN) / 7.5)}}(\\s|$)|\\S+`, "g")) ?? [text]).map((line) => line.trim());
   const narrowed = (spec, width, beside) => {
     const { hconcat, ...rest } = spec;
     const one = rest.encoding ? { ...rest, encoding: stacked(rest.encoding, width) } : { ...rest };
@@ -31,8 +37,8 @@
     if (one.columns) one.columns = 1;
     for (const group of ["vconcat", "concat", "layer"]) if (one[group]) one[group] = one[group].map((each) => narrowed(each, width, beside));
     if (one.spec) one.spec = narrowed(one.spec, width, beside);
-    if (typeof one.width === "number" && one.width > width - beside) one.width = width - beside;
-    if (one.title?.text) one.title = { ...one.title, subtitle: undefined, limit: width };
+    if (typeof one.width === "number" && one.width > width - beside) one.width = Math.max(NARROWEST, width - beside);
+    if (one.title?.text) one.title = { ...one.title, text: lines(one.title.text, width), subtitle: undefined, limit: width - MARGIN };
     return one;
   };
 
@@ -52,9 +58,25 @@
     delete dark.background;
     return dark;
   };
-  const theme = (spec, width, excess) => inked(theme.narrows(width) ? narrowed(spec, width, AXES + excess) : spec);
-  theme.narrows = (width) => width < 520;
-  globalThis.ponderTheme = theme;
+  // On a larger screen, panels that don't fit beside each other go into several rows; shrunken, they couldn't be read.
+  const wrapped = (spec, width, drawn) => {
+    const { hconcat, ...rest } = spec;
+    const panels = hconcat ?? spec.concat;
+    const columns = Math.min(panels?.length ?? 0, spec.columns ?? Infinity);
+    if (columns > 1) return { ...rest, concat: panels, columns: Math.max(1, Math.floor((columns * width) / drawn)) };
+    return spec.vconcat ? { ...spec, vconcat: spec.vconcat.map((each) => wrapped(each, width, drawn)) } : spec;
+  };
+  const fitted = (spec, width, drawn) => {
+    if (width < PHONE) {
+      const legend = below(spec.config?.legend, width);
+      return narrowed({ ...spec, config: { ...spec.config, legend } }, width, AXES + Math.max(0, drawn - width));
+    }
+    return drawn > TOLERATED * width ? wrapped(spec, width, drawn) : spec;
+  };
+  const PHONE = 520;
+  const TOLERATED = 1.08;
+  // `drawn` is the chart's width as it came out the first time: that of its labels is not known before.
+  globalThis.ponderTheme = (spec, width, drawn) => inked(fitted(spec, width, drawn));
   // Another theme needs other charts; the page is drawn again.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => location.reload());
 })();
