@@ -123,7 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of made models, where nothing has been made yet."""
-    from ponder.training.made_models import models_folder
+    from ponder.models._local_weights import models_folder
 
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "models"))
     return models_folder()

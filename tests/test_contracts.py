@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from engines import fake_vllm
 
 from ponder.cli import check

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest
+from ponder.models._local_weights import models_folder
 from ponder.models._torch_engine import Loaded
 from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, steps, trace_of
 from ponder.traces.selection import By, Choice, Scored, Selection, select
 from ponder.training.loop import TokenExample, Unit, likelihood, reply_tokens
-from ponder.training.made_models import MakingRecord, models_folder, samples_file
+from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems
 from ponder.training.weight_methods import EpochMethod
 

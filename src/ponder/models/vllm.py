@@ -114,7 +114,7 @@ class Vllm(LocalWeights):
         weights = str(folder.resolve() if folder else source.folder)
         known = (weights_fingerprint(folder) if folder else None) or f"{weights}@{self.revision}"
         adapter = self._adapter() if self.lora else None
-        plain = bool(folder) and not source.codec and not _template(folder)
+        plain = folder is not None and not source.codec and not _template(folder)
         launch = Launch(
             self._python,
             tuple(self._flags()),
@@ -185,12 +185,12 @@ class Vllm(LocalWeights):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "template": self.template,
-            "prompt_tokens": self.prompt_tokens,
+            "count_prompt": self.prompt_tokens,
             "concurrency": self.concurrency,
             "timeout": self.timeout,
         }
         try:
-            return VllmIds(codec=codec, **settings) if codec else VllmChat(**settings)
+            return VllmIds(codec_of=codec, **settings) if codec else VllmChat(**settings)
         except BaseException:
             servers.release()
             raise

@@ -18,6 +18,7 @@ from typing import Any
 from ponder.core import Model, Progress, Source, Spend, Steps, Task, TrainingProblems, UserError, digest
 from ponder.core.settings import from_table
 from ponder.models import making_cost
+from ponder.models._local_weights import models_folder
 from ponder.models._torch_engine import load_anew
 from ponder.rewards._heads import Heads
 from ponder.rewards.trained import Trained, reader
@@ -27,7 +28,6 @@ from ponder.training.made_models import (
     MakingRecord,
     local_weights,
     make_once,
-    models_folder,
     samples_file,
     write_card,
 )

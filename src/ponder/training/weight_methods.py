@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ponder.core import Method, Model, Progress, Spend, TrainingProblems, UserError, digest, not_in_key
+from ponder.models._local_weights import models_folder
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
-from ponder.training.made_models import MakingRecord, local_weights, make_once, models_folder, samples_file, write_card
+from ponder.training.made_models import MakingRecord, local_weights, make_once, samples_file, write_card
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
 
