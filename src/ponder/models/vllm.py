@@ -60,6 +60,7 @@ class Vllm(LocalWeights):
     concurrency: int = not_in_key(64)  # requests in progress at once, at all servers together
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
+    reports_calls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,9 +93,7 @@ class Vllm(LocalWeights):
     def source(self, task: Task) -> Source:
         if self.lora:
             what = f"the weights of {self.title()} are in two parts, which methods can't change"
-            raise UserError(
-                what, hint="merge the adapter into the weights first (peft: merge_and_unload), leave out `lora`"
-            )
+            raise UserError(what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`")
         return super().source(task)
 
     def start(self, task: Task) -> Iterator[Progress]:
