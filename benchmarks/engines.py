@@ -27,15 +27,20 @@ BUDGET, REQUESTS = 48, {1: 4, 16: 48}
 
 
 def server_seconds() -> float:
-    """CPU seconds of every process that runs from vLLM's environment."""
-    ticks = 0
+    """CPU seconds of vLLM's servers, with their engines and workers: all processes of their groups."""
+    servers, ticks = set[str](), dict[str, int]()
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if str(VLLM).encode() in (path / "cmdline").read_bytes():
-                ticks += sum(map(int, (path / "stat").read_text().rpartition(")")[2].split()[11:13]))
+            words, stat = (
+                (path / "cmdline").read_bytes().split(b"\0"),
+                (path / "stat").read_text().rpartition(")")[2].split(),
+            )
         except OSError:
             continue
-    return ticks / os.sysconf("SC_CLK_TCK")
+        if words[0] == str(VLLM).encode():
+            servers.add(stat[2])
+        ticks[stat[2]] = ticks.get(stat[2], 0) + int(stat[11]) + int(stat[12])
+    return sum(ticks[group] for group in servers) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask(model: Model, requests: list[Request], in_flight: int) -> int:
