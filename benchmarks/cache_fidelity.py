@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from measured import cost, table
+from measured import cost, record, table
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from ponder.caches import CacheBudget, SelectCache, drift
@@ -107,7 +107,13 @@ def main() -> None:
         time_a_token = seconds_per_token(model, given, policy) / stock
         row = [name, *(f"{kl:.3f}" for kl in kls), f"{time_a_token:.2f}×"]
         if theirs:
-            row += [f"{theirs[name]['kl']:.3f}", f"{theirs[name]['seconds'] / theirs['full']['seconds']:.2f}×"]
+            other = theirs[name]["seconds"] / theirs["full"]["seconds"]
+            row += [f"{theirs[name]['kl']:.3f}", f"{other:.2f}×"]
+            packages = ["torch", "transformers", ".venv-kvpress/kvpress", ".venv-kvpress/transformers"]
+            what = f"{name}: CPU per token, of the stock cache's"
+            record("Caches", what, "×", time_a_token, "kvpress", other, packages=packages)
+            what = f"{name}: KL from the full cache, protecting what kvpress does"
+            record("Caches", what, "nats", kls[1], "kvpress", theirs[name]["kl"], packages=packages)
         rows.append(row)
     prompts, said = ([len(part) for part in parts] for parts in zip(*given, strict=True))
     print(

@@ -17,7 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from datasets import Dataset
-from measured import table, verdict
+from measured import record, table, verdict
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -91,6 +91,10 @@ def main() -> None:
             (tokens, seconds), (other_tokens, other_seconds) = ours(inner), theirs(inner)
         ratios.append(seconds / other_seconds)
         counts = f"{tokens:.0f}", f"{other_tokens:.0f}"
+        what = f"CPU per iteration, rollouts of {PROMPTS} × {SAMPLES} and {inner} step{'s' * (inner > 1)}"
+        record(
+            "Training", what, "s", seconds, "TRL GRPOTrainer", other_seconds, packages=["trl", "transformers", "torch"]
+        )
         rows.append((inner, *counts, f"{seconds:.2f}", f"{other_seconds:.2f}", f"{other_seconds / seconds:.1f}×"))
     heads = "steps", "tokens per rollout", "TRL's", "CPU s per iteration", "TRL's", "ratio"
     print(table(rows, heads))

@@ -8,11 +8,10 @@ linear.
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
 from pathlib import Path
 
-from measured import PONDER, Cost, cost, table, verdict
+from measured import PONDER, Cost, cost, exponent, record, table, verdict
 from simulated import STUDIES, write_store
 
 SECONDS, MEGABYTES = 60.0, 1000.0  # of a report of the largest store
@@ -34,6 +33,14 @@ def main() -> None:
                 for n, c in zip(told.attempts, costs, strict=True)
             ]
             rows.append((study, "exponent", *_exponents(told.attempts, costs)))
+            what, last = f"{' '.join(told.verb)} of {study}, {told.attempts[-1]:,} attempts", costs[-1]
+            record("Report", f"CPU, {what}", "s", last.cpu_seconds)
+            record("Report", f"peak memory, {what}", "MB", last.peak_mb)
+            if len(costs) > 1:
+                grown = exponent(told.attempts, [used.cpu_seconds for used in costs])
+                record(
+                    "Report", f"growth of CPU, {what.replace(', ', f', {told.attempts[-2]:,} to ')}", "exponent", grown
+                )
             misses.append(verdict(f"{study}: CPU", costs[-1].cpu_seconds, SECONDS, " s"))
             misses.append(verdict(f"{study}: peak memory", costs[-1].peak_mb, MEGABYTES, " MB"))
     print(f"\nponder {' '.join(told.verb)}\n\n{table(rows, ('study', 'attempts', 'CPU s', 'peak MB'))}\n")
@@ -55,8 +62,7 @@ def _measured(study: str, attempts: int, root: Path, verb: list[str]) -> Cost:
 def _exponents(attempts: list[int], costs: list[Cost]) -> list[str]:
     if len(costs) < 2:
         return ["", ""]
-    step = math.log(attempts[-1] / attempts[-2])
-    return [f"{math.log(b / a) / step:.2f}" for a, b in zip(costs[-2], costs[-1], strict=True)]
+    return [f"{exponent(attempts, column):.2f}" for column in zip(*costs, strict=True)]
 
 
 if __name__ == "__main__":

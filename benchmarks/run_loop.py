@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
-from measured import PONDER, Cost, cost, table, verdict
+from measured import PONDER, Cost, cost, exponent, record, table, verdict
 
 from ponder.tasks.chain_sum import ChainSum
 
@@ -43,6 +43,9 @@ url = "{url}"
 budget = 2000
 concurrency = {concurrency}
 """
+
+
+PACKAGES = {"lm-eval": [".venv-peers/lm-eval"], "Inspect": [".venv-peers/inspect-ai"], "bare aiohttp loop": ["aiohttp"]}
 
 
 class Client(NamedTuple):
@@ -183,6 +186,10 @@ def compare(compared: list[Client], server: str) -> list[str]:
             )
             for client in compared
         ]
+        for name, packages in PACKAGES.items():
+            if name in measured:
+                what, theirs = f"CPU per attempt, {concurrency} in flight", measured[name].marginal
+                record("Runner", what, "ms", ours.marginal, name, theirs, packages=packages)
         heads = ("client", "attempts", "ms/attempt", "× Ponder", "ms with start", "s to 1st request", "most in flight")
         print(f"\nCPU of the client, {concurrency} in flight, 50 ms per answer\n\n{table(rows, heads)}")
         verdicts += [
@@ -212,6 +219,10 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
     heads = ("attempts", "peak MB", "MB of replies", "MB stored", "stored / replies")
     print(f"\nMemory and disk of Ponder\n\n{table(rows, heads)}")
     peaks = [run.cost.peak_mb for run in runs]
+    grown = exponent(lengths, [run.cost.cpu_seconds for run in runs])
+    between = f"{lengths[-2]:,} to {lengths[-1]:,} attempts"
+    record("Runner", f"growth of CPU, {between}", "exponent", grown)
+    record("Runner", f"peak memory of a run of {lengths[-1]:,} attempts", "MB", peaks[-1])
     return [
         verdict("peak memory", max(peaks), 60, " MB"),
         verdict(f"memory of {lengths[-1]:,} attempts above that of {lengths[0]:,}", peaks[-1] - peaks[0], 10, " MB"),

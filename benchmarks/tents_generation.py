@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from measured import exponent, record
+
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.generator import generate
 
@@ -52,6 +54,7 @@ def main() -> None:
     if SGT is None:
         print("sgt-tents is not installed (Debian: sgt-puzzles), so only ours runs", file=sys.stderr)
     print(f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}")
+    squares: dict[str, list[tuple[int, float]]] = {"easy": [], "tricky": []}
     for size in BOTH + OURS:
         for difficulty in ("easy", "tricky"):
             mine = ours(*size, difficulty, seconds) * 1000
@@ -59,7 +62,16 @@ def main() -> None:
             if SGT is not None and size in BOTH:
                 his = theirs(*size, difficulty, seconds) * 1000
                 line += f" {his:>14.2f} {mine / his:>14.2f}"
+                what = f"CPU per puzzle of {size[0]}×{size[1]}, {difficulty}"
+                packages = ["debian/sgt-puzzles"]
+                record("Tents", what, "ms", mine, "sgt-tents (C)", his, packages=packages)
+            if size[0] == size[1]:
+                squares[difficulty].append((size[0] * size[1], mine))
             print(line, flush=True)
+    for difficulty, rows in squares.items():
+        (smaller, _), (larger, _) = rows[-2:]
+        what = f"growth of CPU with cells, {smaller:,} to {larger:,}, {difficulty}"
+        record("Tents", what, "exponent", exponent(*zip(*rows, strict=True)))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of made models, where nothing has been made yet."""
-    from ponder.models._local_weights import models_folder
+    from ponder.models import models_folder
 
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "models"))
     return models_folder()
@@ -148,3 +148,22 @@ def write(folder: Path) -> Callable[..., str]:
         return name
 
     return write
+
+
+@pytest.fixture(scope="session")
+def viewed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with known attempts, for the tests of `ponder view`."""
+    from viewed import fill, study
+
+    path = tmp_path_factory.mktemp("view") / "ponder.db"
+    fill(path, study())
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(viewed_store: Path) -> Iterator[str]:
+    """The address of a page that shows it."""
+    from viewed import served
+
+    with served(viewed_store) as address:
+        yield address

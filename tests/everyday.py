@@ -108,7 +108,7 @@ def write_reports(folder: Path) -> None:
 
 
 def _write_evil(folder: Path) -> None:
-    lines = [{"problem": "x", "thinking": EVIL, "answer": EVIL}, {"problem": "y", "answer": "z" * 100_000}]
+    lines = [{"problem": "x", "thinking": EVIL, "answer": EVIL}, {"problem": "y", "answer": "z" * 300_000}]
     (folder / "answers.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     problems = [{"id": n, "prompt": EVIL, "answer": "1", "size": size} for size, n in enumerate("xy", 1)]
     (folder / "problems.jsonl").write_text("\n".join(json.dumps(p) for p in problems))

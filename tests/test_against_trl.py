@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,18 @@ from tiny import END, flat, gradients, texts, tiny, tokenizer
 from transformers import TrainerCallback
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
 
+from ponder.core import Grade, Problem, Source, Task
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
-from ponder.training.loop import TokenExample, Trainer, Unit
-from ponder.training.rollouts import Sample
+from ponder.methods.shortest import Shortest
+from ponder.models._torch_engine import load_anew
+from ponder.rewards._weights import Row
+from ponder.rewards.trained import Trained
+from ponder.training import trl_engine, trl_worker
+from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, likelihood
+from ponder.training.reward import RewardSettings, RewardTrainer, RowTarget, Scorer, joint_loss
+from ponder.training.rollouts import Sample, TrainingProblem
+from ponder.training.trl_engine import Rl, on_samples
 
 COMMON = {
     "use_cpu": True,
@@ -34,10 +44,13 @@ COMMON = {
 
 
 class Noted(TrainerCallback):
-    """The gradient of the last step, before it is taken."""
+    """The gradients of all steps, before they are taken."""
+
+    def __init__(self) -> None:
+        self.gradients: list[dict[str, Any]] = []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
-        self.gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
+        self.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
 
 
 def words(tokens: list[int]) -> str:
@@ -66,7 +79,7 @@ def test_dpo(tmp_path: Path) -> None:
     ours = training.learn(units, preference, method.over(units))
     assert ours == pytest.approx(loss, abs=2e-4)  # which TRL rounds
     assert abs(ours - 0.6931) > 0.02  # not the loss of a model that is its own reference
-    torch.testing.assert_close(flat(seen[0]), flat(noted.gradient), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(flat(seen[0]), flat(noted.gradients[0]), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.7])
@@ -107,7 +120,147 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
     groups = [[Sample(TokenExample(p, s), right(s)) for p, s in rolled[start : start + 4]] for start in range(0, 12, 4)]
     seen = gradients(training)
     method._learn(training, [u for some in groups for u in method._units(some, 0)], 12)
-    ours, theirs = flat(seen[0]), flat(noted.gradient)
+    ours, theirs = flat(seen[0]), flat(noted.gradients[0])
     assert torch.cosine_similarity(ours, theirs, 0) == pytest.approx(1.0, abs=1e-6)
     assert float(ours.norm() / theirs.norm()) == pytest.approx(most, rel=1e-4)  # by which TRL divides every text
     assert theirs.norm() > 1e-3
+
+
+def stepped(
+    kind: str, settings: TrainingSettings, units: list[Unit], folder: Path, steps: int, **more: Any
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """The losses and gradients of the engine's steps, in this process."""
+    tiny().model.save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    job = trl_engine.on_units(kind, settings, Source(folder / "model"), folder, units, steps=steps, **more)
+    job.job.folder.mkdir()
+    trl_engine._write_rows(job.rows, job.job.folder / "rows.arrow")
+    trainer = trl_worker.trainer(job.job, load_anew(job.job.source))
+    trainer.add_callback(noted := Noted())
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], noted.gradients
+
+
+def agree(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rtol: float = 2e-3) -> None:
+    """Step by step the same gradients, though every step's weights come from the steps before it."""
+    assert len(ours) == len(theirs)
+    for one, other in ((flat(a), flat(b)) for a, b in zip(ours, theirs, strict=True)):
+        assert other.norm() > 1e-3
+        assert torch.cosine_similarity(one, other, 0) > 0.9999
+        torch.testing.assert_close(one, other, rtol=rtol, atol=2e-3 * float(other.abs().max()))
+
+
+HOW = {"rate": 3e-3, "warm_up": 0.5, "clip": 0.5, "seed": 5, "batch": 4}
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_engine_takes_the_steps_of_our_loop_in_supervised_training(tmp_path: Path, rows: int) -> None:
+    method = Shortest(**HOW, steps=3, engine="trl", args={"per_device_train_batch_size": rows})
+    units = [Unit((text,)) for text in texts(8)]  # so that the third step begins another epoch
+    losses, theirs = stepped("sft", method.settings(), units, tmp_path, 3, batch=4)
+    training = Trainer(tiny(), method, tmp_path)
+    seen = gradients(training)
+    reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), likelihood, method.over)
+    assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
+    agree(seen, theirs)
+
+
+def test_the_engine_takes_the_steps_of_our_loop_in_preference_training(tmp_path: Path) -> None:
+    method = Dpo(**HOW, steps=3, beta=0.3, engine="trl", args={"per_device_train_batch_size": 2})
+    both = zip(texts(8, seed=1), texts(8, seed=2), strict=True)
+    units = [Unit((a, TokenExample(a.prompt, b.said))) for a, b in both]
+    losses, theirs = stepped("dpo", method.settings(), units, tmp_path, 3, batch=4, **method.trl_job())
+    training = Trainer(tiny(), method, tmp_path)
+    prepared, loss = method.loss(training, units)
+    seen = gradients(training)
+    reports = training.run(3, lambda step: epoch_batch(prepared, 4, 5, step), loss, method.over)
+    assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
+    assert abs(losses[-1] - 0.6931) > 0.005  # the reference is the model before training, not the one that is trained
+    agree(seen, theirs)
+
+
+def test_the_engine_takes_the_steps_of_our_loop_in_training_a_reward(tmp_path: Path) -> None:
+    settings = RewardSettings(**HOW, head_rate=0.03, engine="trl", args={"per_device_train_batch_size": 2})
+    units = []
+    for n, text in enumerate(texts(8)):
+        row = Row([*text.prompt, *text.said], [len(text.prompt), len(text) - 1])
+        known = torch.tensor([1.0, float(n % 2)]), torch.tensor([0.5, 0.5])
+        units.append(Unit((TokenExample(row.tokens, ()),), RowTarget(row, *known, float("nan") if n % 3 else 1.0)))
+    scorer = Trained(id=str(tmp_path / "model"))
+    losses, theirs = stepped("reward", settings, units, tmp_path, 3, batch=4, scorer=scorer)
+    loaded = tiny()
+    training = RewardTrainer(Scorer(scorer.states(loaded.model), loaded.model.device), settings, tmp_path)
+    seen = gradients(training)
+    reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), joint_loss(settings), len)
+    assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
+    agree(seen, theirs)
+
+
+@dataclass(frozen=True)
+class Parity(Task):
+    """An answer is right if it has an even number of words."""
+
+    def problem(self, size: int, seed: int) -> Problem:
+        prompt = words([2 + (seed + n) % 20 for n in range(size)])
+        return Problem(prompt, size, (prompt,))
+
+    def solve(self, problem: Problem) -> str:
+        return "w2 w3"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        return Grade(correct=len(answer.split()) % 2 == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spy(LengthRl):
+    """Remembers what it was asked to reward."""
+
+    asked: list[Any] = field(default_factory=list)
+
+    def group_rewards(self, problem: Any, samples: Any, iteration: int, codec: str) -> Any:
+        self.asked.append((iteration, problem, samples))
+        return super().group_rewards(problem, samples, iteration, codec)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(tmp_path: Path, temperature: float) -> None:
+    args = {"per_device_train_batch_size": 4}  # a problem in each forward pass
+    how = {"n": 4, "problems": 3, "iterations": 2, "inner": 2, "tau": 0.4, "clip": 0.0, "rate": 2e-3, "limit": 20}
+    method = Spy(**how, second=1, temperature=temperature, engine="trl", args=args)
+    dull = {"initializer_range": 0.15}  # its texts end by chance, some sooner and some later
+    tiny(**dull).model.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    pool = [TrainingProblem(Parity(), Parity().problem(2 + n % 3, n)) for n in range(6)]
+    loaded = load_anew(Source(tmp_path / "model"))
+    rl = Rl(method, pool, 24, temperature)
+    source = Source(tmp_path / "model")
+    training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=3, iterations=2)
+    assert training.job.accumulation == 3
+    training.job.folder.mkdir()
+    trainer = trl_worker.trainer(training.job, loaded)
+    trainer.add_callback(noted := Noted())
+    trainer.train()
+
+    draws = [[pool.index(problem) for at, problem, _ in method.asked if at == iteration] for iteration in (0, 1)]
+    rates = [(0, 0)] * 6
+    assert draws[0] == method.drawn(pool, rates, 0)
+    for at, problem, samples in method.asked:
+        if at == 0:
+            rates[pool.index(problem)] = sum(s.right for s in samples), 4
+    assert draws[1] == method.drawn(pool, rates, 1)  # by how often each was answered right
+    most = [max(s.tokens for at, _, samples in method.asked if at == n for s in samples) for n in (0, 1)]
+    assert most == [24, 20]  # the second phase has a limit
+    ours = Trainer(tiny(**dull), replace(method, engine="ponder", args={}), tmp_path, temperature)
+    seen = gradients(ours)
+    for iteration in (0, 1):
+        groups = [samples for at, _, samples in method.asked if at == iteration]
+        assert {s.right for group in groups for s in group} == {True, False}
+        method._learn(ours, [unit for group in groups for unit in method._units(group, iteration)], 12)
+    agree(seen, noted.gradients)
+    counted = [entry["num_tokens"] for entry in trainer.state.log_history if "num_tokens" in entry]
+    assert counted[-1] == sum(len(s.text) for _, _, samples in method.asked for s in samples)
+
+
+def test_private_functions_of_trl_are_as_they_were() -> None:
+    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_worker.py against the new TRL"
+    assert trl_worker.changed_hooks() == [], "training/trl_worker.py overrides what TRL has changed"

@@ -9,15 +9,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ponder.caches import CacheBudget, CacheView
+from ponder.caches import CacheBudget, CacheView, SelectCache
+from ponder.caches._rope import frequencies
+from ponder.caches.expected_attention import ExpectedAttention
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
+from ponder.caches.keydiff import Keydiff
+from ponder.caches.knorm import Knorm
+from ponder.caches.lagkv import Lagkv
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.rkv import Rkv
 from ponder.caches.sepllm import Sepllm
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
+from ponder.caches.triattention import Triattention
 
 
 def view(**given) -> CacheView:
@@ -129,6 +135,129 @@ def test_random_draws_by_seed_and_position() -> None:
     assert shifted[:-1] == scores()[1:]  # a token keeps its score when columns move
 
 
+def test_knorm_is_minus_the_length_of_the_key() -> None:
+    assert Knorm().score(view(keys=[[3.0, 4.0], [0.0, 1.0]])).flatten().tolist() == [-5, -1]
+
+
+def test_keydiff_is_minus_the_cosine_to_the_average_direction() -> None:
+    # Scaled to length 1 the keys add up to (3, 1); padding doesn't count.
+    keys = [[9.0, -9.0], [1.0, 0.0], [0.0, 2.0], [5.0, 0.0], [1.0, 0.0]]
+    padding = torch.tensor([[[True, False, False, False, False]]])
+    score = Keydiff().score(view(keys=keys, padding=padding)).flatten().tolist()
+    assert score[1:] == pytest.approx([-3 / math.sqrt(10), -1 / math.sqrt(10), -3 / math.sqrt(10), -3 / math.sqrt(10)])
+
+
+def test_lagkv_ranks_each_block_by_the_range_of_the_next() -> None:
+    # The last block's channels range over 0 to 1 and 0 to 2, so the first two keys are (0, 1) and (1, 1) of that range:
+    # deviations of 0.71 and 0. The newest block is kept longest, its latest token last.
+    keys = [[0.0, 2.0], [1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]
+    assert Lagkv(lag=2).score(view(keys=keys)).flatten().tolist() == pytest.approx([1, 0.5, 1.5, 1.75])
+    # Values count as much as keys do: these outweigh the difference between the keys.
+    values = torch.tensor([[[[0.5, 1.0], [0.0, 8.0], [0.0, 0.0], [1.0, 2.0]]]])
+    score = Lagkv(lag=2).score(view(keys=keys, values=values)).flatten().tolist()
+    assert score[:2] == pytest.approx([0.5, 1])
+
+
+@pytest.mark.parametrize("columns", [5, 8, 9])
+def test_lagkv_gives_padded_rows_the_scores_of_the_same_row_alone(columns) -> None:
+    keys = torch.randn(columns, 4, generator=torch.Generator().manual_seed(3)).tolist()
+    alone = Lagkv(lag=3).score(view(keys=keys)).flatten().tolist()
+    pads = 4
+    positions = torch.arange(columns + pads)[None, None] - pads
+    padded = view(keys=[[7.0] * 4] * pads + keys, padding=positions < 0, positions=positions, seen_tokens=columns)
+    assert Lagkv(lag=3).score(padded).flatten().tolist()[pads:] == pytest.approx(alone)
+
+
+def test_expected_attention_rotates_recent_queries_onward() -> None:
+    # A query of 1 (as a complex number), rotated by a quarter turn and by half a turn: on average (i - 1) / 2.
+    quarter = torch.tensor([math.pi / 2])
+    given = view(keys=[[1.0, 0.0], [0.0, 1.0]], queries=[[[1.0, 0.0]]], frequencies=quarter)
+    weights = torch.tensor([-0.5, 0.5]).softmax(0).tolist()
+    assert ExpectedAttention(ahead=2).score(given).flatten().tolist() == pytest.approx(weights)
+    # Times the value's length.
+    given = dataclasses.replace(given, values=torch.tensor([[[[6.0, 8.0], [0.0, 1.0]]]]))
+    assert ExpectedAttention(ahead=2).score(given).flatten().tolist() == pytest.approx([10 * weights[0], weights[1]])
+
+
+def test_expected_attention_grows_with_half_the_variance_of_the_logits() -> None:
+    # No rotation; the queries give the first key 2 and -2: mean 0, variance 4, so exp(2) against exp(0).
+    queries = [[[1.0, 0.0], [-1.0, 0.0]]]
+    given = view(keys=[[2.0, 0.0], [0.0, 2.0]], queries=queries, frequencies=torch.zeros(1))
+    e2 = math.exp(2)
+    assert ExpectedAttention().score(given).flatten().tolist() == pytest.approx([2 * e2 / (1 + e2), 2 / (1 + e2)])
+    assert ExpectedAttention(covariance=False).score(given).flatten().tolist() == pytest.approx([1, 1])
+
+
+def test_triattention_is_the_centre_s_logit_and_the_scatter_times_the_key_s_length() -> None:
+    # The older query, a quarter turn on, equals the last: both are i. One token further on, the centre is i · i = -1.
+    quarter = torch.tensor([math.pi / 2])
+    given = view(keys=[[1.0, 0.0], [0.0, 1.0]], queries=[[[1.0, 0.0], [0.0, 1.0]]], frequencies=quarter)
+    assert Triattention(doublings=0).score(given).flatten().tolist() == pytest.approx([-1, 0], abs=1e-6)
+    # Two further on it is -i; distances of 1 and 2 together give (-1 - i) / 2.
+    assert Triattention(doublings=1).score(given).flatten().tolist() == pytest.approx([-0.5, -0.5], abs=1e-6)
+    # Queries of 1 and -1 have their centre at 0 and scatter by 1.
+    given = view(keys=[[3.0, 4.0], [0.0, 1.0]], queries=[[[1.0, 0.0], [-1.0, 0.0]]], frequencies=torch.zeros(1))
+    assert Triattention().score(given).flatten().tolist() == pytest.approx([5, 1])
+
+
+def test_future_queries_are_where_the_model_itself_would_rotate_them() -> None:
+    from transformers import LlamaConfig, LlamaModel
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    model = LlamaModel(LlamaConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1, num_attention_heads=4))
+    query = torch.randn(1, 4, 1, 8, generator=torch.Generator().manual_seed(1)).expand(-1, -1, 12, -1)
+    rotated, _ = apply_rotary_pos_emb(query, query, *model.rotary_emb(query, torch.arange(12)[None]))
+    given = dataclasses.replace(view(keys=[[0.0] * 8] * 6), queries=rotated[:, :, 3:6], frequencies=frequencies(model))
+    given = dataclasses.replace(given, keys=torch.zeros(1, 2, 6, 8))  # two query heads per key-value head
+    ahead = given.future_queries(torch.tensor([4]))  # after position 5
+    assert ahead.shape == (1, 2, 2, 3, 8)
+    expected = rotated[0, :, 9].view(2, 2, 1, 8).expand(-1, -1, 3, -1)
+    assert torch.allclose(ahead[0], expected, atol=1e-5)
+
+
+def test_models_that_rotate_otherwise_have_no_frequencies() -> None:
+    from transformers import CohereConfig, CohereModel, GPT2Config, GPT2Model, PhiConfig, PhiModel
+
+    small = {"vocab_size": 8, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
+    small |= {"bos_token_id": 1, "eos_token_id": 2}
+    assert frequencies(CohereModel(CohereConfig(**small))) is None  # pairs of neighbours
+    assert frequencies(PhiModel(PhiConfig(**small, partial_rotary_factor=0.5))) is None
+    assert (
+        frequencies(GPT2Model(GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=8, bos_token_id=1, eos_token_id=2)))
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Knorm(), Keydiff(), Lagkv(lag=4), ExpectedAttention(queries=16, ahead=8), Triattention(queries=16)],
+    ids=lambda policy: policy.plugin_name(),
+)
+def test_a_padded_row_has_the_scores_that_it_has_alone(policy) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=2, **small)).eval()
+    ids, pads = torch.randint(3, 64, (2, 18)), 6
+    mask = torch.ones_like(ids)
+    mask[0, :pads] = 0
+
+    def scores(ids, mask):
+        cache = SelectCache(model, policy, CacheBudget(1000, 3, granularity="head"))
+        with torch.no_grad():
+            model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0), past_key_values=cache)
+        n = ids.shape[1]
+        view = cache._view(cache.pruned_layers[1], slice(0, len(ids)), cache.positions[1, :, :, :n], n)
+        return policy.score(view)[0]
+
+    alone, padded = scores(ids[:1, pads:], mask[:1, pads:]), scores(ids, mask)[:, pads:]
+    if isinstance(policy, Lagkv):  # scores above 1 give the order of the newest block by position
+        alone, padded = (part[..., : -policy.lag] for part in (alone, padded))
+    assert alone.std() > 0
+    assert torch.allclose(padded, alone, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("budget", "length", "protected", "kept"),
     [
@@ -140,6 +269,14 @@ def test_random_draws_by_seed_and_position() -> None:
         (CacheBudget(100, 20), 100, 10, None),  # at its budget, which it may hold
         (CacheBudget(100, 20), 101, 10, 80),
         (CacheBudget(100, 20), 101, 90, 90),  # more are protected than fit
+        (
+            CacheBudget(100, 20, 0.5, ratio_of="all"),
+            100,
+            10,
+            40,
+        ),  # half of the 80 before the window, 10 protected ones included
+        (CacheBudget(100, 20, 0.5, ratio_of="all"), 100, 60, 60),
+        (CacheBudget(100, 20, 0.5, ratio_of="all"), 99, 10, None),
     ],
 )
 def test_how_many_are_kept(budget, length, protected, kept) -> None:

@@ -57,8 +57,7 @@ def test_rows_join_and_leave_at_any_step(policy, granularity) -> None:
 
 def slots_of(model, policy, budget, prompts: int = 3) -> SlotCache:
     """A cache with rows of different lengths and seeds, after five steps."""
-    slots = SlotCache(model, policy, budget)
-    slots.end_of_thinking = 50
+    slots = SlotCache(model, policy, budget, end_of_thinking=50)
     with torch.no_grad():
         for row in range(prompts):
             one = SelectCache(model, policy, budget)

@@ -71,6 +71,9 @@ def test_two_stores(ponder, write) -> None:
     ]
     assert len(shown) == differ > 0
     assert {one["model"] for r in shown for one in r["b"]} == {"new"}
+    ponder("run", other, "--store", "third.db", "--set", "seed=99", "problems=1")
+    missing = ponder("compare", study, "old", "new", "--b-study", other, "--b-store", "third.db").stderr
+    assert "hint: run it first: ponder run other.toml --store third.db\n" in missing
     same = ponder("compare", study, "old", "old", "--b-study", other, "--b-store", "other.db").stdout
     assert same.startswith("A: old in ponder.db\nB: old in other.db\n")
 

@@ -50,6 +50,17 @@ def test_the_reference_is_up_to_date() -> None:
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
 
 
+def test_the_page_on_speed_has_what_was_measured() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "speed_page.py"))
+    rows = script["latest"]((ROOT / "benchmarks" / "speed.jsonl").read_text("utf-8"))
+    assert script["PAGE"].read_text("utf-8") == script["page"](rows), "python benchmarks/speed_page.py writes it"
+    for row in rows:
+        assert row["machine"]
+        assert row["versions"]["ponder"]
+        assert row["date"]
+        assert (ROOT / row["command"].split()[1]).exists(), row["command"]
+
+
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_there_is_a_page_on_adding_a_plugin_and_its_commands_run(kind: str, ponder) -> None:
     text = (ROOT / "docs" / f"add-a-{kind.removesuffix('s').replace('_', '-')}.md").read_text("utf-8")
@@ -84,8 +95,18 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
     assert [name for name in named if name[1] not in known] == []
 
 
-def test_links_in_the_docs_lead_somewhere() -> None:
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them, and mkdocs as it is set up here."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_links_in_the_docs_lead_to_a_file_and_a_heading() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for link in re.findall(r"\]\(([^)\s]+)", page.read_text("utf-8")):
+            target, _, heading = link.partition("#")
+            if "://" not in link:
+                file = page.parent / target if target else page
+                assert file.exists(), f"{page.name} links to {link}"
+                assert not heading or heading in headings(file), f"{page.name} links to {link}"

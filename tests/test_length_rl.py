@@ -144,18 +144,18 @@ def test_problems_that_often_fail_are_drawn_more_often() -> None:
     pool = draw_problems(practice(2), 40, seed=1)
     method = LengthRl(problems=10, seed=3)
     rates = [(8, 8)] * 20 + [(4, 8)] * 10 + [(0, 8)] * 10
-    drawn = Counter(place for iteration in range(300) for place in method._drawn(pool, rates, iteration))
+    drawn = Counter(place for iteration in range(300) for place in method.drawn(pool, rates, iteration))
     always, half, never = (
         sum(drawn[p] for p in part) / len(part) for part in (range(20), range(20, 30), range(30, 40))
     )
     assert 0 < always < half / 4 < half < 0.8 * never
     assert sum(drawn.values()) == 300 * 10  # none twice in an iteration
     plain = replace(method, prioritised=False)
-    drawn = Counter(place for iteration in range(300) for place in plain._drawn(pool, rates, iteration))
+    drawn = Counter(place for iteration in range(300) for place in plain.drawn(pool, rates, iteration))
     assert max(drawn.values()) < 1.6 * min(drawn.values())
-    assert all(len(set(places)) == 10 for places in (plain._drawn(pool, rates, n) for n in range(20)))
-    assert method._drawn(pool, rates, 5) == method._drawn(pool, rates, 5) != method._drawn(pool, rates, 6)
-    assert len(replace(method, problems=99)._drawn(pool, rates, 0)) == 40
+    assert all(len(set(places)) == 10 for places in (plain.drawn(pool, rates, n) for n in range(20)))
+    assert method.drawn(pool, rates, 5) == method.drawn(pool, rates, 5) != method.drawn(pool, rates, 6)
+    assert len(replace(method, problems=99).drawn(pool, rates, 0)) == 40
 
 
 @pytest.mark.parametrize("prioritised", [False, True])
@@ -164,7 +164,7 @@ def test_after_the_easy_iterations_only_the_harder_half_is_drawn(prioritised) ->
     method = LengthRl(easy=3, problems=12, prioritised=prioritised)
 
     def sizes(iteration: int, method: LengthRl = method) -> set[int]:
-        return {pool[place].problem.size for place in method._drawn(pool, [(0, 0)] * 40, iteration)}
+        return {pool[place].problem.size for place in method.drawn(pool, [(0, 0)] * 40, iteration)}
 
     assert all(sizes(n) == {1, 2, 4, 6} for n in range(3))
     assert all(sizes(n) == {4, 6} for n in range(3, 9))

@@ -133,8 +133,33 @@ def test_panels_by_policy_size_and_what_else_varies() -> None:
     assert [p["compared"] for p in together] == [40, 80, 40]
 
 
+def test_panels_of_one_task_share_a_colour_scale() -> None:
+    outcomes = (
+        attempts()
+        + attempts("random", better=lambda window, ratio: -9.0)
+        + attempts(size=25, better=lambda window, ratio: 1.0)
+    )
+
+    def colours(scale) -> list:
+        figure = Heatmap(scale=scale)
+        panels = figure.draw(figure.estimate(outcomes)).to_dict()["vconcat"][0]["hconcat"]
+        return [panel["layer"][0]["encoding"]["color"] for panel in panels]
+
+    cells = Heatmap().estimate(outcomes)["cells"]
+    ends = {
+        size: (min(c["accuracy"] for c in own), max(c["accuracy"] for c in own))
+        for size in (16, 25)
+        if (own := [c for c in cells if f"tents {size}" in c["panel"]])
+    }
+    dynts, random, larger = colours("task")  # tents 16, then 25
+    assert [tuple(c["scale"]["domain"]) for c in (dynts, random, larger)] == [ends[16], ends[16], ends[25]]
+    assert [c["legend"] is None for c in (dynts, random, larger)] == [True, False, False]  # one for both
+    assert len({tuple(c["scale"]["domain"]) for c in colours("panel")}) == 3
+    assert all(c["legend"] for c in colours("panel"))
+
+
 def test_published_maps_stand_below() -> None:
-    figure = Heatmap(overlay="dynts_window_ratio", scale="shared")
+    figure = Heatmap(overlay="dynts_window_ratio")
     drawn = draw_figure("heatmap", figure, attempts())
     assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
@@ -160,6 +185,26 @@ def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
         Heatmap().estimate(bare)
     with pytest.raises(UserError, match="cache_bytes"):
         Cache().estimate(bare)
+
+
+def test_time_per_token_stands_beside_the_bytes() -> None:
+    timed = [
+        o._replace(
+            details={
+                **o.details,
+                "seconds_per_token": 0.004,
+                "cpu_seconds_per_token": (0.003 if compressed(o) else 0.002),
+            }
+        )
+        for o in attempts()
+    ]
+    drawn = draw_figure("cache", Cache(), timed)
+    assert {(p["policy"], round(p["cpu_ms"], 6), round(p["wall_ms"], 6)) for p in drawn.tables["points"]} == {
+        ("dynts", 3.0, 4.0),
+        ("full", 2.0, 4.0),
+    }
+    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.findings[0]
+    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).findings[0]
 
 
 def test_accuracy_by_bytes() -> None:

@@ -263,7 +263,7 @@ def test_the_line_of_progress() -> None:
     line = progress.line(tally_of())
     assert line.startswith("█" * 6 + "░" * 10 + " 40/100  3:20:0")
     assert line.endswith("12.3k tokens, 1.50 EUR  right 20  wrong 10  unparsed 4  truncated 4  failed 2  0.3/min")
-    making = Tally(making={"model": "a", "train_loss": 0.5})
+    making = Tally(making={"a": {"model": "a", "train_loss": 0.5}})
     assert progress.line(making) == "model a  train loss 0.5"
     done = Tally(planned=10, right=10)
     done.started = monotonic() - 2.5
@@ -294,7 +294,7 @@ def test_the_line_of_progress_is_cut_between_words() -> None:
     for width in range(40, 220):
         shown = progress.line(tally, width).removesuffix("…").replace("  ", " ").split(" ")
         assert [word.rstrip(",:") for word in shown] == [word.rstrip(",:") for word in words[: len(shown)]]
-    making = Tally(making={"model": "a", "train_loss": 0.5, "seconds": 1234})
+    making = Tally(making={"a": {"model": "a", "train_loss": 0.5, "seconds": 1234}})
     assert progress.line(making, 24) == "model a  train loss 0.5"
 
 

@@ -171,6 +171,10 @@ def test_guesses_and_single_samples(ponder, write) -> None:
     assert "can't tell how much a second one would add" in single
     assert " to " in single
     for words, said in (
+        (
+            ("--guess", "accuracy=0.7,discordant=0.9"),
+            "--guess discordant: models with an accuracy of 0.7 can't disagree on more than 0.6 of",
+        ),
         (("--guess", "acuracy=1"), "there is no guess `acuracy`\nhint: did you mean `accuracy`?"),
         (("--guess", "accuracy=x"), "--guess accuracy: `x` is not a number"),
         (("--guess", "accuracy=7"), "accuracy is a fraction from 0 to 1, not 7"),

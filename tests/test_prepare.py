@@ -56,7 +56,7 @@ def test_a_run_makes_what_was_not_prepared(tmp_path) -> None:
     tally = Tally()
     with Store(tmp_path / "s.db", lock=True) as store:
         asyncio.run(run(study, store, tally))
-    assert (tally.right, tally.making) == (8, None)
+    assert (tally.right, tally.making) == (8, {})
     assert [p for p in prepare(study) if "step" in p] == []
 
 
@@ -75,9 +75,9 @@ def test_interrupting_a_run_stops_the_training_at_its_next_report(tmp_path) -> N
     reported, go_on = threading.Event(), threading.Event()
 
     class Watched(Tally):
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "making" and value:
+        def report(self, label: str, progress: Any) -> None:
+            super().report(label, progress)
+            if progress:
                 reported.set()
                 go_on.wait()
 

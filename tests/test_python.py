@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import ponder
+from ponder.cli import main
 from ponder.core import Bill, Completion, ModelFailure, UserError, plugins
 from ponder.runner.store import Store
 
@@ -79,8 +82,12 @@ def test_a_mistake_is_told_where_it_is(folder: Path) -> None:
         sums(model="oracl").run(progress=False)
     with pytest.raises(UserError, match="no store"):
         _ = sums().results(folder / "none.db").outcomes
-    with pytest.raises(TypeError, match="problem"):
+    with pytest.raises(UserError, match="did you mean `problems`"):
         sums().run(problem=3)
+    with pytest.raises(UserError, match="needs at least one model"):
+        sums(model=[])
+    with pytest.raises(UserError, match="stop: expected a table"):
+        sums(stop=True)
     for wrong in (0, -1, "3"):  # an endpoint would be paid for the default number
         with pytest.raises(UserError, match="problems"):
             sums().run(problems=wrong)
@@ -96,7 +103,33 @@ def test_failed_attempts_are_told_with_a_reason(folder: Path, capsys: pytest.Cap
         raise ModelFailure("out of ink")
 
     sums(model=broken).run(progress=False)
-    assert "6 attempts failed (out of ink)" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == [
+        "failed 6: out of ink",
+        "6 attempts failed and left out; run again to ask them again",
+    ]
+
+
+def test_hints_are_for_python_and_on_the_command_line_for_that(folder: Path) -> None:
+    mistakes = {
+        "study.run()": lambda: sums().results("none.db").outcomes,
+        '{…, "id": …}': lambda: sums(model="endpoint").run(),
+        '"name": one of endpoint': lambda: sums(model={"budget": 3}).run(),
+        "built-in studies: aime24": lambda: ponder.Study.load("none.toml"),
+        '"budget": 4096': lambda: sums(model={"name": "endpoint", "id": "x"}, max_tokens=9).run(),
+        "study.run() asks": lambda: sums(seed=9).run(progress=False, max_tokens=1).chart(),
+    }
+    for hint, mistake in mistakes.items():
+        with pytest.raises(UserError) as told:
+            mistake()
+        assert hint in str(told.value)
+        assert not {"--", "STUDY", "ponder list"} & set(str(told.value).split())
+    told = CliRunner().invoke(main, ["report", "effort", "--store", "none.db"]).output
+    assert "hint: `ponder run effort --store none.db` creates one" in told
+
+
+def test_a_run_says_that_it_stopped_at_its_cap(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not sums().run(progress=False, max_tokens=10).outcomes
+    assert "stopped at the cap: 0 of 10 tokens" in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_what_was_answered(folder: Path) -> None:
@@ -120,6 +153,24 @@ except KeyboardInterrupt:
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder).stdout
     answered, stored = map(int, told.split())
     assert 3 <= answered == stored < 50
+
+
+def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
+    code = """
+import asyncio, os, signal, threading, ponder
+@ponder.model
+async def stuck(prompt):
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(600)
+try:
+    ponder.Study(task={"name": "chain_sum", "size": 2}, model=stuck).run()
+except KeyboardInterrupt as told:
+    print(told)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout == "what was answered is stored; run it again to resume\n"
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +321,44 @@ class TestFunctions:
 
         with pytest.raises(UserError, match="must return text, not NoneType"):
             sums(model=silent).run(progress=False)
+
+    @pytest.mark.parametrize(
+        ("decorate", "told"),
+        [
+            (lambda: ponder.task(lambda size: ("", "")), "takes size; it is called with 2 values"),
+            (lambda: ponder.task(lambda size, seed, mark: ("", "")), "takes size, seed, mark; it is called with 2"),
+            (lambda: ponder.task(3), "must be a function, not 3"),  # type: ignore[call-overload]
+            (lambda: ponder.task(sizes=5)(len), "takes obj; it is called with 2"),
+            (lambda: ponder.task(sizes=5)(lambda size, seed: ("", "")), r"not 5\nhint: sizes=\(2, 4, 8\)"),
+            (lambda: ponder.task(grade=lambda answer: True)(lambda size, seed: ("", "")), "grader of .* takes answer;"),
+            (lambda: ponder.model(lambda: ""), "takes no parameters; it is called with 1 value"),
+            (lambda: ponder.model(concurency=3), "has no option `concurency`\nhint: did you mean `concurrency`"),
+            (lambda: ponder.model(lambda prompt, *, words=[]: ""), "default of `words` can be changed"),
+        ],
+    )
+    def test_a_wrong_signature_is_told_with_the_right_one(self, decorate, told: str) -> None:
+        with pytest.raises(UserError, match=told):
+            decorate()
+
+    def test_a_task_that_ignores_its_seed_is_told(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        @ponder.task(sizes=(2,))
+        def fixed(size: int, seed: int) -> tuple[str, str]:
+            return "What?", "that"
+
+        study = ponder.Study(task=fixed, model="oracle", problems=5, samples=2)
+        for _ in range(2):  # the second run asks nothing, and says it again
+            assert len(study.run().outcomes) == 2
+            told = capsys.readouterr().err
+            assert "task `fixed` has only 1 different problem of size 2, where the study asks for 5: does" in told
+            assert "/10" not in told  # the line of progress ends full
+
+    def test_a_task_that_makes_other_problems_of_the_same_seed_is_refused(self, folder: Path) -> None:
+        @ponder.task(sizes=(2,))
+        def restless(size: int, seed: int) -> tuple[str, str]:
+            return str(random.random()), ""
+
+        with pytest.raises(UserError, match="different problems of the same size and seed"):
+            ponder.Study(task=restless, model="oracle").run(progress=False)
 
 
 def test_a_puzzle_prints_as_a_grid() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import json
@@ -11,6 +12,7 @@ import zlib
 from html.parser import HTMLParser
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import pytest
@@ -63,16 +65,33 @@ def test_the_files_of_a_report(reports) -> None:
     assert all(float(r["accuracy_low"]) <= float(r["accuracy"]) <= float(r["accuracy_high"]) for r in rows)
 
 
+def transcripts(page: str) -> dict[int, str]:
+    """The transcripts that a report holds, by attempt."""
+    blocks = re.findall(r'<script type="text/plain" class="texts">([^<]*)</script>', page)
+    texts = [json.loads(zlib.decompress(base64.b64decode(block))) for block in blocks]
+    return {int(attempt): text for part in texts for attempt, text in part.items()}
+
+
+def index(page: str) -> dict[str, Any]:
+    """What a report's script knows of its attempts."""
+    found = re.search(r'<script type="application/json" id="attempts">(.*?)</script>', page, re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
 def test_the_page_says_what_the_study_found(reports) -> None:
     page = (reports / "reports/s/report.html").read_text()
     assert "<h1>Does &lt;b&gt;it&lt;/b&gt; break?</h1>" in page
     assert '<p class="question">Q</p>' in page
-    assert re.findall(r'<a href="#(\w+)">(\w+)</a>', page) == [
-        ("effort", "Effort"), ("accuracy", "Accuracy"), ("attempts", "Attempts"), ("transcripts", "Transcripts")
-    ]  # fmt: skip
-    assert all(f'<section id="{name}">' in page for name in ("effort", "accuracy", "attempts", "transcripts"))
-    assert "tokens counted: 60 by estimate" in page
-    rows = re.findall(r"<tr>(<td>[^<]*</td>)(.*)</tr>", page.partition('id="attempts"')[2])
+    places = page.partition('<nav class="places"')[2].partition("</nav>")[0]
+    names = re.findall(r'<a href="#(\w+)">(\w+)</a>', places)
+    assert names == [("effort", "Effort"), ("accuracy", "Accuracy"), ("models", "Models"), ("study", "Study")]
+    assert all(re.search(rf'<section[^>]* id="{name}"', page) for name, _ in names)
+    assert "Tokens counted: 60 by estimate" in page
+    assert f"Ponder {package.__version__}, Python" in page
+    assert "critical_size = 8" in page  # the study file
+    rows = re.findall(r"<tr>(<td>[^<]*</td>)(.*)</tr>", page.partition("Counts and tokens")[2])
     for label, cells in rows[:2]:
         attempts, right, wrong, unparsed, truncated, failed, *_ = map(int, re.findall(r"<td>([\d,]+)<", cells)[:6])
         assert (attempts, failed) == (30, 0)
@@ -80,11 +99,65 @@ def test_the_page_says_what_the_study_found(reports) -> None:
         assert (truncated > 0) == ("one" in label)
 
 
+def test_a_chart_is_described_in_words(reports) -> None:
+    page = (reports / "reports/s/report.html").read_text()
+    effort, accuracy = re.findall(r'<img [^>]* alt="([^"]*)"', page)
+    assert effort.startswith("Chart effort: thinking tokens against problem size (terms). ")
+    assert "one &lt;i&gt;model&lt;/i&gt;: accuracy falls below 50 %" in effort
+    assert "accuracy against problem size" in accuracy
+    assert accuracy.count("another: accuracy 17% [2%, 70%] at 2 terms") == 1
+
+
+def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
+    page = (reports / "reports/s/report.html").read_text()
+    texts, data = transcripts(page), index(page)
+    assert set(texts) == {row[0] for row in data["rows"]} == set(range(1, 61))
+    assert "This file holds the transcripts of all 60 attempts." in page
+    specs = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+    dots = {int(n) for n in re.findall(r'"attempt": (\d+)', json.dumps(specs[0]))}
+    assert dots == set(texts)
+    tables = specs[1]["datasets"].values()
+    marks = [row for rows in tables for row in rows if "behind" in row and "attempts" in row]
+    assert len(marks) >= 10
+    for mark in marks:  # what a point of `accuracy` was estimated from is what its group finds
+        group = data["groups"][mark["behind"]]
+        found = [row for row in data["rows"] if row[1] in group["cells"]]
+        assert len(found) == group["total"] == mark["attempts"]
+        assert {tuple(data["cells"][row[1]]) for row in found} == {(mark["series"], "chain_sum", mark["size"])}
+    right = data["endings"].index("right")
+    for attempt, _, ended, thinking, *_ in data["rows"]:
+        assert ("The answer is right." in texts[attempt]) == (ended == right)
+        assert f"<td>{thinking:,}</td>" in texts[attempt]
+    links = set(re.findall(r'href="#(?:behind|wrong)-(\d+)"', page))
+    assert links
+    assert all(int(n) < len(data["groups"]) for n in links)
+
+
+def test_transcripts_take_no_more_room_than_they_may(reports, ponder, monkeypatch) -> None:
+    monkeypatch.chdir(reports)
+    text = STUDY.replace('name = "effort"', 'name = "accuracy"')
+    (reports / "few.toml").write_text(text)  # its attempts are in the store
+    ponder("report", "few.toml", "-o", "few", "--transcripts", "0.002")
+    page = Path("few/report.html").read_text()
+    held = transcripts(page)
+    assert 5 < len(held) < 60
+    assert sum(map(len, re.findall(r'class="texts">([^<]*)<', page))) < 4_000  # the last part may go beyond it
+    assert f"This file holds the transcripts of {len(held)} of 60 attempts" in page
+    assert len({row[1] for row in index(page)["rows"]}) > 5  # an even choice: not of one cell alone
+    ponder("report", "few.toml", "-o", "none", "--transcripts", "0")
+    page = Path("none/report.html").read_text()
+    assert not transcripts(page)
+    assert "This file holds no transcripts" in page
+    assert "data-leads data-study" not in page
+    assert 'href="#behind' not in page
+
+
 def test_long_things_are_folded_away(reports, write, ponder) -> None:
     page = (reports / "reports/everyday/report.html").read_text()
-    assert "<th>kind</th><th>attempts</th><th>more</th>" in page
+    heads = re.findall(r"<thead>(.*?)</thead>", page)
+    assert re.findall("<button[^>]*>([^<]*)<", heads[0]) == ["kind", "attempts", "more"]
     assert "<td>&lt;b&gt;only here&lt;/b&gt;</td><td>–</td><td>–</td>" in page
-    first = page.partition("<section")[2].partition("</section>")[0]
+    first = page.partition('<section class="figure"')[2].partition("</section>")[0]
     shown, folded = first.split("<summary>2 more findings</summary>")
     assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", shown) == ["0", "1", "2", "3", "4"]
     assert re.findall(r"<li>finding &lt;b&gt;(\d)&lt;/b&gt;</li>", folded) == ["5", "6"]
@@ -92,8 +165,9 @@ def test_long_things_are_folded_away(reports, write, ponder) -> None:
     ponder("run", "s.toml", "--set", "problems=30")
     ponder("report", "s.toml", "--set", "problems=30")
     page = Path("reports/s/report.html").read_text()
-    assert "300 rows in effort-attempts.csv" in page
-    assert page.count("<tr>") < 300
+    assert "the first 200 rows are shown; all are in effort-attempts.csv, beside the report" in page
+    table = page.partition(">attempts <span")[2].partition("</details>")[0]
+    assert table.count("<tr>") == 201
 
 
 def test_a_pdf_is_text_and_vectors_in_an_embedded_font(reports) -> None:
@@ -131,13 +205,19 @@ def test_everyday_charts_are_drawn(reports, number) -> None:
 
 def test_what_a_model_wrote_stays_text(reports) -> None:
     page = (reports / "reports/evil/report.html").read_text()
-    elements = Elements(page)
-    assert elements.scripts == [{"type": "application/json"}, {}]
-    assert (elements.handlers, elements.loads) == ([], [])
-    assert "&lt;/script&gt;&lt;script&gt;document.title" in page
-    assert "80,000 more characters" in page
-    shown = re.findall(r'<pre class="(\w+)">', page)
-    assert shown == ["user", "thinking", "answer", "user", "answer"]
+    texts = transcripts(page)
+    assert len(texts) == 2
+    for text in (page, *texts.values()):
+        elements = Elements(text)
+        assert (elements.handlers, elements.loads) == ([], [])
+        assert "&lt;/script&gt;&lt;script&gt;document.title" in text
+    kinds = [script.get("type") for script in Elements(page).scripts]
+    assert kinds == ["application/json", "application/json", "text/plain", None]
+    assert not any(Elements(text).scripts for text in texts.values())
+    first, second = sorted(texts)
+    assert "100,000 more characters" in texts[second]
+    shown = [re.findall(r'<(?:div|details) class="message (\w+)"', texts[attempt]) for attempt in (first, second)]
+    assert shown == [["user", "thinking", "answer"], ["user", "answer"]]
 
 
 def test_a_report_says_what_was_left_out(write, ponder) -> None:
@@ -165,9 +245,12 @@ def test_endings_on_the_page(write, ponder) -> None:
     ponder("run", "e.toml")
     ponder("report", "e.toml")
     page = Path("reports/e/report.html").read_text()
-    assert "tokens counted: 2 by estimate." in page
-    spans = re.findall(r'<span class="(\w+)">(\w+)', page)
-    assert spans == [("right", "right"), ("wrong", "wrong"), ("wrong", "failed")]
+    assert "Tokens counted: 2 by estimate." in page
+    texts = transcripts(page)
+    assert [re.findall(r'<span class="badge (\w+)">(\w+)', texts[n])[0] for n in (1, 2, 3)] == [
+        ("right", "right"), ("wrong", "wrong"), ("failed", "failed")
+    ]  # fmt: skip
+    assert "No answer came" in texts[3]
     assert "<td>3</td><td>1</td><td>1</td><td>0</td><td>0</td><td>1</td>" in page  # right, wrong, …, failed
 
 
@@ -176,9 +259,10 @@ def test_a_conversation_is_shown_with_its_instructions(write, ponder) -> None:
     write("e.toml", study)
     ponder("run", "e.toml")
     ponder("report", "e.toml")
-    shown = re.findall(r'<pre class="(\w+)">', Path("reports/e/report.html").read_text())
-    assert shown[0] == "system"
+    (text,) = transcripts(Path("reports/e/report.html").read_text()).values()
+    shown = re.findall(r'<(?:div|details) class="message (\w+)"', text)
     assert [kind for kind in shown if kind != "thinking"] == ["system", "user", "answer", "user", "answer"]
+    assert "true sum" in text  # the task's own table of turns
 
 
 def test_a_report_needs_an_answer(write, ponder) -> None:

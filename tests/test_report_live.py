@@ -5,8 +5,12 @@ These are apart from the other tests of the report: Playwright runs an event loo
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,8 +48,9 @@ def browser(reports: Path) -> Iterator[Browser]:
 class Opened:
     """A page in the browser, with everything that it complained of or asked for."""
 
-    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
-        self.page: Page = browser.new_context(viewport={"width": 1280, "height": 1000}, **context).new_page()
+    def __init__(self, browser: Browser, path: Path, init: str = "", **context: Any) -> None:
+        self.page: Page = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **context}).new_page()
+        self.page.add_init_script(init)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", self._hear)
@@ -202,15 +207,24 @@ def test_a_hostile_page_runs_nothing_but_vega(reports, browser) -> None:
     opened = Opened(browser, reports / "reports/evil/report.html")
     chart = opened.live()
     assert opened.page.title() == "t"
-    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("img:visible").count() == 0
     assert "</script><script>document.title" in chart.text_content()  # the label, as text in the legend
+    opened.page.locator("#held a").click()
+    for number in (0, 1):
+        opened.page.locator("#reader tr[data-href] a").nth(number).click()
+        expect(opened.page.locator("#reader .message.answer pre")).to_contain_text(
+            "</pre></script>" if not number else "zzz"
+        )
+        opened.page.locator("#reader [data-back]").click()
+    assert opened.page.title() == "t"
+    assert opened.page.locator("#reader img").count() == 0
     assert opened.complaints == []
 
 
 def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, tmp_path) -> None:
     page = (reports / "reports/s/report.html").read_text()
     bad = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><style>h1{color:red}</style>"
-    (tmp_path / "bad.html").write_text(page.replace("<main>", f"<main>{bad}<p style='color:red' id=styled>x</p>"))
+    (tmp_path / "bad.html").write_text(page.replace("<h1>", f"{bad}<p style='color:red' id=styled>x</p><h1>", 1))
     opened = Opened(browser, tmp_path / "bad.html")
     opened.live()
     assert opened.page.title() == "Does <b>it</b> break?"
@@ -220,6 +234,109 @@ def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, 
     assert opened.page.evaluate(colour, "h1") != "rgb(255, 0, 0)"
     assert "unsafe" not in opened.page.locator("meta[http-equiv]").get_attribute("content")
     assert len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4
+
+
+def test_the_policy_holds_inside_a_transcript(reports, browser, tmp_path) -> None:
+    page = (reports / "reports/s/report.html").read_text()
+    bad = "<p>here</p><ul class='same'></ul><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+    block = base64.b64encode(zlib.compress(json.dumps(dict.fromkeys(range(1, 61), bad)).encode())).decode()
+    path = tmp_path / "bad.html"
+    path.write_text(re.sub(r'(class="texts">)[^<]*', rf"\1{block}", page))
+    opened = Opened(browser, path)
+    opened.page.goto(f"{path.as_uri()}#attempt-7")
+    expect(opened.page.locator("#reader p", has_text="here")).to_be_visible()
+    opened.page.wait_for_timeout(300)
+    assert opened.page.title() == "Does <b>it</b> break?"
+    assert any("Content Security Policy" in said for said in opened.complaints)
+
+
+def test_from_a_dot_to_its_transcript_inside_the_file(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/s/report.html")
+    page, effort = opened.page, opened.live().first
+    expect(effort.locator("figcaption")).to_contain_text("Click a mark")
+    dot = effort.locator(".mark-symbol.role-mark path[aria-label]").last
+    label = dot.get_attribute("aria-label")
+    dot.click(force=True)
+    reader = page.locator("#reader")
+    expect(reader).to_be_visible()
+    if "#near" in page.url:  # dots lie on each other: a list
+        reader.locator("tr[data-href] a").last.click()
+    expect(reader.locator(".verdict")).to_be_visible()
+    size = re.search(r"problem size \(terms\): (\d+)", label)
+    assert size
+    expect(reader.locator("h1")).to_contain_text(f"chain_sum, size {size[1]} another")
+    expect(reader.locator(".same .here")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(reader).to_be_hidden()
+    page.go_back()
+    expect(reader.locator(".verdict")).to_be_visible()
+    page.keyboard.press("Escape")
+    assert opened.complaints == []
+    assert len(set(opened.requests)) == 1  # the file itself
+
+
+def test_a_mark_and_a_table_row_open_the_attempts_behind_them(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/s/report.html")
+    page, reader = opened.page, opened.page.locator("#reader")
+    accuracy = opened.live().nth(1)
+    accuracy.scroll_into_view_if_needed()
+    box = accuracy.locator(".mark-symbol.role-mark path").last.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(reader.locator("h1")).to_contain_text("6 attempts")
+    expect(reader.locator("tr[data-href]")).to_have_count(6)
+    for key in ("j", "j", "Enter"):
+        page.keyboard.press(key)
+    expect(reader.locator(".pages")).to_contain_text("2 of 6")
+    page.keyboard.press("k")
+    expect(reader.locator(".pages")).to_contain_text("1 of 6")
+    reader.locator("[data-close]").click()
+    page.locator("details.estimates summary", has_text="attempts").first.click()
+    page.locator("details.estimates[open] a").first.click()
+    expect(reader.locator(".verdict")).to_be_visible()
+    reader.locator("[data-close]").click()
+    page.get_by_text("longest wrong").first.click()
+    tokens = [int(n.replace(",", "")) for n in reader.locator(".number").all_text_contents()]
+    assert tokens == sorted(tokens, reverse=True)
+    assert set(reader.locator(".badge").all_text_contents()) <= {"wrong", "unparsed", "truncated"}
+    assert opened.complaints == []
+
+
+def test_a_browser_that_cannot_unpack_says_so(reports, browser, tmp_path) -> None:
+    path = reports / "reports/s/report.html"
+    opened = Opened(browser, path, init="delete window.DecompressionStream")
+    opened.page.goto(f"{path.as_uri()}#attempt-7")
+    expect(opened.page.locator("#reader")).to_contain_text("it lacks DecompressionStream")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_gets_narrower_charts_with_text_of_the_same_size(reports, browser, scheme) -> None:
+    opened = Opened(
+        browser, reports / "reports/s/report.html", color_scheme=scheme, viewport={"width": 390, "height": 844}
+    )
+    for chart in opened.live().all():
+        svg = chart.locator("svg")
+        drawn = [float(n) for n in svg.get_attribute("viewBox").split()]
+        assert svg.bounding_box()["width"] >= 0.97 * drawn[2]  # not shrunken
+        assert svg.bounding_box()["width"] <= 390
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert opened.page.evaluate(background) == ("rgb(23, 25, 28)" if scheme == "dark" else "rgb(255, 255, 255)")
+    ink = opened.page.locator(".role-axis-label text").first.get_attribute("fill")
+    assert (ink == "#c3c8cd") == (scheme == "dark")
+    opened.page.goto(f"{(reports / 'reports/s/report.html').as_uri()}#attempt-7")
+    expect(opened.page.locator("#reader .verdict")).to_be_visible()
+    wide = "document.querySelector('#reader').scrollWidth"
+    assert opened.page.evaluate(wide) <= 390
+    assert opened.complaints == []
+
+
+def test_paper_gets_the_pictures_in_dark_ink(reports, browser) -> None:
+    opened = Opened(browser, reports / "reports/s/report.html", color_scheme="dark")
+    opened.live()
+    opened.page.emulate_media(media="print", color_scheme="dark")
+    assert opened.page.locator("figure.chart img:visible").count() == 2
+    assert opened.page.locator("figure.chart svg:visible").count() == 0
+    assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert opened.page.locator("header:visible, details:not([open]):visible, figcaption:visible").count() == 0
 
 
 def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -15,33 +14,21 @@ import pytest
 from viewed import fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
+from ponder.report.behind import ENDINGS, behind
 from ponder.report.view import comparison
-from ponder.report.view.index import ENDINGS, Index
-from ponder.report.view.queries import Query, behind, find, search
+from ponder.report.view.index import Index
+from ponder.report.view.pages import transcript
+from ponder.report.view.queries import Query, find, search
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies, study_named
-from ponder.report.view.transcript import transcript
 from ponder.runner.store import Done, Store
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("view") / "ponder.db"
-    fill(path, study())
-    return path
-
-
-@pytest.fixture(scope="module")
-def address(store) -> Iterator[str]:
-    with served(store) as address:
-        yield address
-
-
 @pytest.fixture
-def viewed(store) -> ViewedStudy:
-    opened = ViewedStore(store, "ponder")
+def viewed(viewed_store) -> ViewedStudy:
+    opened = ViewedStore(viewed_store, "ponder")
     found = study_named(opened, "cheaper")
     assert found
     assert not found.error
@@ -85,7 +72,9 @@ def test_filters_choose_what_they_say(viewed) -> None:
     assert len(chosen("budget=300")) == 18
     assert len(chosen("series=short, tents")) == 12
     assert chosen("model=nobody") == []
-    assert find(viewed, Query.read("nonsense=1")).unknown == ("nonsense",)
+    found = find(viewed, Query.read("nonsense=1&model=nobody&model=long&size=16&ended=wrongly&problem=x"))
+    assert found.unknown == ("nonsense=1", "model=nobody", "ended=wrongly", "problem=x")
+    assert len(found.rows) == 6
 
 
 def test_right_here_and_wrong_there(viewed) -> None:
@@ -121,18 +110,18 @@ def test_search_reads_thinking_answers_and_reasons(viewed) -> None:
     assert len(first + rest) == 30
 
 
-def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, store) -> None:
+def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, viewed_store) -> None:
     """Whatever a figure's table calls `attempts`, its address finds."""
-    with Store(store) as opened:
+    with Store(viewed_store) as opened:
         outcomes = [o for o in opened.outcomes(study().cells) if o.status != "failed"]
     compared = 0
     for figure in study().figures:
         for name, rows in figure.estimate(outcomes).items():
             for row in rows:
-                query = behind(viewed, row)
+                chosen = behind(viewed, row)
                 if name in ("sizes", "outcomes") and row.get("fitted_to", "all") == "all" and row.get("attempts"):
-                    assert query is not None
-                    ended = viewed.index.ended[find(viewed, query).rows]
+                    assert chosen is not None
+                    ended = viewed.index.ended[find(viewed, Query(chosen)).rows]
                     assert (ended != ENDINGS.index("failed")).sum() == row["attempts"], row
                     compared += 1
     assert compared > 6
@@ -147,10 +136,10 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
     assert len(tables["cells"]) == 8
     assert behind(viewed, {"panel": "R1-Qwen | AIME24 | DynTS, published", "window": 500.0}) is None
     for row in tables["cells"]:
-        query = behind(viewed, row)
-        assert query is not None
-        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, query).rows]}
-        assert len(cells) == 1, query
+        chosen = behind(viewed, row)
+        assert chosen is not None
+        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, Query(chosen)).rows]}
+        assert len(cells) == 1, chosen
         assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
 
 
@@ -333,3 +322,54 @@ def test_tents_that_touch_or_stand_alone_are_marked() -> None:
     assert "touches another tent" in answer.rows[beside[0]][beside[1]].why
     assert answer.rows[beside[0]][-1].kind == "wrong"
     assert (solution.name, solution.rows[beside[0]][beside[1]].text) == ("solution", "·")
+
+
+ADAPTIVE = """
+problems = 30
+stop = { decide = true }
+[[task]]
+name = "execution"
+per_turn = 0
+size = [4, 9, 20, 45, 100]
+[[model]]
+name = "oracle"
+critical_size = 25
+steepness = 6
+budget = 4000
+[[figure]]
+name = "accuracy"
+"""
+
+
+def test_an_adaptive_run_that_has_answered_its_question_is_complete(write, ponder) -> None:
+    write("s.toml", ADAPTIVE)
+    assert ponder("run", "s.toml").exit_code == 0
+    (shown,) = studies(ViewedStore(Path("ponder.db"), "ponder"))
+    assert shown.state == "complete"
+    assert shown.asked == shown.answered < 150
+    write("t.toml", ADAPTIVE)
+    ponder("run", "t.toml", "--set", "seed=5", "--set", "max_tokens=5000")
+    (stopped,) = (one for one in studies(ViewedStore(Path("ponder.db"), "ponder")) if one.name == "t")
+    assert stopped.state.startswith("stopped")
+    assert stopped.asked == 150
+
+
+def test_what_an_address_asks_in_vain_is_said(address) -> None:
+    page = get(address, "/ponder/cheaper?model=nobody&ended=wrong&q=zebra")[2]
+    assert "No attempt of this study has model=nobody." in page
+    assert "Left out here: ended=wrong, q=zebra." in page
+    listed = get(address, "/ponder/cheaper/attempts?size=16&size=17&ended=nonsense")[2]
+    assert "No attempt of this study has size=17, ended=nonsense." in listed
+    assert "<h1>12 attempts</h1>" in listed
+    assert "No attempt of this study" not in get(address, "/ponder/cheaper?model=long")[2]
+
+
+def test_a_comparison_can_be_downloaded_and_repeated_in_a_terminal(address, viewed_store) -> None:
+    page = get(address, "/ponder/cheaper/compare?a=long&b=short")[2]
+    assert f"ponder compare cheaper.toml long short --store {viewed_store}</code>" in page
+    figure = get(address, "/ponder/cheaper/compared?a=long&b=short")[2]
+    assert "/ponder/cheaper/figure/compare.pdf?a=long&amp;b=short" in figure
+    (table, *_) = re.findall(r'href="(/ponder/cheaper/table/compare/[^"]*)"', figure)
+    rows = get(address, table.replace("&amp;", "&"))[2].splitlines()
+    assert len(rows) > 1
+    assert get(address, table.partition("?")[0])[0] == 409  # the study itself has no such figure

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from viewed import EVIL, fill, get, served, study
@@ -15,19 +13,6 @@ from viewed import EVIL, fill, get, served, study
 from ponder.core.text import visible
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import studies
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("view") / "ponder.db"
-    fill(path, study())
-    return path
-
-
-@pytest.fixture(scope="module")
-def address(store) -> Iterator[str]:
-    with served(store) as address:
-        yield address
 
 
 class Tags(HTMLParser):
@@ -56,8 +41,8 @@ def test_only_reading_is_allowed(address) -> None:
         assert get(address, method=method)[0] == 405
 
 
-def test_elsewhere_a_token_is_needed(store) -> None:
-    with served(store, host="0.0.0.0", token="secret") as address:
+def test_elsewhere_a_token_is_needed(viewed_store) -> None:
+    with served(viewed_store, host="0.0.0.0", token="secret") as address:
         assert get(address)[0] == 403
         assert get(address, "/?token=wrong")[0] == 403
         assert get(address, "/-/vega.js")[0] == 403
@@ -105,11 +90,11 @@ def test_control_characters_become_symbols() -> None:
     assert "\x1b" not in visible(EVIL)
 
 
-def test_looking_changes_nothing(store, address) -> None:
-    before = store.read_bytes()
+def test_looking_changes_nothing(viewed_store, address) -> None:
+    before = viewed_store.read_bytes()
     for path in ("/", "/ponder/cheaper", "/ponder/cheaper/attempts?q=zebra", "/ponder/cheaper/attempt/1"):
         assert get(address, path)[0] == 200
-    assert store.read_bytes() == before
+    assert viewed_store.read_bytes() == before
 
 
 def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path) -> None:

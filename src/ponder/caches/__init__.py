@@ -18,10 +18,24 @@ It works inside `generate()`, in batches, with left padding. Three ideas:
 from __future__ import annotations
 
 from ponder.caches._cache import SelectCache
-from ponder.caches._fidelity import Drift, drift
+from ponder.caches._exact import Exactness, exactness
+from ponder.caches._fidelity import Drift, FidelityRow, FidelityTable, drift, fidelity
 from ponder.caches._layer import Layer
 from ponder.caches._slots import SlotCache
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget
 
-__all__ = ["CacheBudget", "CacheView", "Drift", "Layer", "SelectCache", "SlotCache", "drift"]
+__all__ = [
+    "CacheBudget",
+    "CacheView",
+    "Drift",
+    "Exactness",
+    "FidelityRow",
+    "FidelityTable",
+    "Layer",
+    "SelectCache",
+    "SlotCache",
+    "drift",
+    "exactness",
+    "fidelity",
+]

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Literal
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
-from ponder.caches._attention import use_attention
+from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
+from ponder.caches._pass import SelectCacheBase, attach, own_attention
+from ponder.caches._rope import frequencies
+from ponder.caches._supported import check_tested, decoder_of, layers_of, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
 
-class SelectCache(Cache):
-    """Pass it as `past_key_values`. Rows grow in step, and each loses equally many columns, padding first."""
+class SelectCache(SelectCacheBase):
+    """Pass it as `past_key_values`. Rows grow in step, and each loses equally many columns, padding first.
+
+    The prompt, which `question` protects, is what is read before the first pass of a single token, unless its length is
+    given. `answer` protects what follows the token `end_of_thinking`.
+    """
 
     def __init__(
         self,
@@ -25,17 +32,33 @@ class SelectCache(Cache):
         budget: CacheBudget | None,
         *,
         kernel: Literal["grouped", "stock"] = "grouped",
+        end_of_thinking: int | None = None,
+        prompt: int | None = None,
+        untested: bool = False,
     ) -> None:
-        self.policy, self.budget = policy, budget
-        config: Any = model.config
-        super().__init__(layers=self._layers(config.get_text_config(decoder=True)))
-        self.heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-        self.end_of_thinking: int | None = None  # id of the token after which the answer starts, if there is one
+        self.policy, self.budget, self.kernel = policy, budget, kernel
+        self.decoder, self.outer_module = decoder_of(model)
+        self.outer: dict[str, Any] = {}
+        self.end_of_thinking, self.prompt = end_of_thinking, prompt
+        super().__init__(layers=layers_of(self.decoder, lambda index: Layer(self, index)))
+        if not untested:
+            check_tested(model)
+        needs = bool(policy.queries or policy.accumulates)
+        self.observes = reveals_attention(self.decoder) and (needs or kernel == "grouped")
+        if needs and not self.observes:
+            what = f"`{policy.plugin_name()}` needs attention, which this model doesn't reveal"
+            raise UserError(what, hint="use `streaming` or `random`")
+        own_attention([self.decoder.config])
+        self.shape = 0, 0  # rows and new tokens of this forward pass
+        self.failed = ""  # why the cache can't be used any more
         self.lengths: list[int] = []  # columns of each row
         self.seen_tokens: list[int] = []  # tokens of each row, evicted ones included
         self.held: list[list[int]] = []  # columns of each row after each forward pass, before pruning
         self.answering = torch.zeros(0, dtype=torch.bool)
         self.seeds = torch.zeros(0, dtype=torch.long)
+        self.reading = True  # the prompt
+        self.real_tokens: list[int] = []  # of each row, counted as long as some may be sinks
+        self.new_padding: Tensor | None = None  # of this forward pass, R × new tokens; None: there is none
         # By position, R × seen tokens:
         self.ids = torch.zeros(0, 0, dtype=torch.long)
         self.protected = torch.zeros(0, 0, dtype=torch.bool)
@@ -43,29 +66,37 @@ class SelectCache(Cache):
         self.features: Tensor | None = None
         # By column; one layer or one head if they share their decisions.
         self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)  # layers × rows × heads × columns
-        use_attention(model, policy, kernel)
-        _hook(model)
+        self.frequencies = frequencies(self.decoder) if policy.needs_rope else None
+        if policy.needs_rope and self.frequencies is None:
+            what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
+            raise UserError(what, hint="another policy, such as snapkv")
+        self.ordered = True  # whether columns are in the order of positions
+        self.padded = False  # whether any column is padding
+        self.shifted = True  # whether the padding that is left is what the model's mask says, shifted
+        attach(self, self.outer_module)
 
-    def _layers(self, config: Any) -> list[Any]:
-        kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-        if unsupported := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
-            raise UserError(f"the cache of {unsupported[0]} layers can't be pruned", hint="use the model's own cache")
-        if "sliding_attention" in kinds:
-            if "full_attention" not in kinds:
-                what = "this model has only sliding-window layers, whose cache is bounded already"
-                raise UserError(what, hint="use the model's own cache")
-            n = kinds.count("sliding_attention")
-            what = f"{n} of {len(kinds)} layers have a sliding window; only the other {len(kinds) - n} are pruned"
-            warnings.warn(what, stacklevel=4)
-        return [
-            Layer(self, i) if kind == "full_attention" else DynamicSlidingWindowLayer(config)
-            for i, kind in enumerate(kinds)
+    def __deepcopy__(self, memo: dict[int, Any]) -> SelectCache:
+        new = object.__new__(type(self))
+        shared = {"decoder", "outer_module", "policy", "budget", "layers"}
+        vars(new).update({k: v if k in shared else deepcopy(v, memo) for k, v in vars(self).items()})
+        new.layers = [
+            layer.copy_for(new) if isinstance(layer, Layer) else deepcopy(layer, memo) for layer in self.layers
         ]
+        attach(new, new.outer_module)
+        return new
+
+    def __copy__(self) -> NoReturn:
+        raise UserError("two caches can't share their buffers", hint="copy.deepcopy(cache)")
 
     @property
     def pruned_layers(self) -> list[Layer]:
         """The layers that this cache prunes."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def layer(self, index: int | None) -> Layer | None:
+        """The pruned layer of this number, if it is one."""
+        layer = self.layers[index] if index is not None and index < len(self.layers) else None
+        return layer if isinstance(layer, Layer) else None
 
     @property
     def max_length(self) -> int:
@@ -82,42 +113,98 @@ class SelectCache(Cache):
         """How large to make a buffer that must hold this many columns now."""
         if self.budget and columns <= self.budget.budget + 1:
             return self.budget.budget + 1
-        return columns + columns // 2 if self.lengths else columns
+        return columns + max(32, columns // 16) if self.lengths else columns
 
     def write(self, buffer: Tensor, states: Tensor) -> None:
         """Append new columns to each row of a buffer."""
         start = self.max_length
         buffer[: len(states), :, start : start + states.shape[2]] = states
 
-    def after_forward(self, ids: Tensor | None, hidden: Tensor, mask: Tensor | None) -> None:
-        """Record the tokens of a forward pass, and prune if the budget is reached."""
-        rows, new = hidden.shape[:2]
+    def check_pass(self) -> None:
+        """Raise `UserError` if the model that writes to this cache doesn't tell it about its forward passes."""
+        if PASS.cache is not self:
+            what = "this cache was made for another model, or for a part of one that isn't called"
+            raise UserError(what, hint="make it for the model that is called")
+
+    def before_forward(self, shape: Sequence[int], mask: Tensor | None, position_ids: Tensor | None) -> Tensor | None:
+        rows, new, seen = *shape[:2], max(self.seen_tokens, default=0)
+        if self.failed:
+            raise UserError(self.failed, hint="make a new SelectCache")
+        if not new:
+            what = f"this cache has read {seen} tokens already, and there is no new one"
+            raise UserError(what, hint="a cache serves one conversation: make a new SelectCache for another prompt")
+        if self.lengths and rows != len(self.lengths):
+            what = f"this cache has {len(self.lengths)} rows, and the batch has {rows}"
+            raise UserError(what, hint="make a new SelectCache for each batch")
+        self.shape = rows, new
+        self.new_padding = self._new_padding(rows, new, seen, mask)
+        if new > 1:
+            self._order()
+        for layer in self.pruned_layers:
+            layer.updated = layer.observed = False
+        if self.shifted or mask is None:
+            return mask
+        if position_ids is None or len(self.pruned_layers) < len(self.layers):
+            what = "padding in the middle of a text needs `position_ids`, and a model with full attention in all layers"
+            raise UserError(what, hint="pad on the left, once")
+        mask, offset = mask.clone(), seen - self.max_length
+        mask[:, offset:seen] = ~self._padding_columns()
+        return mask
+
+    def _new_padding(self, rows: int, new: int, seen: int, mask: Any) -> Tensor | None:
+        if mask is None:
+            return None
+        if not isinstance(mask, Tensor) or mask.ndim != 2:
+            what = "a cache that evicts tokens needs an attention mask of rows × tokens"
+            raise UserError(what, hint="leave it out if there is no padding")
+        if mask.shape != (rows, seen + new):
+            what = f"the attention mask has {mask.shape[1]} columns; {seen} tokens were read before, and {new} are new"
+            raise UserError(what, hint="a cache serves one conversation: make a new SelectCache for another prompt")
+        if new > 1 and seen and not torch.equal(mask[:, :seen] == 0, self.padding[:, :seen]):
+            raise UserError("the attention mask hides other tokens than before", hint="repeat the earlier mask")
+        padding = mask[:, seen:] == 0
+        return padding if padding.any() else None
+
+    def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
+        (rows, new), given = self.shape, tuple(hidden.shape[:2])
+        if given != self.shape:
+            self.failed = f"this model read {rows} × {new} tokens and returned {given[0]} × {given[1]} hidden states"
+        self._check_layers()
         if not self.lengths:
-            padding = mask[:, :new] == 0 if mask is not None and mask.ndim == 2 else None
-            self._start(rows, padding, hidden)
+            self._start(rows, hidden)
         tokens = ids if ids is not None else torch.full((rows, new), -1, device=hidden.device)
         self._append(tokens, self.policy.token_features(hidden, tokens))
         self._prune()
 
-    def _start(self, rows: int, padding: Tensor | None, hidden: Tensor) -> None:
-        """The first forward pass reads the prompt."""
+    def _check_layers(self) -> None:
+        """Raise `UserError` if a layer didn't take part in a forward pass as it should have."""
+        observed = bool(self.policy.queries or self.policy.accumulates)
+        for layer in self.pruned_layers:
+            if not layer.updated:
+                self.failed = f"layer {layer.index} of this model didn't use its cache"
+            elif observed and not layer.observed:
+                self.failed = f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal"
+        if self.failed:
+            raise UserError(self.failed, hint="use `streaming` or `random`, or the model's own cache")
+
+    def _start(self, rows: int, hidden: Tensor) -> None:
+        """The first forward pass reads the prompt, or a part of it."""
         device = hidden.device
         self.lengths, self.seen_tokens, self.held = [0] * rows, [0] * rows, [[] for _ in range(rows)]
+        self.real_tokens = [0] * rows
         self.answering = torch.zeros(rows, dtype=torch.bool, device=device)
         self.seeds = torch.arange(rows, device=device)
         new = hidden.shape[1]
         self.ids = torch.full((rows, new), -1, device=device)
-        self.padding = (
-            padding.to(device) if padding is not None else torch.zeros(rows, new, dtype=torch.bool, device=device)
-        )
-        self.protected = torch.zeros(rows, new, dtype=torch.bool, device=device)
-        if self.budget:
-            real = torch.arange(new, device=device) - self.padding.sum(1, keepdim=True)
-            self.protected |= (real >= 0) & (self.budget.question | (real < self.budget.sinks))
-            self.budget.check_prompt(int((real >= 0).sum(1).max()))
-        unit = self.budget.granularity if self.budget else "model"
-        layers, heads = (1 if unit == "model" else len(self.pruned_layers)), (self.heads if unit == "head" else 1)
-        self.positions = torch.zeros(layers, rows, heads, 0, dtype=torch.int32, device=device)
+        self.padding, self.protected = torch.zeros(2, rows, new, dtype=torch.bool, device=device)
+        unit, layers, heads = self.budget.granularity if self.budget else "model", self.pruned_layers, 1
+        if unit == "head":
+            heads = layers[0].keys.shape[1]
+            if any(layer.keys.shape[1] != heads for layer in layers):
+                what = "the layers of this model have different numbers of key-value heads"
+                raise UserError(what, hint='granularity = "layer"')
+        count = 1 if unit == "model" else len(layers)
+        self.positions = torch.zeros(count, rows, heads, 0, dtype=torch.int32, device=device)
 
     def _append(self, ids: Tensor, features: Tensor | None) -> None:
         """Record new tokens; their keys and values are in the buffers already."""
@@ -133,22 +220,44 @@ class SelectCache(Cache):
             self.positions = grown(self.positions, self.positions.shape[1], (columns + new) * 2, dim=1)
         if features is not None and self.features is None:
             self.features = features.new_zeros(self.ids.shape)
-        if start and self.budget and self.budget.answer and self.end_of_thinking is not None:
-            answer = ((ids == self.end_of_thinking).cumsum(1) > 0) | self.answering[:, None]
-            self.answering = answer[:, -1]
-        else:
-            answer = torch.zeros_like(ids, dtype=torch.bool)
-        self._record(ids, answer, features)
+        self._record(ids, self._protects(ids, start), features)
         for r in range(rows):
             self.seen_tokens[r] += new
             self.lengths[r] += new
             self.held[r].append(self.lengths[r])
 
-    def _record(self, ids: Tensor, answer: Tensor, features: Tensor | None) -> None:
+    def _protects(self, ids: Tensor, start: int) -> Tensor:
+        """Which of the new tokens are never evicted: sinks, the prompt, the answer."""
+        new, padding = ids.shape[1], self.new_padding
+        protects = torch.zeros_like(ids, dtype=torch.bool)
+        if self.budget is None:
+            return protects
+        self.reading = self.reading and (new > 1 or not start) if self.prompt is None else start < self.prompt
+        if self.reading or min(self.real_tokens) < self.budget.sinks:
+            real = torch.ones_like(ids) if padding is None else (~padding).long()
+            number = torch.tensor(self.real_tokens, device=ids.device)[:, None] + real.cumsum(1) - 1
+            protects |= number < self.budget.sinks
+            if self.reading and self.budget.question:
+                at = torch.arange(start, start + new, device=ids.device)
+                protects |= at < self.prompt if self.prompt is not None else at >= 0
+            protects &= real.bool()
+            self.real_tokens = (number[:, -1] + 1).tolist()
+            if self.reading:
+                self.budget.check_prompt(min(max(self.real_tokens), self.prompt or max(self.real_tokens)))
+        if start and self.budget.answer and self.end_of_thinking is not None:
+            answer = ((ids == self.end_of_thinking).cumsum(1) > 0) | self.answering[:, None]
+            self.answering = answer[:, -1]
+            protects |= answer
+        return protects
+
+    def _record(self, ids: Tensor, protects: Tensor, features: Tensor | None) -> None:
         start, column, (rows, new) = self.seen_tokens[0], self.lengths[0], ids.shape
         at = slice(start, start + new)
         self.ids[:rows, at] = ids
-        self.protected[:rows, at] |= answer
+        self.protected[:rows, at] = protects
+        if self.new_padding is not None:
+            self.padding[:rows, at] = self.new_padding
+            self.padded = True
         if features is not None and self.features is not None:
             self.features[:rows, at] = features
         self.positions[:, :rows, :, column : column + new] = torch.arange(start, start + new, device=ids.device)
@@ -156,42 +265,89 @@ class SelectCache(Cache):
     def _prune(self) -> None:
         if self.budget is None or self.max_length < self.budget.budget:
             return
-        rows, length = list(range(len(self.lengths))), self.max_length
-        kept = self.budget.kept(length, max(self._protected(r) for r in rows))
+        rows, length = slice(0, len(self.lengths)), self.max_length
+        kept = self.budget.kept(length, max(self._protected(rows, length)))
         if kept is not None and kept < length - self.budget.window:
             self._evict(rows, length, kept)
+            if self.padded:
+                left, seen = self._padding_columns(), self.seen_tokens[0]
+                self.padded = bool(left.any())
+                self.shifted = torch.equal(left, self.padding[:, seen - left.shape[1] : seen])
 
-    def _protected(self, row: int) -> int:
-        """How many of a row's columns before the window are never evicted."""
-        assert self.budget
-        before = self.positions[0, row, 0, : self.lengths[row] - self.budget.window].long()
-        return int(self.protected[row, before].sum())
+    def _padding_columns(self) -> Tensor:
+        """Which columns are padding, R × n: the same in all layers and heads, because the oldest is evicted first."""
+        columns = self.positions[0, :, :1, : self.max_length].long()
+        return _at_positions(self.padding, columns)[:, 0]
 
-    def _evict(self, rows: list[int], length: int, kept: int) -> None:
-        """Keep the window and the `kept` columns before it that score highest, in rows of equal length."""
+    def _protected(self, rows: slice | Tensor, length: int) -> list[int]:
+        """How many columns of each row outside the window are never evicted."""
+        columns = self.positions[0, rows, :1, :length].long()
+        protected = _at_positions(self.protected[rows], columns) & ~self._recent(rows, columns)
+        counts: list[int] = protected.sum((1, 2)).tolist()
+        return counts
+
+    def _recent(self, rows: slice | Tensor, positions: Tensor) -> Tensor:
+        """Which columns are in the window; `positions` are … × R × h × n."""
         assert self.budget
-        before = length - self.budget.window
-        at = torch.tensor(rows, device=self.ids.device)
-        positions = self.positions[:, at, :, :length]  # layers × R × heads × n
-        scores = self._scores(at, positions, length)[..., :before]
-        candidates = positions[..., :before].long()
-        scores = scores.masked_fill(_at_positions(self.protected[at], candidates), torch.inf)
-        scores = scores.masked_fill(_at_positions(self.padding[at], candidates), -torch.inf)
-        best = scores.topk(kept, dim=-1).indices.sort(dim=-1).values
-        window = torch.arange(before, length, device=best.device).expand(*best.shape[:-1], -1)
-        columns = torch.cat([best, window], dim=-1)
-        self.positions[:, at, :, : columns.shape[-1]] = positions.gather(3, columns)
+        at = range(*rows.indices(len(self.seen_tokens))) if isinstance(rows, slice) else rows.tolist()
+        first = torch.tensor([self.seen_tokens[r] - self.budget.window for r in at], device=positions.device)
+        return positions >= first[:, None, None]
+
+    def _evict(self, rows: slice | Tensor, length: int, kept: int) -> None:
+        """Keep the window and `kept` more columns, those that score highest, in rows of equal length."""
+        assert self.budget
+        positions = self.positions[:, rows, :, :length]  # layers × R × heads × n
+        at, left = positions.long(), kept + self.budget.window
+        scores = self._scores(rows, positions, length)
+        padding = _at_positions(self.padding[rows], at) if self.padded else None
+        finite = scores.isfinite() if padding is None else scores.isfinite() | padding
+        if not finite.all():
+            self.failed = f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number"
+            raise UserError(self.failed)
+        if padding is not None:
+            scores = scores.masked_fill(padding, -torch.inf)
+        scores = scores.masked_fill(_at_positions(self.protected[rows], at) | self._recent(rows, at), torch.inf)
+        if left == length - 1 and padding is None and not self.policy.by_order:
+            self._replace(rows, scores.argmin(-1), length - 1)
+        else:
+            # Sorted from the newest to the oldest, so that the oldest of equal scores leave first.
+            best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :left]
+            self._keep(rows, length, (length - 1 - best).sort(dim=-1).values)
+        for r in range(*rows.indices(len(self.lengths))) if isinstance(rows, slice) else rows.tolist():
+            self.lengths[r] = left
+
+    def _replace(self, rows: slice | Tensor, columns: Tensor, last: int) -> None:
+        """Move the newest column to where one is evicted, layers × R × heads: nothing else is copied."""
+        numbers = torch.arange(len(self.lengths), device=columns.device)[rows]
+        new = self.positions[:, numbers, :, last : last + 1]
+        index = columns[..., None].long()
+        if isinstance(rows, slice):
+            self.positions[:, rows].scatter_(3, index, new)
+        else:
+            self.positions[:, rows] = self.positions[:, rows].scatter(3, index, new)
         for n, layer in enumerate(self.pruned_layers):
-            layer.gather(at, columns[n % len(columns)])
-        for r in rows:
-            self.lengths[r] = columns.shape[-1]
+            layer.replace(numbers, columns[n % len(columns)], last)
+        self.ordered = False
 
-    def _scores(self, at: Tensor, positions: Tensor, length: int) -> Tensor:
+    def _keep(self, rows: slice | Tensor, length: int, columns: Tensor) -> None:
+        """Keep columns, layers × R × heads × k, in this order."""
+        self.positions[:, rows, :, : columns.shape[-1]] = self.positions[:, rows, :, :length].gather(3, columns)
+        for n, layer in enumerate(self.pruned_layers):
+            layer.keep(rows, columns[n % len(columns)])
+
+    def _order(self) -> None:
+        """Put columns in the order of positions, which the causal mask of several new tokens needs."""
+        if not self.ordered:
+            length = self.max_length
+            self._keep(slice(0, len(self.lengths)), length, self.positions[..., :length].argsort(-1))
+            self.ordered = True
+
+    def _scores(self, rows: slice | Tensor, positions: Tensor, length: int) -> Tensor:
         """The policy's scores, averaged over what shares one decision: layers × R × heads × n."""
         assert self.budget
         unit, by_layer = self.budget.granularity, []
         for n, layer in enumerate(self.pruned_layers):
-            scores = self.policy.score(self._view(layer, at, positions[n % len(positions)], length)).float()
+            scores = self._score(self._view(layer, rows, positions[n % len(positions)], length))
             by_layer.append(scores if unit == "head" else scores.mean(1, keepdim=True))
             if unit == "model" and not self.policy.per_layer:
                 break
@@ -199,39 +355,45 @@ class SelectCache(Cache):
             return torch.stack(by_layer).mean(0, keepdim=True)
         return torch.stack([scores.expand(-1, positions.shape[2], -1) for scores in by_layer])
 
-    def _view(self, layer: Layer, at: Tensor, positions: Tensor, length: int) -> CacheView:
+    def _score(self, view: CacheView) -> Tensor:
+        scores = self.policy.score(view).float()
+        (rows, heads, n, _), own = view.keys.shape, tuple(scores.shape)
+        if own not in ((rows, heads, n), (rows, 1, n)):
+            self.failed = f"the policy `{self.policy.plugin_name()}` returned scores of {own}"
+            raise UserError(f"{self.failed}, not of {rows} rows × {heads} heads × {n} tokens")
+        return scores
+
+    def _view(self, layer: Layer, rows: slice | Tensor, positions: Tensor, length: int) -> CacheView:
         index = positions.long()
+        first = rows.start if isinstance(rows, slice) else int(rows[0])
         return CacheView(
             layer=layer.index,
-            keys=layer.keys[at, :, :length],
-            values=layer.values[at, :, :length],
-            queries=None if layer.queries is None else layer.queries[at],
-            accumulated=None if layer.accumulated is None else layer.accumulated[at, :, :length],
-            scaling=layer.scaling,
+            keys=layer.keys[rows, :, :length],
+            values=layer.values[rows, :, :length],
+            queries=None if layer.queries is None else layer.queries[rows],
+            accumulated=None if layer.accumulated is None else layer.accumulated[rows, :, :length],
+            scaling=1.0 if layer.weigh is None else layer.weigh.scaling,
             positions=positions,
-            padding=_at_positions(self.padding[at], index),
-            ids=_at_positions(self.ids[at], index),
-            features=None if self.features is None else _at_positions(self.features[at], index),
-            seen_tokens=self.seen_tokens[int(at[0])],
-            seeds=self.seeds[at],
+            padding=_at_positions(self.padding[rows], index),
+            ids=_at_positions(self.ids[rows], index),
+            features=None if self.features is None else _at_positions(self.features[rows], index),
+            seen_tokens=self.seen_tokens[first],
+            seeds=self.seeds[rows],
+            weigh=layer.weigh,
+            frequencies=self.frequencies,
+            asking=self._asking(rows),
         )
+
+    def _asking(self, rows: slice | Tensor) -> Tensor | None:
+        """Which of the most recent queries are not padding, R × w; None if the policy doesn't ask."""
+        if not self.policy.needs_rope:
+            return None
+        first = rows.start if isinstance(rows, slice) else int(rows[0])
+        seen = self.seen_tokens[first]
+        return ~self.padding[rows, max(0, seen - self.policy.queries) : seen]
 
 
 def _at_positions(facts: Tensor, positions: Tensor) -> Tensor:
     """Look up facts about tokens, R × seen tokens, at positions, … × R × h × n."""
     wide = facts[:, None].expand(-1, positions.shape[-2], -1)
     return wide.expand(*positions.shape[:-1], -1).gather(-1, positions)
-
-
-def _hook(model: Any) -> None:
-    """Call `after_forward` after each forward pass; once per model. Other caches are left alone."""
-    if not getattr(model.base_model, "calls_select_cache", False):
-        model.base_model.register_forward_hook(_after_forward, with_kwargs=True)
-        model.base_model.calls_select_cache = True
-
-
-def _after_forward(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-    cache = kwargs.get("past_key_values")
-    if isinstance(cache, SelectCache):
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        cache.after_forward(ids, output[0], kwargs.get("attention_mask"))

@@ -1,22 +1,32 @@
-"""How far a pruned cache's predictions drift from the full cache's, on a given text.
+"""How far a pruned cache's predictions drift from the full cache's, on given texts.
+
+    from ponder.caches import CacheBudget, fidelity
+
+    budget = CacheBudget(budget=512, window=64, ratio=0.5)
+    print(fidelity(model, tokenizer, texts, ["random", "snapkv", "keydiff"], budget))
 
 Between two prunings the cache only grows, so all tokens up to the next pruning go through the model in one pass, with
-the same results as one at a time: measuring a policy costs about as much as reading the text.
+the same results as one at a time: measuring a policy costs about as much as reading the text. All policies read the
+text side by side, so that the full cache reads it once, and the log-probabilities of one pass at a time are held.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ponder.caches._cache import SelectCache
 from ponder.caches.full import Full
-from ponder.core import CacheBudget, Policy
+from ponder.core import CacheBudget, Policy, UserError, plugins
 
 CHUNK = 256  # tokens per forward pass if no pruning comes earlier
+Text: TypeAlias = str | tuple[str, str]  # a text, or a prompt and its continuation
 
 
 @dataclass(frozen=True)
@@ -26,29 +36,61 @@ class Drift:
     kl: float  # mean per token, in nats: divergence of the pruned cache's next-token distribution from the full one's
     agrees: float  # fraction of tokens after which both predict the same most likely token
     tokens: int
+    bytes: float = 0.0  # of the pruned cache, mean over the tokens
+    peak: float = 0.0  # of the pruned cache, the most
+
+
+def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
+    """Compare the full cache with one pruned by a policy, over the tokens of a reply."""
+    [one] = drifts(model, prompt, reply, [policy], budget)
+    return one
 
 
 @torch.no_grad()
-def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
-    """Compare the full cache with one pruned by a policy, over the tokens of a reply."""
-    ids = torch.tensor([prompt + reply], device=model.device)
-    start = len(prompt)
-    full = _log_probs(model, SelectCache(model, Full(), None), ids, start)
-    pruned = _log_probs(model, SelectCache(model, policy, budget), ids, start)
-    kl = (full.exp() * (full - pruned)).sum(-1)
-    agrees = full.argmax(-1) == pruned.argmax(-1)
-    return Drift(float(kl.mean()), float(agrees.float().mean()), len(reply))
-
-
-def _log_probs(model: Any, cache: SelectCache, ids: Tensor, start: int) -> Tensor:
-    """Next-token log-probabilities wherever the next token belongs to the reply, which begins at `start`."""
-    parts, position = [], 0
-    while position < ids.shape[1] - 1:
-        end = start if position < start else min(position + tokens_until_pruning(cache), ids.shape[1] - 1)
-        logits = model(ids[:, position:end], past_key_values=cache).logits[0]
-        parts.append(logits[-1:] if position < start else logits)
+def drifts(
+    model: Any, prompt: list[int], reply: list[int], policies: Sequence[Policy], budget: CacheBudget
+) -> list[Drift]:
+    """The same for several policies, which read the text side by side."""
+    ids, start = torch.tensor([prompt + reply], device=model.device), len(prompt)
+    full = SelectCache(model, Full(), None)
+    readers = [_Reader(SelectCache(model, policy, budget, prompt=start)) for policy in policies]
+    position, last = 0, ids.shape[1] - 1
+    while position < last:
+        # The same for every policy: how many tokens are held depends on the budget alone.
+        end = start if position < start else min(position + tokens_until_pruning(readers[0].cache), last)
+        chunk, first = ids[:, position:end], start - 1 - position if position < start else 0
+        expected = _log_probs(model, chunk, full, first)
+        for reader in readers:
+            reader.read(model, chunk, first, expected)
         position = end
-    return torch.cat(parts).float().log_softmax(-1)
+    return [reader.drift() for reader in readers]
+
+
+class _Reader:
+    """Reads a text with a pruned cache, and adds up how its predictions differ from the expected ones."""
+
+    def __init__(self, cache: SelectCache) -> None:
+        self.cache, self.kl, self.agreed, self.tokens = cache, 0.0, 0, 0
+        self.held: list[int] = []  # columns after each token, before pruning; the prompt counts as one
+
+    def read(self, model: Any, ids: Tensor, first: int, expected: Tensor) -> None:
+        before, new = self.cache.max_length, ids.shape[1]
+        own = _log_probs(model, ids, self.cache, first)
+        self.kl += float((expected.exp() * (expected - own)).sum())
+        self.agreed += int((expected.argmax(-1) == own.argmax(-1)).sum())
+        self.tokens += len(expected)
+        self.held += range(before + first + 1, before + new + 1)
+
+    def drift(self) -> Drift:
+        size, count = self.cache.token_bytes, max(1, self.tokens)
+        mean, most = sum(self.held) / max(1, len(self.held)), max(self.held, default=0)
+        return Drift(self.kl / count, self.agreed / count, self.tokens, size * mean, float(size * most))
+
+
+def _log_probs(model: Any, ids: Tensor, cache: SelectCache, first: int) -> Tensor:
+    """Log-probabilities of the next token after each token from number `first` on."""
+    logits: Tensor = model(ids, past_key_values=cache, logits_to_keep=ids.shape[1] - first).logits[0]
+    return logits.float().log_softmax(-1)
 
 
 def tokens_until_pruning(cache: SelectCache) -> int:
@@ -57,3 +99,114 @@ def tokens_until_pruning(cache: SelectCache) -> int:
         return CHUNK
     due = cache.budget.budget if cache.budget.ratio is not None else cache.budget.budget + 1
     return min(CHUNK, max(1, due - cache.max_length))
+
+
+@dataclass(frozen=True)
+class FidelityRow:
+    """What one policy keeps of the full cache's predictions, averaged over texts that weigh equally.
+
+    `…_se` are standard errors over texts; NaN with a single text.
+    """
+
+    policy: str
+    kl: float  # nats per token
+    kl_se: float
+    agrees: float  # fraction of tokens with the same most likely token
+    agrees_se: float
+    less: float  # this policy's KL less the reference's, text by text
+    less_se: float
+    texts: int
+    tokens: int
+    bytes: float  # of the pruned cache
+
+
+@dataclass(frozen=True)
+class FidelityTable:
+    """Prints as a table; `pandas.DataFrame(table.rows)` makes a frame of it."""
+
+    rows: tuple[FidelityRow, ...]
+    reference: str
+
+    def __str__(self) -> str:
+        width = max(len("policy"), *(len(row.policy) for row in self.rows))
+        lines = [f"{'policy':{width}}  KL, nats per token  same top token  KL less {self.reference}'s"]
+        for row in self.rows:
+            less = "" if row.policy == self.reference else f"{row.less:+.4f} ± {row.less_se:.4f}"
+            kl, agrees = f"{row.kl:.4f} ± {row.kl_se:.4f}", f"{row.agrees:.1%} ± {row.agrees_se:.1%}"
+            lines.append(f"{row.policy:{width}}  {kl:>18}  {agrees:>14}  {less}".rstrip())
+        lines.append(f"{self.rows[0].texts} texts, {self.rows[0].tokens:,} tokens; ± one standard error over texts")
+        return "\n".join(lines)
+
+
+def fidelity(
+    model: Any,
+    tokenizer: Any,
+    texts: Iterable[Text],
+    policies: Sequence[str | Policy] | Mapping[str, Policy],
+    budget: CacheBudget,
+    *,
+    prompt: int = 64,
+    reference: str | None = None,
+) -> FidelityTable:
+    """Which policy's predictions stay closest to the full cache's, on the same texts, with standard errors.
+
+    A text may be a prompt and its continuation; of a plain text, the first `prompt` tokens are the prompt. The
+    differences are to `reference`, by default `random` if it is measured, else the first policy.
+    """
+    named = _named(policies, model, tokenizer)
+    reference = reference or ("random" if "random" in named else next(iter(named)))
+    if reference not in named:
+        raise UserError(f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(named)}")
+    by_text = []
+    for number, text in enumerate(texts):
+        before, after = _tokens(tokenizer, text, prompt)
+        if len(before) + len(after) <= budget.budget:
+            size = len(before) + len(after)
+            what = f"text {number} has {size} tokens, so that a budget of {budget.budget} evicts nothing"
+            raise UserError(what, hint="longer texts, or a smaller budget")
+        by_text.append(drifts(model, before, after, list(named.values()), budget))
+    if not by_text:
+        raise UserError("there are no texts")
+    columns = dict(zip(named, zip(*by_text, strict=True), strict=True))
+    base = [one.kl for one in columns[reference]]
+    return FidelityTable(tuple(_row(name, measured, base) for name, measured in columns.items()), reference)
+
+
+def _named(policies: Sequence[str | Policy] | Mapping[str, Policy], model: Any, tokenizer: Any) -> dict[str, Policy]:
+    if isinstance(policies, str | Policy):
+        policies = [policies]
+    if not isinstance(policies, Mapping):
+        made = [plugins.load("caches", one)() if isinstance(one, str) else one for one in policies]
+        policies = {one.plugin_name(): one for one in made}
+        if len(policies) < len(made):
+            raise UserError("two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}')
+    if not policies:
+        raise UserError("there are no policies", hint="ponder list caches")
+    folder = Path(str(getattr(model, "name_or_path", "")))
+    return {name: policy.fitted(folder, tokenizer) for name, policy in policies.items()}
+
+
+def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[int]]:
+    if isinstance(text, str):
+        ids = list(tokenizer(text)["input_ids"])
+        return ids[:prompt], ids[prompt:]
+    before, after = text
+    return list(tokenizer(before)["input_ids"]), list(tokenizer(after, add_special_tokens=False)["input_ids"])
+
+
+def _row(name: str, measured: Sequence[Drift], base: Sequence[float]) -> FidelityRow:
+    kl, kl_se = _mean([one.kl for one in measured])
+    agrees, agrees_se = _mean([one.agrees for one in measured])
+    less, less_se = _mean([one.kl - other for one, other in zip(measured, base, strict=True)])
+    bytes_, _ = _mean([one.bytes for one in measured])
+    tokens = sum(one.tokens for one in measured)
+    return FidelityRow(name, kl, kl_se, agrees, agrees_se, less, less_se, len(measured), tokens, bytes_)
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n == 1:
+        return mean, math.nan
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from ponder.caches._attention import Weights, by_head, received_attention
 from ponder.core import UserError
 
 if TYPE_CHECKING:
     from ponder.caches._cache import SelectCache
-
-BLOCK = 64  # buffers grow in multiples of this
 
 
 class Layer(CacheLayerMixin):
@@ -26,11 +26,23 @@ class Layer(CacheLayerMixin):
 
     def __init__(self, cache: SelectCache, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # A strong reference back would keep both alive until the cycle collector runs.
-        self._cache = weakref.ref(cache)
-        self.index, self.scaling = index, 1.0
+        self.belongs_to(cache)
+        self.index = index
         self.queries: Tensor | None = None
         self.accumulated: Tensor | None = None
+        self.weigh: Weights | None = None  # known from the first forward pass on
+        self.updated = self.observed = False  # in this forward pass
+
+    def belongs_to(self, cache: SelectCache) -> None:
+        # A strong reference back would keep both alive until the cycle collector runs.
+        self._cache = weakref.ref(cache)
+
+    def copy_for(self, cache: SelectCache) -> Layer:
+        """The same content in another cache."""
+        new = object.__new__(Layer)
+        vars(new).update({k: v if k == "_cache" else deepcopy(v) for k, v in vars(self).items()})
+        new.belongs_to(cache)
+        return new
 
     @property
     def cache(self) -> SelectCache:
@@ -52,12 +64,16 @@ class Layer(CacheLayerMixin):
         if rows <= old_rows and columns <= old_columns:
             return
         rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows if old_columns else rows)
-        columns = old_columns if columns <= old_columns else -(-self.cache.capacity(columns) // BLOCK) * BLOCK
+        columns = old_columns if columns <= old_columns else self.cache.capacity(columns)
         self.keys, self.values = grown(self.keys, rows, columns), grown(self.values, rows, columns)
         if self.accumulated is not None:
             self.accumulated = grown(self.accumulated, rows, columns)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.cache.check_pass()
+        if self.updated:
+            what = f"layer {self.index} of this model writes to its cache twice in one forward pass"
+            raise UserError(what, hint="use the model's own cache")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, _, new, _ = key_states.shape
@@ -65,20 +81,30 @@ class Layer(CacheLayerMixin):
         self.reserve(rows, end)
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             self.cache.write(buffer, states)
-        keys, values = self.keys[:rows, :, :end], self.values[:rows, :, :end]
-        keys.layer = self  # type: ignore[attr-defined] # the attention function finds this layer through its keys
-        return keys, values
+        self.updated = True
+        return self.keys[:rows, :, :end], self.values[:rows, :, :end]
 
-    def observe(self, query: Tensor, scaling: float, received: Tensor | None) -> None:
+    def observe(self, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None, mask: Tensor | None) -> None:
         """Store what the policy needs about the queries of this forward pass."""
-        self.scaling, wanted = scaling, self.cache.policy.queries
+        wanted, new = self.cache.policy.queries, query.shape[2]
+        if wanted and key.shape[-1] != self.keys.shape[-1]:
+            what = f"`{self.cache.policy.plugin_name()}` needs keys, and this model caches them compressed (MLA)"
+            raise UserError(what, hint="use a policy that needs no queries, or h2o")
         if wanted:
-            old = self.queries if self.queries is not None else query[:, :, :0]
-            self.queries = torch.cat([old[: len(query)], query], dim=2)[:, :, -wanted:]
-        if received is not None and self.accumulated is not None:
-            self.accumulated[: len(query), :, : received.shape[2]] += received
+            recent = query[:, :, -wanted:]
+            if self.queries is not None and new < wanted:
+                self.queries = torch.cat([self.queries[: len(query), :, new - wanted :], recent], dim=2)
+            else:
+                self.queries = recent.clone()  # a view would keep the queries of the whole prompt
+        if self.accumulated is not None:
+            if weights is None or weights.shape[-1] != key.shape[2]:
+                received = received_attention(self, query, key, value, mask)
+            else:
+                received = by_head(self, weights)
+            self.accumulated[: len(query), :, : key.shape[2]] += received.nan_to_num(0.0)
+        self.observed = True
 
-    def gather(self, rows: Tensor, columns: Tensor) -> None:
+    def keep(self, rows: slice | Tensor, columns: Tensor) -> None:
         """Keep only these columns of these rows, in this order: R × (H or 1) × k."""
         heads, kept = self.keys.shape[1], columns.shape[-1]
         columns = columns.expand(-1, heads, -1)
@@ -89,6 +115,15 @@ class Layer(CacheLayerMixin):
             remaining = self.accumulated[rows].gather(2, columns)
             self.accumulated[rows] = 0
             self.accumulated[rows, :, :kept] = remaining
+
+    def replace(self, rows: Tensor, columns: Tensor, last: int) -> None:
+        """Overwrite one column of each row and head, R × (H or 1), with column number `last`."""
+        at = rows[:, None], torch.arange(self.keys.shape[1], device=rows.device), columns
+        for buffer in (self.keys, self.values):
+            buffer[at] = buffer[rows, :, last]
+        if self.accumulated is not None:
+            self.accumulated[at] = self.accumulated[rows, :, last]
+            self.accumulated[rows, :, last] = 0
 
     def get_seq_length(self) -> int:
         return self.cache.seen_tokens[0] if self.cache.seen_tokens else 0
@@ -105,6 +140,14 @@ class Layer(CacheLayerMixin):
 
     def reorder_cache(self, *_: Any) -> NoReturn:
         raise UserError("a cache that evicts tokens can't be used with beam search", hint="num_beams = 1")
+
+    def batch_repeat_interleave(self, *_: Any) -> NoReturn:
+        raise UserError("the rows of a cache that evicts tokens can't be repeated", hint="repeat the prompt instead")
+
+    batch_select_indices = batch_repeat_interleave
+
+    def offload(self) -> NoReturn:
+        raise UserError("a cache that evicts tokens can't be offloaded", hint="use a smaller budget")
 
     def reset(self) -> NoReturn:
         raise UserError("a cache that evicts tokens serves one generation", hint="make a new SelectCache")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ponder.caches._cache import SelectCache
+from ponder.core import UserError
 
 
 class SlotCache(SelectCache):
@@ -22,9 +23,13 @@ class SlotCache(SelectCache):
         rows, lengths = self._ends
         buffer[rows, :, lengths] = states[:, :, 0]
 
-    def after_forward(self, ids: Tensor | None, hidden: Tensor, mask: Tensor | None) -> None:
-        super().after_forward(ids, hidden, mask)
+    def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
+        super().after_forward(ids, hidden)
         self._ends = None
+
+    def _new_padding(self, rows: int, new: int, seen: int, mask: Any) -> None:  # noqa: ARG002 the parent's
+        if new > 1:
+            raise UserError("a SlotCache reads one token per row and step", hint="read the prompt with a SelectCache")
 
     def mask(self) -> Tensor | None:
         """Which columns each row may attend to in the next step; None if all of them."""
@@ -44,7 +49,7 @@ class SlotCache(SelectCache):
             mine.reserve(row + 1, length)
             mine.keys[row, :, :length] = other.keys[0, :, :length]
             mine.values[row, :, :length] = other.values[0, :, :length]
-            mine.scaling = other.scaling
+            mine.weigh = other.weigh
             if mine.accumulated is not None and other.accumulated is not None:
                 mine.accumulated[row] = 0
                 mine.accumulated[row, :, :length] = other.accumulated[0, :, :length]
@@ -60,7 +65,10 @@ class SlotCache(SelectCache):
         self.positions = _with_row(*positions, row).transpose(0, 1)
         self.seeds = torch.cat([self.seeds[:row], one.seeds.new_tensor([seed])])
         self.answering = torch.cat([self.answering[:row], one.answering])
+        self.reading = False
+        self.ordered = self.ordered and one.ordered
         self.seen_tokens.append(seen)
+        self.real_tokens.append(seen)
         self.held.append(one.held[0])
 
     def leave(self, row: int) -> None:
@@ -73,17 +81,17 @@ class SlotCache(SelectCache):
             buffers += [t for t in (layer.keys, layer.values, layer.accumulated, layer.queries) if t is not None]
         for buffer in buffers:
             buffer[row] = buffer[last]
-        counts: tuple[list[Any], ...] = (self.lengths, self.seen_tokens, self.held)
+        counts: tuple[list[Any], ...] = (self.lengths, self.seen_tokens, self.real_tokens, self.held)
         for count in counts:
             count[row] = count[last]
             count.pop()
         self.seeds, self.answering = self.seeds[:last], self.answering[:last]
 
-    def _record(self, ids: Tensor, answer: Tensor, features: Tensor | None) -> None:
+    def _record(self, ids: Tensor, protects: Tensor, features: Tensor | None) -> None:
         rows = torch.arange(len(ids), device=ids.device)
         seen, columns = (torch.tensor(counts, device=ids.device) for counts in (self.seen_tokens, self.lengths))
         self.ids[rows, seen] = ids[:, 0]
-        self.protected[rows, seen] = answer[:, 0]
+        self.protected[rows, seen] = protects[:, 0]
         self.padding[rows, seen] = False
         if features is not None and self.features is not None:
             self.features[rows, seen] = features[:, 0]
@@ -92,14 +100,23 @@ class SlotCache(SelectCache):
     def _prune(self) -> None:
         if self.budget is None:
             return
-        alike: dict[tuple[int, int], list[int]] = {}
+        of_length: dict[int, list[int]] = {}
         for row, length in enumerate(self.lengths):
             if length >= self.budget.budget:
-                kept = self.budget.kept(length, self._protected(row))
+                of_length.setdefault(length, []).append(row)
+        for length, rows in of_length.items():
+            alike: dict[int, list[int]] = {}
+            for row, protected in zip(rows, self._protected(self._at(rows), length), strict=True):
+                kept = self.budget.kept(length, protected)
                 if kept is not None and kept < length - self.budget.window:
-                    alike.setdefault((length, kept), []).append(row)
-        for (length, kept), rows in alike.items():
-            self._evict(rows, length, kept)
+                    alike.setdefault(kept, []).append(row)
+            for kept, each in alike.items():
+                self._evict(self._at(each), length, kept)
+
+    def _at(self, rows: list[int]) -> slice | Tensor:
+        """These rows as an index: all of them as a slice, which copies nothing."""
+        every = len(rows) == len(self.lengths)
+        return slice(0, len(rows)) if every else torch.tensor(rows, device=self.ids.device)
 
 
 def _with_row(rows: Tensor | None, one: Tensor, row: int) -> Tensor:

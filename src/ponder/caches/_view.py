@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ponder.caches import _rope
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,47 @@ class CacheView:
     features: Tensor | None  # R × h × n: the policy's `token_features`
     seen_tokens: int  # tokens so far, evicted ones included
     seeds: Tensor  # R: one per row, for policies that draw at random
+    # The model's own attention weights, from queries, keys, values and a mask; None: a softmax of scaled products.
+    weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy asks for it (`needs_rope`)
+    asking: Tensor | None = None  # R × w: which of the recent queries aren't padding; None: all of them
 
     def attention(self) -> Tensor:
-        """Attention weights of the recent queries over all columns, R × H × G × w × n."""
+        """Attention weights of the recent queries over all columns, R × H × G × w × n; those of padding are 0."""
         assert self.queries is not None
-        rows, heads, n, width = self.keys.shape
+        (rows, heads, n, width), w = self.keys.shape, min(self.queries.shape[2], self.seen_tokens)
+        queries = self.queries[:, :, -w:]
+        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=queries.device)
+        visible = (self.positions[:, :, None] <= asking[:, None]) & ~self.padding[:, :, None]  # R × h × w × n
+        visible = visible.repeat_interleave(queries.shape[1] // visible.shape[1], 1)
+        if self.weigh is None:
+            logits = queries.reshape(rows, heads, -1, width) @ self.keys.mT * self.scaling
+            weights = logits.view(rows, -1, w, n).masked_fill(~visible, -torch.inf).softmax(-1)
+        else:
+            weights = self.weigh(queries, self.keys, self.values, visible)
+        return weights.masked_fill(~visible, 0).view(rows, heads, -1, w, n)
+
+    def future_queries(self, distances: Tensor) -> Tensor:
+        """The recent queries as if asked this many tokens after the last one, averaged over the distances.
+
+        R × H × G × w × D. Only distances matter, so the result is the same wherever the text starts.
+        """
+        assert self.queries is not None
+        assert self.frequencies is not None
         w = min(self.queries.shape[2], self.seen_tokens)
-        logits = self.queries[:, :, -w:].reshape(rows, heads, -1, width) @ self.keys.mT * self.scaling
-        logits = logits.view(rows, heads, -1, w, n)
-        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=logits.device)
-        hidden = (self.positions[:, :, None] > asking[:, None]) | self.padding[:, :, None]  # R × h × w × n
-        return logits.masked_fill(hidden[:, :, None], -torch.inf).softmax(-1)
+        queries = self.queries[:, :, -w:].unflatten(1, (self.keys.shape[1], -1))
+        to_last = torch.arange(w - 1, -1, -1, device=queries.device)[:, None] * self.frequencies  # w × D/2
+        onward = _rope.rotation(distances[:, None] * self.frequencies).mean(0)
+        return _rope.channels(_rope.pairs(queries) * _rope.rotation(to_last) * onward).to(self.keys.dtype)
+
+    @staticmethod
+    def pairs(states: Tensor) -> Tensor:
+        """Channels that rotate together, as complex numbers: … × D/2."""
+        return _rope.pairs(states)
+
+    def over_queries(self, states: Tensor) -> Tensor:
+        """The mean over the recent queries, R × H × G × w × … becomes R × H × G × …; padding doesn't count."""
+        if self.asking is None:
+            return states.mean(3)
+        weights = self.asking / self.asking.sum(1, keepdim=True).clamp(min=1)
+        return torch.einsum("rw,rhgwd->rhgd", weights.to(states.dtype), states)

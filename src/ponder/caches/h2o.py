@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class H2o(Policy):
+    by_order = False
     accumulates = True
 
     def score(self, view: CacheView) -> Tensor:

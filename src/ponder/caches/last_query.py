@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LastQuery(Policy):
+    by_order = False
     queries = 1
 
     def score(self, view: CacheView) -> Tensor:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Oracle(Policy):
+    by_order = False
     per_layer = False
     importance: Any = field(default=None, compare=False)  # attention from the answer, one number per position
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Random(Policy):
+    by_order = False
     per_layer = False
     seed: int = 0  # another seed evicts other tokens
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sepllm(Policy):
+    by_order = False
     per_layer = False
     separators: tuple[int, ...] = ()  # token ids; if not given, taken from the vocabulary
 

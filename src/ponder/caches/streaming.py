@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Streaming(Policy):
+    by_order = False
     per_layer = False
 
     def score(self, view: CacheView) -> Tensor:

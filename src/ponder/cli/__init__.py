@@ -1,7 +1,7 @@
 """The command line: `ponder VERB`. Data goes to stdout, everything else to stderr; a user's mistake exits with code 2.
 
-One file per group of verbs: `study`, `view`, `trying`, `store`, `making`, `trace`, `plugin`. They import what they
-need when called, so that `ponder list` starts fast.
+One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `making`, `trace`, `plugin`. They import
+what they need when called, so that `ponder list` starts fast.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from ponder import __version__
-from ponder.cli import compare, making, plugin, store, study, trace, trying, view
+from ponder.cli import compare, importing, making, plugin, store, study, trace, trying, view
 from ponder.cli.options import Verbs
 
 __all__ = ["main"]
@@ -32,7 +32,7 @@ def main() -> None:
 for _verb in (
     *(plugin.list_, plugin.show, trying.try_),
     *(study.plan, study.run, study.regrade, study.report, view.view, compare.compare),
-    *(study.export, study.prepare),
+    *(study.export, importing.import_, study.prepare),
     store.store,
     making.make,
     *(trace.score, trace.select),

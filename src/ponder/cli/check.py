@@ -43,7 +43,7 @@ from ponder.core import (
     UserError,
     plugins,
 )
-from ponder.core.settings import assign, build
+from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
 JUNK = (
@@ -95,7 +95,7 @@ def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mappi
     examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
     if not examples or not isinstance(error, UserError):
         return str(error)
-    tried = ", ".join(f"{key} = {describe.toml(table[key])}" for key in examples)
+    tried = ", ".join(f"{key} = {toml(table[key])}" for key in examples)
     return f"{error.what}\nhint: it was tried with {tried}; give your own: --set {examples[0]}=…"
 
 
@@ -158,6 +158,8 @@ def model(model: Model) -> Iterator[str]:
     if not model.title():
         yield "`title` must name it for legends"
     msgspec.json.encode(model.identity(), enc_hook=str)
+    if not model.askable:
+        return
     completion = _first_answer(model)
     if not isinstance(completion, Completion):
         yield f"`complete` must return a Completion, not {type(completion).__name__}"
@@ -223,13 +225,15 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         features=None if features is None else features[:, None],
         seen_tokens=n,
         seeds=torch.arange(rows),
+        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if policy.needs_rope else None,
     )
     scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
         yield f"`score` must return finite numbers, rows × heads (or 1) × tokens, not {tuple(scores.shape)}"
         return
     parts = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
-    alone: dict[str, Any] = {k: v[1:] if isinstance(v, torch.Tensor) else v for k, v in parts.items()}
+    by_row = {k: v[1:] for k, v in parts.items() if isinstance(v, torch.Tensor) and k != "frequencies"}
+    alone: dict[str, Any] = parts | by_row
     if not torch.allclose(policy.score(CacheView(**alone)).float(), scores[1:].float(), atol=1e-6):
         yield "a row's scores must not depend on the other rows of its batch"
 

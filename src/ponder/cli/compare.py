@@ -11,6 +11,7 @@ from ponder.cli import complete
 from ponder.cli.model_option import load
 from ponder.cli.options import FILE, columns, command, say, study_options, tell
 from ponder.core import UserError
+from ponder.core.text import number
 
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
@@ -62,7 +63,13 @@ def compare(
     loaded = load(study, settings, models)
     other = load(b_study, (), ()) if b_study else loaded
     a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
-    first, second = _model(loaded, a, store), _model(other, b, b_store or store)
+    run_a = command("run", study, settings, store, models)
+    run_b = (
+        command("run", b_study, (), b_store or store)
+        if b_study
+        else command("run", study, settings, b_store or store, models)
+    )
+    first, second = _model(loaded, a, store, run_a), _model(other, b, b_store or store, run_b)
     tasks = _by_task(first, second)
     elsewhere = [*(("--b-study", b_study) if b_study else ()), *(("--b-store", str(b_store)) if b_store else ())]
     again = command("compare", study, settings, store, models, (a, b, *elsewhere))
@@ -97,9 +104,9 @@ def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool
     return a, b
 
 
-def _model(study: Study, label: str, path: Path) -> Model:
+def _model(study: Study, label: str, path: Path, run: str) -> Model:
+    """A model's attempts in a store; `run` is the command that would ask it."""
     from ponder.core.plugins import nearest
-    from ponder.report.page import no_answers
     from ponder.report.studied import studied
     from ponder.runner.store import Store
 
@@ -112,9 +119,7 @@ def _model(study: Study, label: str, path: Path) -> Model:
         cells = [c for c in read.cells if label == (c.variant_label if by_variant else c.model_label)]
         outcomes = [o for o in read.outcomes if label == (o.variant if by_variant else o.model)]
         if not any(o.status != "failed" for o in outcomes):
-            if not any(o.status != "failed" for o in read.outcomes):
-                raise no_answers(study, opened)
-            raise UserError(f"{path} has no answers of `{label}`", hint="run it first: ponder run STUDY")
+            raise UserError(f"{path} has no answers of `{label}`", hint=f"run it first: {run}")
     return Model(label, cells, path, outcomes)
 
 
@@ -229,7 +234,7 @@ def effect(r: dict[str, Any]) -> str:
     if not r["is_ratio"]:
         return points(r, "effect")
     ends = (r[f"effect{end}"] for end in ("", "_low", "_high"))
-    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else f"{end:,.3g}" for end in ends)
+    value, low, high = ("?" if end is None else f"{end:.3f}" if end < 10 else number(end) for end in ends)
     return f"× {value} [{low}, {high}]"
 
 

@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import difflib
 import inspect
-import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from ponder.cli.comments import comments
 from ponder.cli.options import columns
 from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
-from ponder.core.settings import assign, build
+from ponder.core.settings import assign, build, toml
 from ponder.runner.study import Study, built_in
 
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
@@ -228,16 +227,3 @@ def _line(key: str, value: Any) -> str:
     if len(line) <= 100 or not isinstance(value, list | tuple):
         return line
     return "\n".join([f"{key} = [", *(f"  {toml(element)}," for element in value), "]"])
-
-
-def toml(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, Plugin):
-        return toml(value.plugin_name())
-    if isinstance(value, Mapping):
-        return "{}" if not value else "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    if isinstance(value, float):
-        return repr(value)  # JSON would say Infinity
-    return json.dumps(value, ensure_ascii=False, default=str)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -22,6 +22,9 @@ from ponder.cli.model_option import MODEL
 from ponder.core import Progress, UserError
 from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
+
+if TYPE_CHECKING:
+    from ponder.runner.tally import Tally
 
 STORE = "ponder.db"
 _SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")
@@ -232,6 +235,17 @@ def resumable() -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
 
 
+def _show(tally: Tally, report: Progress) -> None:
+    """Several models may be made at once: then the last report of each that isn't ready is shown."""
+    if "model" in report:
+        tally.report("", None)
+        tally.report(report["model"], report)
+        return
+    tally.report(report.get("ready", ""), None)
+    if not tally.making:
+        tally.report("", report)
+
+
 def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
     """Do long work to its end: a line of progress on stderr, or with `as_json` every report on stdout.
 
@@ -244,10 +258,10 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
         waiting = iter(reports)
         if (first := next(waiting, None)) is None:  # a mistake in the input shows before there is a line of progress
             return False
-        tally = Tally(making=first)
+        tally = Tally()
         with progress.shown(tally):
             for report in chain([first], waiting):
-                tally.making = report
+                _show(tally, report)
                 if as_json:
                     click.echo(json_text(report))
         return True

@@ -204,6 +204,11 @@ def read_guess(text: str) -> dict[str, float]:
             raise UserError(f"`{value}` is not a number", where=f"--guess {key}") from None
         if not 0 <= guess[key] <= (1e9 if key == "tokens" else 1):
             raise UserError(f"{key} is a fraction from 0 to 1, not {value}", where="--guess")
+    accuracy = guess.get("accuracy", 0.5)
+    most = 2 * min(accuracy, 1 - accuracy)  # one model is right, the other wrong: each in half of these problems
+    if guess.get("discordant", 0) > most + 1e-9:
+        what = f"models with an accuracy of {accuracy:g} can't disagree on more than {most:g} of the problems"
+        raise UserError(what, where="--guess discordant")
     return guess
 
 

@@ -1,4 +1,4 @@
-"""What `plan` and `run` print about tokens, money and troubles."""
+"""What `plan` and adaptive runs print about tokens and money."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count, printable
+from ponder.runner.ending import money_text
 from ponder.runner.plan import Forecast, Plan, Range, saved
 from ponder.runner.progress import short
 from ponder.runner.store import Store
 from ponder.runner.study import Study
-from ponder.runner.tally import Tally
-
-MAX_REASONS = 5
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -99,11 +97,6 @@ def adaptive_text(data: dict[str, Any], currency: str) -> str:
     return "\n".join([*(printable(decision["text"]) for decision in data["decisions"]), made])
 
 
-def money_text(amount: float) -> str:
-    """Money to the cent, and less than one unit to four digits."""
-    return f"{amount:.2f}" if amount >= 1 or not amount else f"{amount:.4f}"
-
-
 def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
     return tuple(None if n is None else text(n) for n in amounts or (None, None, None))
 
@@ -127,40 +120,3 @@ def _ends(left: float, amounts: Range) -> str:
         return "the study fits"
     likely = amounts.low if amounts.expected is None else amounts.expected
     return "a run will stop there" if likely > left else "a run may stop there"
-
-
-def troubles(tally: Tally) -> str:
-    """Why attempts failed or could not be read, with counts, and what may have been billed without an answer."""
-    lines = []
-    for ending, reasons in tally.reasons.items():
-        for why, n in reasons.most_common(MAX_REASONS):
-            lines.append(f"{ending} {n:,}: {printable(why) or 'no reason given'}")
-        if (rest := len(reasons) - MAX_REASONS) > 0:
-            lines.append(f"{ending}: {count(rest, 'other reason')}")
-    if calls := tally.ledger.lost_calls:
-        tokens = tally.ledger.lost.tokens
-        counted = f"up to {short(tokens)} tokens, counted as spent" if tokens else "how much, only the server knows"
-        lines.append(f"{count(calls, 'call')} without an answer may have been billed: {counted}")
-    return "\n".join(lines)
-
-
-def cap_reached(tally: Tally) -> str:
-    """How far a run came under its caps, what it lacks for more, and what to do."""
-    ledger = tally.ledger
-    total = ledger.before.plus(ledger.spent)
-    wanted = ledger.refused or total
-    limits, keys = [], []
-    if ledger.max_tokens is not None:
-        limits.append(f"{total.tokens:,} of {ledger.max_tokens:,} tokens, and the next turn may take {wanted.tokens:,}")
-        keys.append("max_tokens")
-    if ledger.max_cost is not None:
-        spent, most, more = (money_text(n) for n in (total.cost, ledger.max_cost, wanted.cost))
-        limits.append(f"{spent} of {most} {tally.currency}, and the next turn may cost {more}")
-        keys.append("max_cost")
-    return f"stopped at the cap: {'; '.join(limits)}\nto go on, raise {' or '.join(keys)} and run again"
-
-
-def summary(tally: Tally) -> str:
-    """What a run that has ended, in whatever way, should tell besides its result."""
-    lines = [troubles(tally), cap_reached(tally) if tally.ledger.capped else ""]
-    return "\n".join(line for line in lines if line)

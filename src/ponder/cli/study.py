@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -17,10 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ponder.runner.cells import Cell
+    from ponder.runner.places import Place
     from ponder.runner.study import Study
     from ponder.runner.tally import Tally
 
 
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
+)
+RAY = click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
+)
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -59,7 +68,8 @@ def plan(
     it takes to show that a model is not worse than the study's first by more than --margin, or to know an accuracy
     within --width.
     """
-    from ponder.cli.spending import plan_json, plan_text, summary
+    from ponder.cli.spending import plan_json, plan_text
+    from ponder.runner.ending import summary
     from ponder.runner.plan import plan as planned
     from ponder.runner.plan import probe as probing
 
@@ -91,7 +101,13 @@ def _plan_power(
     say(power_json(found, goal), as_json, lambda: power_text(found, goal, study))
 
 
-def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequence[Cell] | None = None) -> Tally:
+def run_shown(
+    study: Study,
+    store: Path,
+    grace: float | None = None,
+    cells: Sequence[Cell] | None = None,
+    place: Place | None = None,
+) -> Tally:
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
@@ -105,7 +121,7 @@ def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequ
     async def stoppable() -> Stop:
         stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
         with stop.on_signals():
-            await run(study, opened, tally, stop, cells)
+            await run(study, opened, tally, stop, cells, place)
         return stop
 
     planned, stored = counts(cells or study.cells, store)
@@ -125,7 +141,7 @@ def run_shown(study: Study, store: Path, grace: float | None = None, cells: Sequ
 
 def _tell(tally: Tally) -> None:
     """Say what a run that ended early has done."""
-    from ponder.cli.spending import summary
+    from ponder.runner.ending import summary
 
     if tally.done:
         click.echo(f"{count(tally.done, 'attempt')} made and stored", err=True)
@@ -141,18 +157,30 @@ def _tell(tally: Tally) -> None:
     metavar="SECONDS",
     help="How long Ctrl-C and SIGTERM wait for the calls in progress; a second one drops them.  [default: 30]",
 )
+@JOBS
+@RAY
 def run(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, grace: float | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    grace: float | None,
+    jobs: int,
+    ray: str | None,
 ) -> None:
     """Make the attempts of STUDY that the store doesn't hold yet.
 
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
-    from ponder.cli.spending import adaptive_json, adaptive_text, summary
+    from ponder.cli.spending import adaptive_json, adaptive_text
+    from ponder.runner.ending import summary
+    from ponder.runner.places import place
 
     loaded = load(study, settings, models)
     loaded.check()
-    tally = run_shown(loaded, store, grace)
+    with place(loaded.cells, ray, jobs) as where:
+        tally = run_shown(loaded, store, grace, place=where)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
     found = adaptive_json(loaded, store) if loaded.stop else {}
     more = [adaptive_text(found, tally.currency)] if found else []
@@ -186,21 +214,51 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 @click.command()
 @study_options
 @click.option("-o", "--out", type=FILE, help="The folder to write to.  [default: reports/STUDY]")
+@click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb"]),
+    help="Also log the estimates and figures to MLflow or Weights & Biases.",
+)
+@click.option(
+    "--transcripts",
+    "megabytes",
+    metavar="MB",
+    type=click.FloatRange(0, 500),
+    default=4.0,
+    show_default=True,
+    help="The most that compressed transcripts take inside the page; those behind drawn points come first.",
+)
 def report(
-    study: str, store: Path, settings: tuple[str, ...], models: tuple[str, ...], as_json: bool, out: Path | None
+    study: str,
+    store: Path,
+    settings: tuple[str, ...],
+    models: tuple[str, ...],
+    as_json: bool,
+    out: Path | None,
+    track: Literal["mlflow", "wandb"] | None,
+    megabytes: float,
 ) -> None:
-    """Draw the figures of STUDY and write its report page."""
+    """Draw the figures of STUDY and write its report: one HTML page that needs nothing else, and a file per figure."""
+    from ponder.core.plugins import need
+    from ponder.exchange.tracking import track as log_report
     from ponder.report.page import report as write_report
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
+    if track:
+        need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
-        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name)
+        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
+        runs = log_report(loaded, opened, files, track) if track else 0
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
+    if runs:
+        tell(f"{count(runs, 'run')} logged to {track}")
     if not covered.complete:
-        tell(f"{covered.text()}; to go on: {command('run', study, settings, store, models)}")
+        again = any(cell.model.askable for cell in loaded.cells)
+        more = f"; to go on: {command('run', study, settings, store, models)}" if again else ""
+        tell(covered.text() + more)
 
 
 @click.command()
@@ -208,12 +266,26 @@ def report(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet", "inspect"]),
+    type=click.Choice(["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"]),
     default="csv",
     show_default=True,
-    help="What to write; inspect is an eval log for Inspect.",
+    help="What to write; inspect is an eval log for Inspect, verifiers and trl are problems to train on.",
 )
-@click.option("-o", "--out", type=FILE, help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json]")
+@click.option(
+    "-o",
+    "--out",
+    type=FILE,
+    help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json; else the folder STUDY-FORMAT]",
+)
+@click.option(
+    "-n",
+    "--problems",
+    "number",
+    type=click.IntRange(0),
+    default=100,
+    show_default=True,
+    help="For verifiers and trl: training problems per task and size, none of which the study asks.",
+)
 def export(
     study: str,
     store: Path,
@@ -222,17 +294,24 @@ def export(
     as_json: bool,
     form: str,
     out: Path | None,
+    number: int,
 ) -> None:
-    """Write the attempts of STUDY to a file.
+    """Write the attempts of STUDY to a file, or its problems for an RL library.
 
-    An Inspect log has room for one model: of several models, each has a file of its own.
+    An Inspect log has room for one model: of several models, each has a file of its own. verifiers and trl get
+    problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
+    are graded by the study's own tasks.
     """
+    from ponder.exchange.environment import export as export_problems
     from ponder.report.export import write
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
-    with Store(store) as opened:
-        files, rows = write(loaded, opened, form, out)
+    if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
+        files, rows = export_problems(loaded, form, out, number)
+    else:
+        with Store(store) as opened:
+            files, rows = write(loaded, opened, form, out)
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
 
@@ -241,15 +320,20 @@ def export(
 @STUDY
 @SET_STUDY
 @JSON_LINES
-def prepare(study: str, settings: tuple[str, ...], as_json: bool) -> None:
+@JOBS
+@RAY
+def prepare(study: str, settings: tuple[str, ...], as_json: bool, jobs: int, ray: str | None) -> None:
     """Make everything that STUDY needs before it runs.
 
     That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
     already made is not made again. If interrupted, run it again to resume.
     """
+    from ponder.runner.places import place
     from ponder.runner.prepare import prepare as prepared
     from ponder.runner.study import Study
 
-    if not watch(prepared(Study.load(study, settings)), as_json=as_json):
-        tell(f"nothing to make: no model of {study} has methods")
+    loaded = Study.load(study, settings)
+    with place(loaded.cells, ray, jobs) as where:
+        if not watch(prepared(loaded, where), as_json=as_json):
+            tell(f"nothing to make: no model of {study} has methods")
     tell(f"next: {command('run', study, settings)}")

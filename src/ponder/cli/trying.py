@@ -76,8 +76,8 @@ def try_(
     `ponder try math500 --id NAME -n 20` asks an endpoint; --model takes any other model. The attempts are stored: a
     study that asks the same, such as `ponder run math500`, doesn't ask them again.
     """
-    from ponder.cli.spending import summary
     from ponder.cli.study import run_shown
+    from ponder.runner.ending import summary
     from ponder.runner.store import Store
 
     given = {key: value for key in SHORT if (value := short[key]) is not None}

@@ -91,6 +91,7 @@ class Task(Plugin, ABC):
     # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no word for it.
     unit: ClassVar[str] = ""
     slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
+    regradable: ClassVar[bool] = True  # False: stored attempts were graded elsewhere, and keep those grades
     long_answer: ClassVar[int] = 10_000  # characters that any grader of ours reads within a millisecond
 
     @abstractmethod
@@ -228,6 +229,7 @@ class Model(Plugin, ABC):
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
+    askable: ClassVar[bool] = True  # False: its attempts were made elsewhere, and are only in the store
     reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
 
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
@@ -266,6 +268,10 @@ class Model(Plugin, ABC):
         "" is this machine.
         """
         return ""
+
+    def gpus(self) -> float:
+        """How many GPUs one copy of it needs, where a cluster hands them out."""
+        return 0
 
     def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
         """How long a prompt is, in tokens; None if that is unknown before it is asked."""
@@ -373,6 +379,14 @@ class Method(Plugin, ABC):
     def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
         """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
         yield from ()
+
+    def unmade(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
+        """What `make` still has to write for this model: files and folders, also those that other methods need too.
+
+        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
+        doesn't say what it writes is made in the run's own process.
+        """
+        return ()
 
     def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
         """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""

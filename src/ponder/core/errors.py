@@ -15,15 +15,23 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """A mistake that the user can correct: what is wrong, where, and what to do about it."""
+    """A mistake that the user can correct: what is wrong, where, and what to do about it.
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+    `hint` is what the command line prints; `in_python`, where another word is needed, what a script or notebook shows.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", in_python: str = "") -> None:
         super().__init__(what)
-        self.what, self.where, self.hint = what, where, hint
+        self.what, self.where, self.hint, self.in_python = what, where, hint, in_python
 
     def __str__(self) -> str:
         first = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{first}\nhint: {self.hint}" if self.hint else first
+        hint = self.in_python or self.hint
+        return f"{first}\nhint: {hint}" if hint else first
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: no traceback, because the mistake isn't in this code."""
+        return f"UserError: {self}".splitlines()
 
 
 class ModelFailure(Exception):
@@ -43,4 +51,5 @@ def error_at(where: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(error.what, where=error.where or where, hint=error.hint) from error
+        where = error.where or where
+        raise UserError(error.what, where=where, hint=error.hint, in_python=error.in_python) from error

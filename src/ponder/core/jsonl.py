@@ -12,7 +12,7 @@ from ponder.core.errors import UserError
 from ponder.core.text import plain
 
 T = TypeVar("T")
-RELATIVE = "a path in a study file is relative to its folder, one after --set to the current folder"
+RELATIVE = "a path in a study file is relative to its folder; one after --set or in Python, to the current folder"
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,12 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from ponder.core.errors import UserError
+
+
+class Held(UserError):
+    """Another process holds the lock."""
+
 
 def acquire(path: Path) -> sqlite3.Connection | None:
     """The lock, held until its connection is closed; None if it is held already, by this process or another."""

@@ -33,6 +33,9 @@ EXTRAS = {  # packages that an extra installs
     "llama": ("xllamacpp",),
     "maths": ("math_verify",),
     "parquet": ("polars",),
+    "inspect": ("zstandard",),
+    "ray": ("ray",),
+    "trl": ("datasets", "trl"),
 }
 
 
@@ -61,6 +64,7 @@ RENAMED = {  # former names, for the hint
 
 
 _registered: dict[tuple[str, str], type[Plugin]] = {}  # of this process alone
+_files: dict[str, Path] = {}  # modules that were imported from a file, by their names
 
 
 def register(kind: str, name: str, cls: type[Plugin]) -> None:
@@ -164,7 +168,7 @@ def codec(model: str, task: str) -> Codec | None:
 
 def _module(kind: str, name: str, folder: Path) -> ModuleType:
     if name.endswith(".py"):
-        return _from_path(_existing(folder, name))
+        return from_path(_existing(folder, name))
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
     for point in entry_points(group=f"ponder.{kind}", name=name):
@@ -197,7 +201,12 @@ def unknown(kind: str, name: str) -> UserError:
     return UserError(f"{KINDS[kind].noun} `{name}` is unknown", hint=hint)
 
 
-def _from_path(path: Path) -> ModuleType:
+def from_files() -> list[Path]:
+    """The files that plugins were imported from by their paths: another process needs them before it can unpickle."""
+    return list(_files.values())
+
+
+def from_path(path: Path) -> ModuleType:
     """Import a file as a top-level module named like the file, once per process."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -209,10 +218,11 @@ def _from_path(path: Path) -> ModuleType:
         raise UserError(f"{path.name} has the name of a module that is already loaded", hint="rename the file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    _files[path.stem] = path
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[path.stem]
+        del sys.modules[path.stem], _files[path.stem]
         if isinstance(error, Exception) and not isinstance(error, UserError | ModuleNotFoundError):
             raise UserError(f"it can't be imported: {_said(error)}", where=_place(error, path)) from error
         raise

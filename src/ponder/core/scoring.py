@@ -35,6 +35,9 @@ class CacheBudget:
     question: bool = True  # never evict the prompt
     answer: bool = True  # never evict what follows the end of thinking
     granularity: Literal["model", "layer", "head"] = "model"  # which heads share one decision: all, a layer's, none
+    # What the ratio is a fraction of: the tokens before the window that may be evicted, or all of them, as in DynTS's
+    # published code, where a long prompt uses up what may be kept.
+    ratio_of: Literal["evictable", "all"] = "evictable"
 
     def __post_init__(self) -> None:
         if not 0 < self.window < self.budget:
@@ -58,12 +61,16 @@ class CacheBudget:
     def kept(self, length: int, protected: int) -> int | None:
         """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
 
-        `protected` of the tokens before the window are never evicted; the ratio applies to the others.
+        `protected` of the tokens before the window are never evicted.
         """
+        if length < self.budget or (self.ratio is None and length == self.budget):
+            return None
+        before = length - self.window
         if self.ratio is None:
-            return max(self.budget - self.window, protected) if length > self.budget else None
-        evictable = length - self.window - protected
-        return protected + int(self.ratio * evictable) if length >= self.budget else None
+            return max(self.budget - self.window, protected)
+        if self.ratio_of == "all":
+            return max(int(self.ratio * before), protected)
+        return protected + int(self.ratio * (before - protected))
 
 
 class Policy(Plugin, ABC):
@@ -72,6 +79,8 @@ class Policy(Plugin, ABC):
     queries: int = 0  # how many of the most recent queries it needs
     accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
+    needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
+    by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""

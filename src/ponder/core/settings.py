@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ SYNONYMS = {
     "reasoning_effort": "effort",
     "max_retries": "retries",
 }
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
 class Typed(str):
@@ -94,7 +96,8 @@ def check_keys(
             raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
     for key in required:
         if key not in table:
-            raise UserError(f"{owner} needs the key `{key}`", where=where, hint=show)
+            what, in_python = f"{owner} needs the key `{key}`", f'add it to the table: {{…, "{key}": …}}'
+            raise UserError(what, where=where, hint=show, in_python=in_python)
 
 
 def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
@@ -159,9 +162,15 @@ def _path(folder: Path, given: Any) -> Path:
 def check_name(kind: str, table: Any, where: str) -> None:
     """Raise `UserError` unless this is a table that names a plugin."""
     if not isinstance(table, Mapping):
-        raise UserError(f"expected a table, got {table!r}", where=where, hint=f'{{ name = "…" }}: ponder list {kind}')
+        hint, known = f'{{ name = "…" }}: ponder list {kind}', f'{{"name": "…"}}, with {_known(kind)}'
+        raise UserError(f"expected a table, got {table!r}", where=where, hint=hint, in_python=known)
     if not isinstance(table.get("name"), str):
-        raise UserError(f"a {plugins.KINDS[kind].noun} needs a name", where=where, hint=f"ponder list {kind}")
+        what = f"a {plugins.KINDS[kind].noun} needs a name"
+        raise UserError(what, where=where, hint=f"ponder list {kind}", in_python=f'"name": {_known(kind)}')
+
+
+def _known(kind: str) -> str:
+    return f"one of {', '.join(plugins.names(kind))}"
 
 
 def sweep(kind: str, table: Any, where: str, folder: Path) -> Iterator[tuple[Table, Table]]:
@@ -251,3 +260,24 @@ def _tables(values: Any, key: str, where: str) -> Iterator[dict[str, Any]]:
             yield from _tables(value, key, where)
     else:
         raise UserError(f"`{key}` is no table, so nothing in it can be set", where=where, hint=f"--set {key}=…")
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, Plugin):
+        return toml(value.plugin_name())
+    if isinstance(value, Mapping):
+        return (
+            "{}"
+            if not value
+            else "{ " + ", ".join(f"{_key(key)} = {toml(inner)}" for key, inner in value.items()) + " }"
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, float):
+        return repr(value)  # JSON would say Infinity
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else toml(key)

@@ -55,6 +55,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
+def number(value: float) -> str:
+    """A number with three significant digits, and no exponent for thousands: `41.3`, `1,190`."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def plural(noun: str) -> str:
     return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
 

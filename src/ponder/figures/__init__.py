@@ -19,7 +19,7 @@ import altair as alt
 
 from ponder.core import Estimate, Outcome, Records, UserError
 from ponder.core.plugins import nearest
-from ponder.core.text import count
+from ponder.core.text import count, number
 from ponder.stats.settings import apart
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -94,10 +94,10 @@ def curve_records(curve: Any, **labels: Any) -> Records:
     return [flat(**labels, **dict(zip(columns, row, strict=True))) for row in rows]
 
 
-def span(record: dict[str, Any], name: str, form: str = ",.3g") -> str:
+def span(record: dict[str, Any], name: str, form: str = "") -> str:
     """An estimate as text: `41.3 [38, 45]`, with `?` for an open end, or `beyond 60` if it exceeds what was tried."""
     ends = (record[key] for key in (name, f"{name}_low", f"{name}_high"))
-    value, low, high = ("?" if end is None else format(end, form) for end in ends)
+    value, low, high = ("?" if end is None else format(end, form) if form else number(end) for end in ends)
     if value == high == "?" and low not in ("?", "0"):
         return f"beyond {low}"
     return f"{value} [{low}, {high}]"

@@ -1,7 +1,7 @@
 """Draws accuracy against the bytes of the KV cache, one line per eviction policy, beside the full cache.
 
 Both axes have 95 % intervals over problems. Each point is also compared with the full cache, paired by problem, because
-both are asked the same problems.
+both are asked the same problems. The table also has the time per token.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
+from ponder.core.text import number
 from ponder.figures import COLOURS, counts, flat, heading, percent, pooled_findings, span, themed, values
 from ponder.figures._settings import beneath, beside, in_words, owners, setting, setting_reader
 from ponder.figures._variants import points
@@ -24,6 +25,8 @@ from ponder.stats.settings import pooled
 
 FULL = "full"  # the policy that evicts nothing, and a model without a policy
 WIDTH = 420  # pixels of a panel
+# Columns of the table, the details of attempts that they average, and the factor to the column's unit.
+MEASURED = (("kl", "kl", 1), ("wall_ms", "seconds_per_token", 1000), ("cpu_ms", "cpu_seconds_per_token", 1000))
 LOG_FROM = 4  # ratio of the largest cache to the smallest from which the axis is logarithmic
 
 
@@ -73,8 +76,10 @@ class Cache(Figure):
         right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
         bytes_ = mean(np.array([o.details[self.bytes] for o in answered], dtype=np.float64), problem)
         record = flat(panel=panel, policy=policy, accuracy=right, bytes=bytes_)
-        if told := [o for o in answered if "kl" in o.details]:
-            record |= flat(kl=mean(np.array([o.details["kl"] for o in told], dtype=np.float64), clusters(told)))
+        for name, detail, scale in MEASURED:
+            if told := [o for o in answered if detail in o.details]:
+                measured = np.array([scale * o.details[detail] for o in told], dtype=np.float64)
+                record |= flat(**{name: mean(measured, clusters(told))})
         if whole and policy != FULL:
             record |= flat(gain=paired_difference(*matched(answered, whole)))
         named = {name: setting(part[0], name) for name in self.labels if policy != FULL}
@@ -101,6 +106,7 @@ class Cache(Figure):
             sentences.append(
                 f"{row['panel']}: {full}; the smallest cache that isn't shown to be less accurate is {name}, with "
                 f"{_size(least['bytes'])} ({fraction:.0%} of the full cache): {gain}, paired by problem."
+                f"{_time(least, whole[0])}"
             )
         return sentences
 
@@ -129,7 +135,9 @@ class Cache(Figure):
             legend=alt.Legend(title=None, orient="bottom", symbolOpacity=1),
         )
         tooltip = ["policy:N", "settings:N", *(alt.Tooltip(f"{f}:Q", format=",.3~s") for f in ("accuracy", "bytes"))]
-        tooltip += [f"{name}:Q" for name in ("kl", "attempts", "problems") if any(name in p for p in own)]
+        tooltip += [
+            f"{name}:Q" for name in ("kl", "wall_ms", "cpu_ms", "attempts", "problems") if any(name in p for p in own)
+        ]
         layers = [
             shown.mark_line(strokeWidth=1.2, opacity=0.55).encode(x=x, y=y, color=colour, detail="line:N"),
             shown.mark_rule(opacity=0.22).encode(x=x, y=percent("accuracy_low"), y2="accuracy_high:Q", color=colour),
@@ -148,5 +156,13 @@ class Cache(Figure):
         return " ".join([point["policy"], *(str(point.get(name)) for name in rest if varied)])
 
 
+def _time(pruned: dict[str, Any], whole: dict[str, Any]) -> str:
+    """What the smaller cache saves in time, if both were measured."""
+    if pruned.get("cpu_ms") is None or whole.get("cpu_ms") is None:
+        return ""
+    own, full = (span(point, "cpu_ms", ".3g") for point in (pruned, whole))
+    return f" A token takes {own} ms of CPU with it, {full} ms with the full cache."
+
+
 def _size(count: float) -> str:
-    return f"{count / 1e6:,.3g} MB" if count >= 1e6 else f"{count / 1e3:,.3g} KB"
+    return f"{number(count / 1e6)} MB" if count >= 1e6 else f"{number(count / 1e3)} KB"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import altair as alt
@@ -39,7 +40,7 @@ class Heatmap(Figure):
     y: str = "window"  # the setting upwards
     by: str = "policy"  # the setting that gets one panel per value
     sizes: Literal["apart", "together"] = "apart"  # one panel per size, or all sizes in one
-    scale: Literal["panel", "shared"] = "panel"  # whether panels share one colour scale
+    scale: Literal["task", "panel"] = "task"  # whether the panels of a task share one colour scale
     overlay: Literal["", "dynts_window_ratio"] = ""  # published maps to draw below
 
     needs: ClassVar[dict[str, str]] = {
@@ -51,7 +52,7 @@ class Heatmap(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "cells": [], "without": []}
         x_of, y_of = setting_reader(self.x), setting_reader(self.y)
-        for title, part, others in self._grouped(outcomes):
+        for title, task, part, others in self._grouped(outcomes):
             # Sorted, because the order of the problems decides which random shuffle each of them gets.
             answered = sorted((o for o in part if o.status != "failed"), key=lambda o: f"{o.size} {o.problem}")
             at = [(y_of(o), x_of(o)) for o in answered]
@@ -60,7 +61,7 @@ class Heatmap(Figure):
             right = np.array([o.correct for o in answered], dtype=np.bool_)
             mapped = grid(row, column, clusters(answered), right)
             said = pooled([part], (self.x, self.y, self.by))
-            self._tabulate(tables, title, "measured", mapped, ys, xs, counts(part), said)
+            self._tabulate(tables, title, task, "measured", mapped, ys, xs, counts(part), said)
             best = mapped.cells[mapped.best]
             of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
             tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
@@ -71,11 +72,14 @@ class Heatmap(Figure):
                 accuracies[ys.index(r[_key(self.y)]), xs.index(r[_key(self.x)])] = r["accuracy"]
             mapped = from_accuracies(accuracies, round(rows[0]["problems"] * rows[0]["samples"]))
             asked = f"{rows[0]['samples']:.0f} answers to each of {rows[0]['problems']:.0f} questions per cell"
-            self._tabulate(tables, f"{model} | {benchmark} | {method}, published", "published", mapped, ys, xs, asked)
+            title = f"{model} | {benchmark} | {method}, published"
+            self._tabulate(tables, title, benchmark, "published", mapped, ys, xs, asked)
         return tables
 
-    def _grouped(self, outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome], list[tuple[str, list[Outcome]]]]]:
-        """Each map's title, its attempts, and the attempts of the same model without the methods that are mapped."""
+    def _grouped(
+        self, outcomes: Sequence[Outcome]
+    ) -> list[tuple[str, str, list[Outcome], list[tuple[str, list[Outcome]]]]]:
+        """Each map's title and task, its attempts, and those of the same model without the methods that are mapped."""
         maps: dict[tuple[str, int, str, str], list[Outcome]] = {}
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
@@ -102,15 +106,17 @@ class Heatmap(Figure):
             compared = [(FULL if policy else f"no {methods}", others)] if others else []
             for rest in sorted(set(rests.values())):
                 own = [o for o in part if rests[o.model] == rest]
-                title = " | ".join(n for n in (model, f"{task} {size}" if several else task, policy, rest) if n)
+                asked = f"{task} {size}" if several else task
+                title = " | ".join(n for n in (model, asked, policy, rest) if n)
                 if any(o.status != "failed" for o in own):
-                    titled.append((title, own, compared))
+                    titled.append((title, asked, own, compared))
         return titled
 
     def _tabulate(
         self,
         tables: Tables,
         title: str,
+        task: str,
         source: str,
         mapped: Grid,
         ys: list[Any],
@@ -123,6 +129,7 @@ class Heatmap(Figure):
         place = {self.y: ys[best.row], self.x: xs[best.column]}
         record = flat(
             panel=title,
+            task=task,
             source=source,
             **{f"best_{name}": value for name, value in place.items()},
             best=best.accuracy,
@@ -215,10 +222,13 @@ class Heatmap(Figure):
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
         rows = []
         for source in ("measured", "published"):
-            panels = [self._panel(tables, p) for p in tables["panels"] if p["source"] == source]
+            panels = [p for p in tables["panels"] if p["source"] == source]
             for i in range(0, len(panels), PER_ROW):
-                line = alt.hconcat(*panels[i : i + PER_ROW], spacing=26)
-                rows.append(line.resolve_scale(color="shared" if self.scale == "shared" else "independent"))
+                row = panels[i : i + PER_ROW]
+                # One legend for the panels beside each other that share a scale.
+                followed = [self._scale_of(a) == self._scale_of(b) for a, b in pairwise(row)]
+                drawn = (self._panel(tables, p, legend=not f) for p, f in zip(row, [*followed, False], strict=True))
+                rows.append(alt.hconcat(*drawn, spacing=26).resolve_scale(color="independent"))
         note = [
             "Pass@1 (accuracy of one attempt) in %, with its 95 % interval.",
             "Outlined: could be the best cell (95 % confidence set). Bold: the highest.",
@@ -229,9 +239,14 @@ class Heatmap(Figure):
         title = alt.TitleParams(head, subtitle=note)
         return themed(alt.vconcat(*rows, spacing=26).properties(title=title))
 
-    def _panel(self, tables: Tables, panel: Panel) -> Any:
+    def _scale_of(self, panel: Panel) -> tuple[str, ...]:
+        """Panels for which this is the same share one colour scale."""
+        return (panel["source"], panel["task"]) if self.scale == "task" else (panel["panel"],)
+
+    def _panel(self, tables: Tables, panel: Panel, *, legend: bool) -> Any:
         cells = [c for c in tables["cells"] if c["panel"] == panel["panel"]]
-        low, high = _ends(tables["cells"] if self.scale == "shared" else cells)
+        alike = {p["panel"] for p in tables["panels"] if self._scale_of(p) == self._scale_of(panel)}
+        low, high = _ends([c for c in tables["cells"] if c["panel"] in alike])
         xs, ys = (_levels([c[name] for c in cells]) for name in (self.x, self.y))
         shown = [_printed(c, self.x, self.y, (low, high)) for c in cells]
         axis = alt.Axis(labelAngle=0, ticks=False, domain=False, grid=False)
@@ -250,7 +265,9 @@ class Heatmap(Figure):
                 gradientLength=CELL[1] * len(ys) - 24,
                 tickCount=4,
                 offset=8,
-            ),
+            )
+            if legend
+            else None,
         )
         base = alt.Chart(values(shown))
         tooltip = [

@@ -12,6 +12,7 @@ from typing import Any
 import altair as alt
 
 from ponder.core import Figure, Outcome, Tables
+from ponder.core.text import number
 from ponder.figures import MUTED, by_series, counts, flat, heading, percent, series_colour, span, themed, values
 from ponder.figures._units import unit_of
 from ponder.runner.search import Search
@@ -87,5 +88,5 @@ def _reach(row: dict[str, Any]) -> str:
     """The estimate as text; `fewer than 1` if even the smallest size asked was too large."""
     reach = span(row, "max_turn")
     if row["max_turn"] is None and not row["max_turn_low"] and row["max_turn_high"]:
-        reach = f"fewer than {row['max_turn_high']:.3g}"
+        reach = f"fewer than {number(row['max_turn_high'])}"
     return f"{reach} {row['unit']}".strip()

@@ -101,6 +101,9 @@ class BestOf(Method):
         if own := self._training():
             yield from own.make(model)
 
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        return own.unmade(model) if (own := self._training()) else ()
+
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
             if (one := inner(prompt_tokens, budget)) is None:

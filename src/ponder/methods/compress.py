@@ -12,7 +12,8 @@ caches` lists the policies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
@@ -29,6 +30,7 @@ from ponder.core import (
     plugins,
     renamed,
 )
+from ponder.core.settings import build
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class Compress(Method):
     answer: bool = True  # never evict what follows the end of thinking
     granularity: Literal["model", "layer", "head"] = renamed("share", "model")  # which heads share one decision
     fidelity: Literal["no", "also", "only"] = "no"  # measure drift: not, also, or only, on the full cache's text
+    ratio_of: Literal["evictable", "all"] = (
+        "evictable"  # the tokens that may be evicted, or, as published for DynTS, all
+    )
+    settings: dict[str, Any] = field(
+        default_factory=dict
+    )  # of the policy, such as { queries = 64 }: `ponder show snapkv`
 
     train_on: tuple[TrainingProblems, ...] = not_in_key(())  # set from the study's [[train]]
 
@@ -55,10 +63,19 @@ class Compress(Method):
             what = "the policy `oracle` needs the whole text in advance, so it can't generate one"
             raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
         self._cache_budget()
+        if self.settings:
+            self._policy()
 
     def _cache_budget(self) -> CacheBudget:
         return CacheBudget(
-            self.budget, self.window, self.ratio, self.sinks, self.question, self.answer, self.granularity
+            self.budget,
+            self.window,
+            self.ratio,
+            self.sinks,
+            self.question,
+            self.answer,
+            self.granularity,
+            self.ratio_of,
         )
 
     def title(self) -> str:
@@ -82,6 +99,10 @@ class Compress(Method):
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        policy, folders = self._policy(), {model.source(problems.task).folder for problems in self.train_on}
+        return tuple(folder / self.policy for folder in folders if policy.needs_fit(folder))
+
     def make(self, model: Model) -> Iterator[Progress]:
         yield from model.fit_policy(self._policy(), self.train_on)
 
@@ -89,5 +110,5 @@ class Compress(Method):
         return model.with_policy(self._policy(), None if self.policy == "full" else self._cache_budget(), self.fidelity)
 
     def _policy(self) -> Policy:
-        policy: Policy = plugins.load("caches", self.policy)()
+        policy: Policy = build("caches", {"name": self.policy, **self.settings}, "settings", Path())
         return policy

@@ -30,6 +30,7 @@ class Dpo(SamplingMethod):
     pairs: int = 4  # per problem, at most
     epochs: int = 1
 
+    trl_trainer = "dpo"
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 4, "longer": 1.0, "rate": 1e-5}
 
     def __post_init__(self) -> None:
@@ -49,6 +50,9 @@ class Dpo(SamplingMethod):
                 units += [Unit((best.text, other.text)) for other in rejected[: self.pairs]]
         record.notes["problems without a right sample"] = sum(not any(s.right for s in drawn) for drawn in samples)
         return units
+
+    def trl_job(self) -> dict[str, Any]:
+        return {"beta": self.beta}
 
     def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
         reference = trainer.score_all(units)

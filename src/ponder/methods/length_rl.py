@@ -29,13 +29,16 @@ import torch
 from torch import Tensor
 
 from ponder.core import LengthReward, Model, Progress, Reward, Task, UserError, seed_from
-from ponder.models._torch_engine import load
+from ponder.models._torch_engine import Loaded, load
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
 from ponder.training.loop import Trainer, Unit
 from ponder.training.made_models import MakingRecord, write_card
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
+from ponder.training.trl_engine import Rl, on_samples
 from ponder.training.weight_methods import TrainingMethod
+
+MEANS = ("accuracy", "tokens", "answered", "process")  # over an iteration's samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class LengthRl(TrainingMethod):
     warm_up: float = 0.0
     decay: bool = False
 
+    trl_trainer = "grpo"
     example: ClassVar[dict[str, Any]] = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1}
 
     def __post_init__(self) -> None:
@@ -86,26 +90,33 @@ class LengthRl(TrainingMethod):
     def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         loaded = self.load(model)
         pool = draw_problems(self.train_on, self.pool, self.seed)
+        if self.engine == "trl":
+            yield from self._build_trl(model, loaded, pool, folder, record)
+            return
         trainer = self.trainer(loaded, folder, self.temperature)
         state = trainer.resume()
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
         codec = model.codec_name(self.train_on[0].task)
         for iteration in range(state.get("iteration", 0), self.iterations):
-            drawn = self._drawn(pool, rates, iteration)
+            drawn = self.drawn(pool, rates, iteration)
             sampled = self._sampled(model, trainer, folder / "rollouts", [pool[p] for p in drawn], iteration)
             for progress in sampled:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **progress}
             samples = sampled.samples
-            process = [self._process(pool[p], group, record, codec) for p, group in zip(drawn, samples, strict=True)]
-            groups = zip(samples, process, strict=True)
-            units = [unit for group, scores in groups for unit in self._units(group, iteration, scores)]
+            process: list[list[float]] = []
+            units: list[Unit] = []
+            for p, group in zip(drawn, samples, strict=True):
+                scores, read_tokens = self._process(pool[p], group, codec)
+                record.rollout_tokens += read_tokens
+                process.append(scores)
+                units += self._units(group, iteration, scores)
             self._learn(trainer, units, sum(map(len, samples)))
             for p, group in zip(drawn, samples, strict=True):
                 right, asked = rates[p]
                 rates[p] = right + sum(s.right for s in group), asked + len(group)
             record.rollout_tokens += sampled.tokens
-            history.append(_summary(samples, process))
+            history.append(self.summary(samples, process))
             at = {"iteration": iteration + 1, "rates": rates, "history": history}
             trainer.save(**at, rollout_tokens=record.rollout_tokens)
             yield {"iteration": iteration + 1, "of": self.iterations, **history[-1]}
@@ -123,10 +134,40 @@ class LengthRl(TrainingMethod):
         (folder / "samples").unlink(missing_ok=True)
         sampler = (self.sampler or model).with_weights(folder).at_temperature(self.temperature)
         seed = seed_from("rl", self.seed, iteration)
-        limit = self.limit if iteration >= self.second else None
+        limit = self.limit_at(iteration)
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
 
-    def _drawn(self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
+    def _build_trl(
+        self,
+        model: Model,
+        loaded: Loaded,
+        pool: Sequence[TrainingProblem],
+        folder: Path,
+        record: MakingRecord,
+    ) -> Iterator[Progress]:
+        if (budget := model.max_tokens()) is None:
+            raise UserError("TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]")
+        fewest = min(len(self.drawn(pool, [(0, 0)] * len(pool), iteration)) for iteration in range(self.iterations))
+        if fewest < self.problems:
+            what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
+            raise UserError(what, hint="raise `pool`, or lower `problems`")
+        rl = Rl(self, pool, budget, self.temperature)
+        how = {"problems": self.problems, "iterations": self.iterations}
+        training = on_samples(self.settings(), self.weights(model), folder, loaded, rl, **how)
+        yield from training
+        training.write(loaded, folder)
+        training.bill(record)
+        history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
+        record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
+
+    def trl_step(self) -> tuple[str, int, int]:
+        return "problems", self.problems, self.n
+
+    def limit_at(self, iteration: int) -> int | None:
+        """The most tokens of a reply in an iteration; None: the model's budget."""
+        return self.limit if iteration >= self.second else None
+
+    def drawn(self, pool: Sequence[TrainingProblem], rates: Sequence[tuple[int, int]], iteration: int) -> list[int]:
         """The indices of an iteration's problems."""
         indices = list(range(len(pool)))
         if self.easy is not None and iteration >= self.easy:
@@ -140,27 +181,39 @@ class LengthRl(TrainingMethod):
         keys = {p: rng.random() ** (1 / wrong[p]) for p in indices}  # Efraimidis and Spirakis 2006
         return sorted(sorted(indices, key=lambda p: keys[p], reverse=True)[: self.problems])
 
-    def _process(
-        self, problem: TrainingProblem, samples: Sequence[Sample], record: MakingRecord, codec: str
-    ) -> list[float]:
-        """The process reward of each sample, from 0 to 1; 0 if it gives no score. Empty without a process reward."""
+    def group_rewards(
+        self, problem: TrainingProblem, samples: Sequence[Sample], iteration: int, codec: str
+    ) -> tuple[list[float], list[float], int]:
+        """Rewards of one problem's samples, the process reward's part of them, and the tokens that reward read."""
+        process, read_tokens = self._process(problem, samples, codec)
+        return self.rewards(samples, iteration, process), process, read_tokens
+
+    def _process(self, problem: TrainingProblem, samples: Sequence[Sample], codec: str) -> tuple[list[float], int]:
+        """The process reward of each sample, from 0 to 1, and the tokens it read; 0 for one without a score.
+
+        Empty without a process reward.
+        """
         if self.process is None:
-            return []
+            return [], 0
         request = problem.request()
         scores = self.process.score([steps(trace_of(request, s.thinking, s.answer, codec), self.cut) for s in samples])
-        record.rollout_tokens += sum(score.bill.tokens for score in scores)
         most = [1 + self.process.alpha if score.trajectory is not None else 1.0 for score in scores]
-        return [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]
+        parts = [(score.total or 0.0) / high for score, high in zip(scores, most, strict=True)]
+        return parts, sum(score.bill.tokens for score in scores)
 
-    def advantages(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[float]:
-        """Each sample's reward minus the mean reward of its problem."""
+    def rewards(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[float]:
+        """Each sample's reward: for its answer, or its steps too, and for its length."""
         right, tokens = [s.right for s in samples], [s.tokens for s in samples]
         length = self.reward.rewards(right, tokens, iteration / self.iterations)
         weight = self.weight if iteration >= self.free else 0.0
         answer: Sequence[float] = right
         if process:
             answer = [(1 - self.blend) * ok + self.blend * p for ok, p in zip(right, process, strict=True)]
-        rewards = [ok + weight * more for ok, more in zip(answer, length, strict=True)]
+        return [ok + weight * more for ok, more in zip(answer, length, strict=True)]
+
+    def advantages(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[float]:
+        """Each sample's reward minus the mean reward of its problem."""
+        rewards = self.rewards(samples, iteration, process)
         return [reward - fmean(rewards) for reward in rewards]
 
     def _units(self, samples: Sequence[Sample], iteration: int, process: Sequence[float] = ()) -> list[Unit]:
@@ -184,18 +237,17 @@ class LengthRl(TrainingMethod):
         for _ in range(self.inner):
             trainer.learn(units, surrogate, samples)
 
-
-def _summary(samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Means over an iteration's samples."""
-    every = [sample for group in samples for sample in group]
-    means = {
-        "accuracy": fmean(s.right for s in every),
-        "tokens": fmean(s.tokens for s in every),
-        "answered": fmean(bool(s.answer) for s in every),
-    }
-    if scores := [score for group in process for score in group]:
-        means["process"] = fmean(scores)
-    return {name: round(value, 4) for name, value in means.items()}
+    def summary(self, samples: Sequence[Sequence[Sample]], process: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Means over an iteration's samples."""
+        every = [sample for group in samples for sample in group]
+        means = {
+            "accuracy": fmean(s.right for s in every),
+            "tokens": fmean(s.tokens for s in every),
+            "answered": fmean(bool(s.answer) for s in every),
+        }
+        if scores := [score for group in process for score in group]:
+            means["process"] = fmean(scores)
+        return {name: round(value, 4) for name, value in means.items()}
 
 
 def _reward_hacking(history: Sequence[dict[str, float]]) -> str | None:

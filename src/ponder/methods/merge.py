@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Progress, UserError, renamed
-from ponder.training.made_models import MakingRecord, local_weights
+from ponder.training.made_models import MakingRecord, local_weights, weights_folder
 from ponder.training.weight_methods import WeightMethod
 from ponder.training.weights import average, combine
 
@@ -29,6 +29,10 @@ class Merge(WeightMethod):
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
             raise UserError(f"weight is between 0 and 1, not {self.weight}", hint="weight = 0.5")
+
+    def shared(self, model: Model) -> Iterator[Path]:
+        task = self.train_on[0].task
+        yield from (weights_folder(m, task) for m in (model, self.other, self.base) if m)
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest
-from ponder.models._local_weights import models_folder
+from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest, fingerprint
+from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded
 from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, steps, trace_of
 from ponder.traces.selection import By, Choice, Scored, Selection, select
-from ponder.training.loop import TokenExample, Unit, likelihood, reply_tokens
+from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems
 from ponder.training.weight_methods import EpochMethod
@@ -89,6 +89,21 @@ class Sft(EpochMethod):
     def over(self, units: Sequence[Unit]) -> float:
         return reply_tokens(units)
 
+    def shared(self, model: Model) -> Iterator[Path]:
+        yield from super().shared(model)
+        yield from map(self._kept, self.teachers)
+        if self.by == "reward":
+            yield self._scores_file()
+
+    def _kept(self, teacher: Model) -> Path:
+        return samples_file(teacher, self.train_on, self.pool, 1, 0)
+
+    def _scores_file(self) -> Path:
+        """Where the pool's scores are kept, for other selections from it."""
+        assert self.reward
+        pool = fingerprint(self.data) if self.data else [self._kept(teacher).name for teacher in self.teachers]
+        return models_folder() / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
+
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         loaded = self.load(model)
         pool: list[tuple[Trace, TokenExample]] = []
@@ -107,15 +122,17 @@ class Sft(EpochMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from self.train(self.trainer(loaded, folder), units, likelihood, folder, record)
+        yield from self.train(model, loaded, units, folder, record)
+
+    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002 for others
+        return units, likelihood
 
     def _ask(
         self, teacher: Model, loaded: Loaded, pool: list[tuple[Trace, TokenExample]], record: MakingRecord
     ) -> Iterator[Progress]:
         """Add a teacher's traces to the pool: one per problem."""
         problems = draw_problems(self.train_on, self.pool, seed=0)
-        kept = samples_file(teacher, self.train_on, self.pool, 1, 0)
-        rollouts = Rollouts(teacher, loaded, problems, 1, 0, kept)
+        rollouts = Rollouts(teacher, loaded, problems, 1, 0, self._kept(teacher))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         record.add_cost(teacher.made(self.train_on[0].task))
@@ -153,15 +170,15 @@ class Sft(EpochMethod):
 
     def _scores(self, reward: Reward, traces: Sequence[Trace]) -> tuple[list[float | None], int]:
         """Every trace's score, and the tokens that the reward read; kept for other selections from the same pool."""
-        key = digest(reward.identity(), self.cut, [trace.id for trace in traces]).hex()
-        kept = models_folder() / f"scores-{key[:20]}.json"
-        if not kept.is_file():
+        kept, pool = self._scores_file(), digest([trace.id for trace in traces]).hex()
+        if not kept.is_file() or json.loads(kept.read_text("utf-8"))["pool"] != pool:  # a pool may be drawn anew
             scored = list(reward.scored(steps(trace, self.cut) for trace in traces))
+            known = {"scores": [s.total for s in scored], "tokens": sum(s.bill.tokens for s in scored), "pool": pool}
             new = kept.with_suffix(f".{os.getpid()}")
-            new.write_text(json.dumps([[s.total for s in scored], sum(s.bill.tokens for s in scored)]), "utf-8")
+            new.write_text(json.dumps(known), "utf-8")
             new.replace(kept)
-        scores, read_tokens = json.loads(kept.read_text("utf-8"))
-        return scores, read_tokens
+        known = json.loads(kept.read_text("utf-8"))
+        return known["scores"], known["tokens"]
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:

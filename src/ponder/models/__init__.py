@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ponder.core import UserError
+
+
+def models_folder() -> Path:
+    """Where made and converted models are."""
+    return Path(os.environ.get("PONDER_MODELS") or Path.home() / ".cache" / "ponder" / "models")
 
 
 @lru_cache

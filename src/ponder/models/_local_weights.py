@@ -8,29 +8,28 @@ plugin does.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 from ponder.core import Model, Request, Source, Task, UserError, digest, fingerprint, not_in_key, plugins
-from ponder.models import making_cost, read_card
+from ponder.models import making_cost, models_folder, read_card
 from ponder.models._packaged import packaged
 
 BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
 
 
-def models_folder() -> Path:
-    """Where made and converted models are."""
-    return Path(os.environ.get("PONDER_MODELS") or Path.home() / ".cache" / "ponder" / "models")
+def copy_of(source: Source) -> Path:
+    """Where `as_folder` finds weights or puts them."""
+    if source.folder.is_dir():
+        return source.folder
+    return models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
 
 
 def as_folder(source: Source) -> Path:
     """A folder with weights as safetensors; weights from the hub or a GGUF file are converted first."""
-    if source.folder.is_dir():
-        return source.folder
-    folder = models_folder() / f"copy-{digest(str(source.folder), source.revision, source.dtype).hex()[:20]}"
+    folder = copy_of(source)
     if not folder.is_dir():
         from ponder.models._torch_engine import load_anew
 

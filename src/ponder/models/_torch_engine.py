@@ -7,6 +7,7 @@ cache is ours (`ponder.caches`), so that an eviction policy can prune it.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -37,6 +38,13 @@ class SampledGeneration(Generation):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.measures: dict[str, float] = {}
+        self.steps, self.seconds, self.cpu_seconds = 0, 0.0, 0.0  # its part of the steps that it shared with others
+
+    def share(self, seconds: float, cpu_seconds: float) -> None:
+        """Add its part of one step of the batch."""
+        self.steps += 1
+        self.seconds += seconds
+        self.cpu_seconds += cpu_seconds
 
     def choose(self, logits: Floats) -> int:
         if not self.temperature:
@@ -125,7 +133,8 @@ class Loaded:
             answer = len(reply.prompt) + reply.tokens.index(self.end_of_thinking) + 1
             policy = Oracle(importance(self.model, ids, answer)[0])
         drifted = drift(self.model, reply.prompt, reply.tokens, policy, budget)
-        return {"kl": drifted.kl, "agrees": drifted.agrees}
+        sizes = {"cache_bytes": drifted.bytes, "cache_peak": drifted.peak}
+        return {"kl": drifted.kl, "agrees": drifted.agrees, **sizes}
 
 
 def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]]) -> list[int]:
@@ -204,13 +213,13 @@ class TorchEngine:
 
         self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
         policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)
-        self._new_cache = partial(SelectCache, loaded.model, policy, budget)
-        self._cache = SlotCache(loaded.model, policy, budget)
-        self._cache.end_of_thinking = loaded.end_of_thinking
+        thinking = loaded.end_of_thinking
+        self._new_cache = partial(SelectCache, loaded.model, policy, budget, end_of_thinking=thinking)
+        self._cache = SlotCache(loaded.model, policy, budget, end_of_thinking=thinking)
         self._batch: list[Generation] = []
         positions = getattr(loaded.model.config, "max_position_embeddings", None)
         self._positions = int(positions) if positions else None
-        if any(not hasattr(layer, "gather") for layer in self._cache.layers):
+        if len(self._cache.pruned_layers) < len(self._cache.layers):
             what = "this model has sliding-window layers, which `transformers` can't batch here"
             raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`")
 
@@ -226,9 +235,8 @@ class TorchEngine:
         """Read a prompt and generate its first token."""
         import torch
 
-        cache = self._new_cache()
-        cache.end_of_thinking = self._loaded.end_of_thinking
         with self._loaded.lock, torch.no_grad():
+            cache = self._new_cache()
             prompt = torch.tensor([generation.prompt], device=self._model.device)
             logits = self._model(prompt, past_key_values=cache, logits_to_keep=1).logits
             self._cache.join(cache, generation.seed)
@@ -240,14 +248,21 @@ class TorchEngine:
         import torch
 
         cache, device = self._cache, self._model.device
+        # One thread's own time, if it does all the work: the process has others, which wait for other models.
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.process_time
         with self._loaded.lock, torch.no_grad():
+            started, cpu = time.perf_counter(), clock()
             logits = self._model(
                 torch.tensor([[generation.tokens[-1]] for generation in self._batch], device=device),
                 attention_mask=cache.mask(),
                 position_ids=torch.tensor(cache.seen_tokens, device=device)[:, None],
                 past_key_values=cache,
             ).logits
-        last = _last(logits)
+            last = _last(logits)
+            seconds, cpu = time.perf_counter() - started, clock() - cpu
+        for generation in self._batch:
+            if isinstance(generation, SampledGeneration):
+                generation.share(seconds / len(self._batch), cpu / len(self._batch))
         for n in reversed(range(len(self._batch))):
             self._append(n, last[n])
 
@@ -264,6 +279,9 @@ class TorchEngine:
                     "cache_bytes": size * sum(held) / len(held),
                     "cache_peak": float(size * max(held)),
                 }
+                if steps := generation.steps:
+                    generation.measures["seconds_per_token"] = generation.seconds / steps
+                    generation.measures["cpu_seconds_per_token"] = generation.cpu_seconds / steps
             self._cache.leave(n)
             self._batch[n] = self._batch[-1]
             self._batch.pop()

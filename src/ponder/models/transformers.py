@@ -62,12 +62,15 @@ class Transformers(LocalWeights):
         other.policy, other.cache_budget, other.fidelity = policy, budget, fidelity
         return other
 
+    def gpus(self) -> float:
+        return 1 if self.device.startswith("cuda") else 0
+
     def ready(self) -> None:
         plugins.need("torch", f"model `{self.plugin_name()}`")
         super().ready()
 
     def measures(self) -> tuple[str, ...]:
-        return "cache_bytes", "cache_peak"
+        return "cache_bytes", "cache_peak", "seconds_per_token", "cpu_seconds_per_token"
 
     def weights(self, task: Task) -> Source:
         return super().weights(task)._replace(dtype=self.dtype)
@@ -121,6 +124,7 @@ class Transformers(LocalWeights):
     async def __aexit__(self, *error: object) -> None:
         for worker in self._workers.values():
             await worker.close()
+        self._workers.clear()
 
     async def _generated(self, loaded: Loaded, reply: SampledGeneration, *, full: bool) -> SampledGeneration:
         """The reply, generated with the full KV cache or with the one that the policy prunes."""
@@ -132,7 +136,8 @@ class Transformers(LocalWeights):
         return reply
 
     async def complete(self, request: Request) -> Completion:
-        loaded = load(self.source(request.task))
+        source = self.source(request.task)
+        loaded = load(source)
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
@@ -143,7 +148,7 @@ class Transformers(LocalWeights):
             reply = await self._generated(loaded, new(), full=False)
         else:
             # A greedy reply on the full cache is the same for every policy, so it is generated once.
-            key = (loaded.folder, tuple(prompt), budget) if not self.temperature else None
+            key = (source, tuple(prompt), budget) if not self.temperature else None
             reply = _FULL_CACHE_REPLIES.get(key) or await self._generated(loaded, new(), full=True)
             if key and len(_FULL_CACHE_REPLIES) < 4096:
                 _FULL_CACHE_REPLIES[key] = reply
@@ -153,7 +158,9 @@ class Transformers(LocalWeights):
         thinking, answer, thought = loaded.read(request, reply)
         bill = Bill(len(prompt), thought, len(reply.tokens) - thought, time.monotonic() - started, "tokenizer")
         stop: Literal["end", "length"] = "end" if reply.ended else "length"
-        return Completion(thinking, answer, stop, bill, {**reply.measures, **drifted}, reply.tokens)
+        # With fidelity = "only" the cache of interest is the pruned one that read the reply, not the one that wrote it.
+        measured = {**reply.measures, **drifted} if self.fidelity == "only" else {**drifted, **reply.measures}
+        return Completion(thinking, answer, stop, bill, measured, reply.tokens)
 
 
 _FULL_CACHE_REPLIES: dict[Any, SampledGeneration] = {}

@@ -29,9 +29,13 @@ from ponder.core import (
     not_in_key,
     plugins,
 )
+from ponder.core.text import count
 
 Function = Callable[..., Any]
 P = TypeVar("P", bound=Plugin)
+TASK = "def NAME(size, seed, *, setting=default)"
+MODEL = "def NAME(prompt, *, setting=default)"
+GRADE = "grade=lambda answer, right: …"
 
 
 @overload
@@ -51,7 +55,7 @@ def task(function: Function | None = None, /, **options: Any) -> Any:
     An answer is right if the last thing that the reply gives as its answer, such as the text in `<answer>` tags, equals
     the right one; `grade=lambda answer, right: …` judges the whole reply by a rule of its own.
     """
-    return _decorated(_task, function, options)
+    return _decorated("task", _task, function, options)
 
 
 @overload
@@ -69,12 +73,35 @@ def model(function: Function | None = None, /, **options: Any) -> Any:
     It may be `async`. `<think>…</think>` in the reply is its thinking. Tokens are estimated from the length of texts;
     a function that knows better returns a `ponder.core.Completion`.
     """
-    return _decorated(_model, function, options)
+    return _decorated("model", _model, function, options)
 
 
-def _decorated(make: Callable[..., Any], function: Function | None, options: dict[str, Any]) -> Any:
+def _decorated(kind: str, make: Callable[..., Any], function: Function | None, options: dict[str, Any]) -> Any:
     """For both forms: `@ponder.task` and `@ponder.task(…)`."""
-    return make(function) if function else lambda given: make(given, **options)
+    _, *known = inspect.signature(make).parameters
+    for option in options:
+        if option not in known:
+            hint = (
+                f"{plugins.nearest(option, known)} (a setting of the {kind} is a parameter of the function, after `*`)"
+            )
+            raise UserError(f"@ponder.{kind} has no option `{option}`", hint=hint)
+    return make(function) if function is not None else lambda given: make(given, **options)
+
+
+def _check(function: Any, what: str, takes: int, form: str) -> None:
+    """Raise `UserError` unless this is a function that can be called with so many positional arguments."""
+    if not inspect.isroutine(function):
+        raise UserError(f"{what} must be a function, not {function!r:.60}", hint=form)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a built-in function that doesn't say
+        return
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    needed = sum(p.default is p.empty for p in places)
+    if needed > takes or (takes > len(places) and not any_number):
+        given = ", ".join(p.name for p in places) or "no parameters"
+        raise UserError(f"{what} takes {given}; it is called with {count(takes, 'value')}", hint=form)
 
 
 def _task(
@@ -84,11 +111,18 @@ def _task(
     grade: Callable[[str, Any], bool] | None = None,
     name: str = "",
 ) -> type[Task]:
-    own = {"functions": (function, grade), "code": _code(function, grade)}
+    what = f"the task `{getattr(function, '__name__', name)}`"
+    _check(function, what, 2, TASK)
+    if grade is not None:
+        _check(grade, f"the grader of {what}", 2, GRADE)
+    if isinstance(sizes, int | str) or not all(type(size) is int for size in sizes):
+        raise UserError(f"sizes are several whole numbers, not {sizes!r:.60}", hint="sizes=(2, 4, 8)")
+    own = {"functions": (function, grade), "code": _code(function, grade), "tried": set()}
     return _registered("tasks", _FunctionTask, function, name, {**own, "default_sizes": tuple(sizes), "unit": unit})
 
 
 def _model(function: Function, concurrency: int = 1, name: str = "") -> type[Model]:
+    _check(function, f"the model `{getattr(function, '__name__', name)}`", 1, MODEL)
     own = {"function": staticmethod(function), "code": _code(function)}
     at_once = ("concurrency", int, not_in_key(concurrency))
     return _registered("models", _FunctionModel, function, name, own, at_once)
@@ -119,6 +153,9 @@ def _settings(function: Function) -> list[tuple[str, Any, Any]]:
             if parameter.default is parameter.empty:
                 hint = f"write `{key}=VALUE` in the function's head"
                 raise UserError(f"the setting `{key}` of `{function.__name__}` needs a default", hint=hint)
+            if isinstance(parameter.default, list | dict | set):
+                what = f"the default of `{key}` can be changed: {parameter.default!r:.60}"
+                raise UserError(what, hint=f"write `{key}=None`, or a tuple, a number or text")
             settings.append((key, hints.get(key, type(parameter.default)), parameter.default))
     return settings
 
@@ -143,11 +180,21 @@ class _FunctionTask(Task):
         tuple[Function, Callable[[str, Any], bool] | None]
     ]  # makes a problem; judges, if not by default
     code: ClassVar[str]
+    tried: ClassVar[set[int]]  # sizes of which a problem was made twice, to see whether it is the same
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "code": self.code}
 
     def problem(self, size: int, seed: int) -> Problem:
+        problem = self._made(size, seed)
+        if size not in self.tried:
+            self.tried.add(size)
+            if self._made(size, seed).id != problem.id:
+                what = f"the task `{self.plugin_name()}` makes different problems of the same size and seed"
+                raise UserError(what, hint="draw from random.Random(seed), so that a run can resume")
+        return problem
+
+    def _made(self, size: int, seed: int) -> Problem:
         make, _ = self.functions
         made = make(size, seed, **_values(self, make))
         if isinstance(made, Problem):
@@ -157,6 +204,9 @@ class _FunctionTask(Task):
         except (TypeError, ValueError):
             what = f"the task `{self.plugin_name()}` must return a prompt and the right answer, not {made!r:.80}"
             raise UserError(what, hint="return prompt, answer") from None
+        if not isinstance(prompt, str):
+            what = f"the prompt of the task `{self.plugin_name()}` must be text, not {prompt!r:.80}"
+            raise UserError(what, hint="return prompt, answer")
         return Problem(id=digest(prompt, gold).hex(), size=size, turns=(prompt,), gold=gold)
 
     def solve(self, problem: Problem) -> str:

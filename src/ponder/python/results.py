@@ -51,6 +51,8 @@ class Results:
 
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
         """One row per attempt, with the columns of `ponder export`: a pandas data frame, or one of polars."""
+        if library and library not in FRAMES:
+            raise UserError(f"a data frame is one of pandas or polars, not `{library}`", hint='results.frame("pandas")')
         name: str = library or next((name for name in FRAMES if importlib.util.find_spec(name)), "")
         if not name or not importlib.util.find_spec(name):
             what = f"a data frame needs the package {library or 'pandas or polars'}"
@@ -72,8 +74,13 @@ class Results:
 
     def chart(self, figure: str = "") -> Any:
         """A figure as an Altair chart. In a notebook it is displayed offline, with tooltips and zoom."""
+        self._need_answers()
         _show_charts_offline()
         return self._figure(figure).draw(self.estimates(figure))
+
+    def _need_answers(self) -> None:
+        if all(outcome.status == "failed" for outcome in self.outcomes):
+            raise UserError(f"{self.store} has no answers to this study", hint="study.run() asks for them")
 
     def _figure(self, name: str) -> Figure:
         """The study's figure of this name, or its first; any other figure with its default settings."""
@@ -111,6 +118,7 @@ class Results:
 
     def report(self, folder: str | Path) -> Path:
         """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns the page's path."""
+        self._need_answers()
         with Store(self.store) as store:
             files, _ = page.report(self.study, store, Path(folder))
         return files[0]
@@ -126,7 +134,8 @@ class Results:
 
     def _repr_html_(self) -> str:
         """The table, and each figure with its findings."""
-        rows = self.summary()
+        if not (rows := self.summary()):
+            return f"<p>{escape(repr(self))}</p>"
         parts = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
         for _, figure in self._read.figures if any(o.status != "failed" for o in self.outcomes) else ():
             tables = self._estimate(figure)

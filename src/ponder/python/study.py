@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias, get_type_hints
 
-from ponder.core import Plugin, UserError
+from ponder.core import Plugin, UserError, plugins
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
 from ponder.python.results import Results
 from ponder.runner import progress as line
 from ponder.runner import study as runner
+from ponder.runner.ending import summary
+from ponder.runner.places import place
 from ponder.runner.plan import Plan, counts, plan
 from ponder.runner.run import run
 from ponder.runner.stop import Stop
@@ -26,6 +29,7 @@ from ponder.runner.tally import Tally
 # A plugin by its name, by its class, or as a table of settings; or several of them.
 Given: TypeAlias = "str | type[Plugin] | Table | Sequence[str | type[Plugin] | Table]"
 STORE = Path("ponder.db")
+INTERNAL = {"name", "where", "folder"}  # what a study knows of its file
 
 
 class Study(runner.Study):
@@ -33,48 +37,86 @@ class Study(runner.Study):
 
     Each of them is a name, a table of settings, or a list of these:
     `Study(task="chain_sum", model={"name": "oracle", "critical_size": 10}, figure="accuracy", problems=30)`.
-    A list inside a table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`.
+    A list inside a table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`. Where the docs or a hint say
+    `[[model]]`, the argument `model` is meant; other keys of a study file are arguments too: `samples=2`,
+    `max_tokens=2_000_000`.
     """
 
     def __init__(self, task: Given, model: Given, figure: Given = (), train: Given = (), **settings: Any) -> None:
-        super().__init__(_tables(task), _tables(model), _tables(figure), _tables(train), **settings)
         hints = get_type_hints(runner.Study)
-        for key in ("problems", "samples", "seed", "max_tokens", "max_cost"):
-            convert(getattr(self, key), hints[key], f"study: {key}", Path())
+        known = {field.name for field in dataclasses.fields(runner.Study)}
+        for key, value in settings.items():
+            if key not in known:
+                raise UserError(f"a study has no setting `{key}`", hint=plugins.nearest(key, known - INTERNAL))
+            if key not in INTERNAL:
+                convert(value, hints[key], f"study: {key}", Path())
+        tables = {"task": _tables(task), "model": _tables(model)}
+        for kind, given in tables.items():
+            if not given:
+                hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
+                raise UserError(f"a study needs at least one {kind}", hint=hint)
+        super().__init__(**tables, figure=_tables(figure), train=_tables(train), **settings)
         self._check_numbers()
+        self.stopping  # noqa: B018 checks `stop`
 
-    def run(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+    def run(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        **changes: Any,
+    ) -> Results:
         """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
 
-        `changes` replace settings of the study for this run, such as `problems=20`. Interrupted, it waits for the calls
-        in progress, keeps what they answer, and raises KeyboardInterrupt; run it again to go on.
+        `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models are made at once, in
+        as many processes; `ray="auto"` prepares and asks on a Ray cluster (docs/cluster.md). Interrupted, it waits for
+        the calls in progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run
+        it again to resume.
         """
         begun = _Begun()
         # In a thread, because a notebook's own thread already runs an event loop.
         with ThreadPoolExecutor(1, "ponder") as pool:
-            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun))
+            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun, jobs, ray))
             try:
                 return work.result()
             except KeyboardInterrupt:
-                begun.ask_to_stop()
+                begun.interrupt()
+            try:
                 work.result()
-                raise
+            except KeyboardInterrupt:
+                begun.interrupt()
+                work.result()
+            raise KeyboardInterrupt("what was answered is stored; run it again to resume")
 
-    async def run_async(self, *, store: str | Path = STORE, progress: bool = True, **changes: Any) -> Results:
+    async def run_async(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        **changes: Any,
+    ) -> Results:
         """The same as `run`, for programs that have an event loop."""
-        return await self._run(Path(store), progress, changes, _Begun())
+        return await self._run(Path(store), progress, changes, _Begun(), jobs, ray)
 
-    async def _run(self, store: Path, progress: bool, changes: dict[str, Any], begun: _Begun) -> Results:
+    async def _run(
+        self, store: Path, progress: bool, changes: dict[str, Any], begun: _Begun, jobs: int, ray: str | None
+    ) -> Results:
         study = dataclasses.replace(self, **changes) if changes else self
         study.check()
         planned, stored = counts(study.cells, store)
         tally = Tally(planned=planned, stored_before=stored)
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
-        with Store(store, lock=True) as opened, line.shown(tally) if progress and planned else contextlib.nullcontext():
-            await run(study, opened, tally, begun.stop)
-        if failed := tally.reasons.get("failed"):
-            why, _ = failed.most_common(1)[0]
-            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed ({why}); run again to ask them again\n")
+        shown = line.shown(tally) if progress and planned else contextlib.nullcontext()
+        with place(study.cells, ray, jobs) as where, Store(store, lock=True) as opened, shown:
+            await run(study, opened, tally, begun.stop, place=where)
+        if told := summary(tally):
+            sys.stderr.write(f"{told}\n")
+        if tally.failed:
+            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to ask them again\n")
         return Results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
@@ -93,10 +135,10 @@ class _Begun:
     loop: asyncio.AbstractEventLoop | None = None
     stop: Stop | None = None
 
-    def ask_to_stop(self) -> None:
+    def interrupt(self) -> None:
         if self.loop and self.stop:
             with contextlib.suppress(RuntimeError):  # it has just ended
-                self.loop.call_soon_threadsafe(self.stop.ask)
+                self.loop.call_soon_threadsafe(self.stop.on_signal, signal.SIGINT)
 
 
 def _tables(given: Given) -> list[Table]:

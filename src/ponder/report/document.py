@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,28 +17,37 @@ from typing import Any
 import jinja2
 
 from ponder.core import Records
-from ponder.core.text import visible
+from ponder.core.text import number, visible
+from ponder.runner.progress import short
 
 HERE = Path(__file__).parent
+ASSETS = HERE / "assets"  # scripts and the style sheet, of documents and of the live page
 LIBRARIES = ("vega", "vega-lite", "vega-embed")
-MAX_TEXT = 20_000  # characters of one message of a transcript that a page shows
+MAX_TEXT = 200_000  # characters of one message of a transcript that a page shows
 
 
-def document(template: str, **values: Any) -> str:
-    """Fill in a template."""
-    style = (HERE / "templates" / "page.css").read_text("utf-8")
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(_script())}"
-    return _templates().get_template(template).render(values, style=style, script=_script(), policy=policy)
+def document(template: str, scripts: Sequence[str] = ("vega.js", "chart.js"), **values: Any) -> str:
+    """Fill in a template. The document holds these scripts, in this order."""
+    style, script = asset("page.css"), "\n".join(map(asset, scripts))
+    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
+    return rendered(template, **values, style=style, script=script, policy=policy)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template filled in, as part of a document."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def asset(name: str) -> str:
+    """A script or the style sheet; `vega.js` is Vega, Vega-Lite and Vega-Embed together."""
+    if name == "vega.js":
+        return "\n".join((HERE / "vega" / f"{library}.min.js").read_text("utf-8") for library in LIBRARIES)
+    return (ASSETS / name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-@cache
-def _script() -> str:
-    libraries = [HERE / "vega" / f"{name}.min.js" for name in LIBRARIES]
-    return "\n".join(path.read_text("utf-8") for path in (*libraries, HERE / "templates" / "chart.js"))
 
 
 @cache
@@ -55,7 +65,14 @@ def templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": shown_value, "clipped": _clipped, "columns": columns}
+    environment.filters |= {
+        "cell": shown_value,
+        "clipped": _clipped,
+        "columns": columns,
+        "short": short,
+        "clock": clock,
+        "clauses": clauses,
+    }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
@@ -74,10 +91,26 @@ def shown_value(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else number(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _clipped(text: str) -> str:
     more = len(text) - MAX_TEXT
     return text if more <= 0 else f"{text[:MAX_TEXT]}\n… {more:,} more characters"
+
+
+def clock(seconds: float) -> str:
+    """A duration: `45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def clauses(sentence: str) -> list[str]:
+    """A long finding in its parts, which semicolons divide: a page shows them as a list."""
+    parts = sentence.split("; ")
+    return parts if len(parts) > 2 else [sentence]

@@ -186,13 +186,18 @@ def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
     """A name for the file of each label, without characters that some file system refuses."""
     names: dict[str, Path] = {}
     for label in labels:
-        safe = re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "model"
+        safe = safe_name(label)
         name, n = f"{path.stem}-{safe}", 1
         while name.casefold() in names:
             n += 1
             name = f"{path.stem}-{safe}-{n}"
         names[name.casefold()] = path.with_name(f"{name}{path.suffix}")
     return list(names.values())
+
+
+def safe_name(label: str) -> str:
+    """A label as part of a file's name."""
+    return re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "unnamed"
 
 
 def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> int:

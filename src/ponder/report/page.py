@@ -1,6 +1,7 @@
 """Writes a study's report: picture files and tables of each figure, and one self-contained HTML page.
 
-The page has the live charts, what they show in sentences, the settings, and a sample of transcripts.
+The page is the live page's, made once: charts, what they show in sentences, tables, and the transcripts behind the
+marks of the charts, as many as fit. It needs no server and no network.
 """
 
 from __future__ import annotations
@@ -10,43 +11,49 @@ import errno
 import io
 import json
 import os
+import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder import __version__
 from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import count
+from ponder.report.behind import ENDINGS, ended
 from ponder.report.charts import Chart, draw
 from ponder.report.coverage import Coverage, coverage
 from ponder.report.document import columns, document
+from ponder.report.estimated import Estimated, estimate
+from ponder.report.packed import MEGABYTES, Attempts
 from ponder.report.spreadsheet import inert
-from ponder.report.studied import studied
-from ponder.runner.cells import Cell
-from ponder.runner.store import Done, Store
+from ponder.report.studied import currency, studied
+from ponder.runner.store import Store
 from ponder.runner.study import Study
 
 if TYPE_CHECKING:
     from ponder.runner.adaptive import Decision
 
-MAX_FINDINGS = 5  # sentences below a chart; more are folded away
-MAX_MODELS = 4  # whose counts and transcripts are shown unfolded
-MAX_ROWS = 200  # of a table on the page; longer ones are in the CSV files alone
-TRANSCRIPTS_PER_MODEL = 6
+SCRIPTS = ("vega.js", "theme.js", "figures.js", "lists.js", "report.js", "chart.js")
 
 
 class Drawn(NamedTuple):
-    """A figure with its estimates."""
+    """A figure with its picture and its whole tables."""
 
+    figure: Estimated
     chart: Chart
-    findings: list[str]
     tables: Tables
 
 
-def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Coverage]:
-    """Write the report and return its files, the page first, and how much of the study it covers."""
+def report(study: Study, store: Store, folder: Path, transcripts: float = MEGABYTES) -> tuple[list[Path], Coverage]:
+    """Write the report and return its files, the page first, and how much of the study it covers.
+
+    `transcripts`: the megabytes that they may take inside the page.
+    """
     cells, outcomes, figures, found = studied(study, store)
     if not any(o.status != "failed" for o in outcomes):
         raise no_answers(study, store)
@@ -54,7 +61,14 @@ def report(study: Study, store: Store, folder: Path) -> tuple[list[Path], Covera
     covered = coverage(cells, outcomes)
     covered = replace(covered, searching=covered.searching or not all(decision.ended for decision in found))
     drawn = [draw_figure(name, figure, outcomes) for name, figure in figures]
-    page.write_text(_page(study, store, outcomes, drawn, covered, found), "utf-8")
+    attempts = Attempts(cells, outcomes)
+    shown = {
+        "figures": [_shown(one, attempts, leads=transcripts > 0) for one in drawn],
+        "models": _models(outcomes, attempts, leads=transcripts > 0),
+        "packed": attempts.packed(store, transcripts),  # after those that say what they lead to
+        "adaptive": _notes(found),
+    }
+    page.write_text(_page(study, store, outcomes, covered, shown), "utf-8")
     return [page, *(path for figure in drawn for path in _write(figure, folder))], covered
 
 
@@ -90,8 +104,21 @@ def no_answers(study: Study, store: Store) -> UserError:
 
 def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
     """Estimate, then draw from the estimates alone."""
-    tables = figure.estimate(outcomes)
-    return Drawn(draw(name, figure.draw(tables).to_dict()), figure.findings(tables), tables)
+    estimated, tables = estimate(name, figure, outcomes)
+    return Drawn(estimated, draw(name, estimated.spec), tables)
+
+
+def _shown(drawn: Drawn, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
+    """A figure for the template: marks and rows lead to the attempts behind them, inside the file."""
+    figure = drawn.figure
+    attempts.mark(figure.spec)
+    tables = []
+    for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
+        file = f"{figure.name}-{name}.csv"
+        links = [attempts.link(row) if leads else "" for row in rows]
+        tables.append({"name": name, "rows": rows, "links": links, "length": length, "file": file, "download": ""})
+    to = {"study": "", "base": ""} if leads else None
+    return {"figure": figure, "picture": drawn.chart, "tables": tables, "leads": to, "downloads": ()}
 
 
 def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
@@ -120,31 +147,56 @@ def csv_text(records: Records) -> str:
     return text.getvalue()
 
 
-def _page(
-    study: Study,
-    store: Store,
-    outcomes: Sequence[Outcome],
-    figures: Sequence[Drawn],
-    covered: Coverage,
-    found: Sequence[Decision],
-) -> str:
+def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
     counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
+    rows = endings(outcomes)
+    file = study.folder / f"{study.name}.toml"
     return document(
         "report.html",
+        SCRIPTS,
         title=study.title or study.name,
-        question=study.question,
+        study=study,
+        progress={
+            "state": "complete" if covered.complete else "incomplete",
+            "answered": covered.answered,
+            "asked": covered.asked,
+            "ended": {ending: sum(row[ending] for row in rows) for ending in ENDINGS[1:]},
+            "cost": store.spent_by_runs(study.name)[1],
+            "currency": currency(study.cells),
+        },
+        tokens=sum(row[f"{kind}_tokens"] for row in rows for kind in ("prompt", "thinking", "answer")),
         incomplete=covered.text(),
-        adaptive=_notes(found),
-        figures=figures,
-        max_findings=MAX_FINDINGS,
-        max_models=MAX_MODELS,
-        max_rows=MAX_ROWS,
-        attempts=endings(outcomes),
+        attempts=rows,
+        file=file.read_text("utf-8-sig", "replace") if file.is_file() else "",
         settings=json.dumps(study.resolved(), indent=1, default=str, ensure_ascii=False),
-        transcripts=list(_transcripts(study.cells, store)),
         counted=", ".join(f"{n:,} by {by}" for by, n in counted.most_common()),
-        version=__version__,
+        versions=_versions(),
+        store=store.path.name,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        **shown,
     )
+
+
+def _versions() -> dict[str, str]:
+    """What this report was made with."""
+    names = ("altair", "vl-convert-python", "numpy")
+    return {"Ponder": __version__, "Python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> Records:
+    """How the attempts of each model ended, and their median tokens."""
+    groups: dict[str, list[Outcome]] = {}
+    for o in outcomes:
+        groups.setdefault(o.model, []).append(o)
+    rows = []
+    for model, mine in groups.items():
+        number = Counter(map(ended, mine))
+        link = attempts.link({"model": model}) if leads else ""
+        wrong = any(number[ending] for ending in ("wrong", "unparsed", "truncated"))
+        row = {"model": model, "attempts": len(mine), "ended": {ending: number[ending] for ending in ENDINGS[1:]}}
+        row |= {"tokens": int(median(o.tokens("output") for o in mine)), "link": link}
+        rows.append(row | {"longest": link.replace("behind", "wrong") if wrong else ""})
+    return rows
 
 
 def endings(outcomes: Sequence[Outcome]) -> Records:
@@ -156,42 +208,10 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
     for (model, task), mine in groups.items():
         number = Counter(ended(o) for o in mine)
         row: dict[str, Any] = {"model": model, **({"task": task} if several else {}), "attempts": len(mine)}
-        row |= {end: number[end] for end in ("right", "wrong", "unparsed", "truncated", "failed")}
+        row |= {end: number[end] for end in ENDINGS[1:]}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
         rows.append(row)
     return rows
-
-
-def ended(attempt: Attempt | Outcome) -> str:
-    return "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
-
-
-def _transcripts(cells: Sequence[Cell], store: Store) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """For each model a few attempts of every ending, from small sizes to large."""
-    several = len({cell.task_label for cell in cells}) > 1
-    for label in dict.fromkeys(cell.model_label for cell in cells):
-        mine = [cell for cell in cells if cell.model_label == label]
-        shown: Counter[str] = Counter()
-        sample = []
-        for cell in mine[:: max(1, len(mine) // TRANSCRIPTS_PER_MODEL)]:
-            for done in store.attempts(cell, most=3):
-                ending = ended(done.attempt)
-                if shown[ending] < TRANSCRIPTS_PER_MODEL // 3:
-                    shown[ending] += 1
-                    sample.append({"task": done.cell.task_label if several else "", **_transcript(done)})
-        yield label, sample
-
-
-def _transcript(done: Done) -> dict[str, Any]:
-    attempt, ending = done.attempt, ended(done.attempt)
-    return {
-        "size": attempt.problem.size,
-        "thinking_tokens": attempt.bill.thinking_tokens,
-        "answer_tokens": attempt.bill.answer_tokens,
-        "kind": "right" if attempt.correct else "wrong",
-        "verdict": f"{ending}: {attempt.why}" if attempt.why else ending,
-        "messages": list(messages(attempt)),
-    }
 
 
 def messages(attempt: Attempt) -> Iterator[tuple[str, str]]:

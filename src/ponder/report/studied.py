@@ -59,3 +59,9 @@ def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
         name = figure.plugin_name()
         seen[name] += 1
         yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), figure
+
+
+def currency(cells: Sequence[Cell]) -> str:
+    """The currency of the models' prices; "" if they have none, or several."""
+    names = {cell.model.prices.currency for cell in cells if cell.model.prices}
+    return names.pop() if len(names) == 1 else ""

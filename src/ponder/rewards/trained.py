@@ -24,7 +24,8 @@ from ponder.models import read_card
 from ponder.rewards._heads import Heads
 
 VERSION = 1  # raise it when the same settings train another reward
-UNUSED = ("aggregate", "alpha")  # settings that don't change what is learned
+UNUSED = ("aggregate", "alpha", "training")  # settings that don't change what is learned, or that are told apart below
+NOT_LEARNED = ("launch", "processes")  # settings of the training that don't either
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,10 @@ class Trained(Heads):
     def trained_on(self, train_on: Sequence[TrainingProblems], cut: str, seed: int) -> dict[str, Any]:
         """What identifies the reward that is trained on a model's own samples, besides that model."""
         own = {name: value for name, value in self.identity().items() if name not in UNUSED}
+        training = {name: value for name, value in self.training.items() if name not in NOT_LEARNED}
+        if training.get("engine") == "ponder":  # the default
+            del training["engine"]
+        own |= {"training": training} if training else {}
         on = [problems.identity() for problems in train_on]
         return {**own, "cut": cut, "seed": seed, "version": VERSION, "on": on}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ponder.core import Estimate, UserError, error_at
-from ponder.core.text import count
+from ponder.core.text import count, number
 from ponder.runner.cells import Cell
 from ponder.runner.stopping import Question, Stopping, contestants
 from ponder.stats.columns import Floats
@@ -281,9 +281,9 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
 
 def _span(found: Estimate) -> str:
     if math.isnan(found.value):
-        return f"more than {found.low:.3g}" if found.low else f"less than {found.high:.3g}"
-    low, high = f"{found.low:.3g}" if found.low else "–", f"{found.high:.3g}" if math.isfinite(found.high) else "–"
-    return f"{found.value:.3g} [{low}, {high}]"
+        return f"more than {number(found.low)}" if found.low else f"less than {number(found.high)}"
+    low, high = number(found.low) if found.low else "–", number(found.high) if math.isfinite(found.high) else "–"
+    return f"{number(found.value)} [{low}, {high}]"
 
 
 def _points(found: Estimate) -> str:

@@ -25,7 +25,9 @@ from ponder.core.text import encodable
 from ponder.runner.cells import Cell
 from ponder.runner.grading import graded
 from ponder.runner.ledger import Claim, Ledger
-from ponder.runner.stop import Stop
+from ponder.runner.places import Place
+from ponder.runner.preparations import Preparations
+from ponder.runner.stop import Stop, Stopped
 from ponder.runner.store import Done, Store
 from ponder.runner.tally import Tally
 from ponder.runner.writer import Writer
@@ -58,15 +60,13 @@ class Run:
     writer: Writer
     tally: Tally
     stop: Stop
+    preparations: Preparations
+    place: Place | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
 
     @property
     def ledger(self) -> Ledger:
         return self.tally.ledger
-
-
-class Stopped(Exception):
-    """The run was asked to stop before this was sent or made."""
 
 
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:

@@ -10,12 +10,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Memory, Method, MethodUse, Model, Plugin, Problem, Progress, Task, TurnLimit, digest, seed_from
+from ponder.runner.places import Hosting, Resources
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
@@ -39,6 +40,8 @@ class Cell:
     memory: Memory
     search: Search | None = None  # if given, it decides how many attempts this size gets
     adaptive: bool = False  # whether the study's `stop` decides how many, up to these
+    hosting: Hosting = field(default_factory=Hosting)  # what the model needs on a cluster
+    making: tuple[Resources, ...] = ()  # what each method needs there, where it isn't what the model needs
 
     @cached_property
     def source(self) -> bytes:

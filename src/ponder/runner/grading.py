@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ponder.core import Attempt, Completion, Status, Task
+from ponder.core import Attempt, Completion, Status, Task, UserError
 from ponder.runner.store import Store, reward_part
 from ponder.runner.study import Study
 
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
+IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the log"
 
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
@@ -34,7 +35,9 @@ def _measured(turns: Sequence[Completion]) -> dict[str, float]:
 def grade_again(study: Study, store: Store) -> int:
     """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
     changed = 0
-    for cell in study.cells:
+    if not any(cell.task.regradable for cell in study.cells):
+        raise UserError("these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN)
+    for cell in (cell for cell in study.cells if cell.task.regradable):
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)

@@ -213,7 +213,8 @@ def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None)
     for cell in {cell.model_label: cell for cell in cells}.values():
         if cell.turn_limit(0, None) is None:
             what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
-            raise UserError(what, hint="give its [[model]] a `budget`, in completion tokens")
+            hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
+            raise UserError(what, hint=hint, in_python=in_python)
         for judge in cell.asks():
             if judge.turn_limit(0) is None:
                 what = (
@@ -224,7 +225,8 @@ def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None)
             if max_cost is not None and model.prices is None and model.server():
                 what = f"max_cost can't be kept: `{name}` has no prices"
                 hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
-                raise UserError(what, hint=hint)
+                in_python = 'model={…, "prices": {"input": 0.5, "output": 2.0}}, per million tokens'
+                raise UserError(what, hint=hint, in_python=in_python)
 
 
 def currency(cells: Iterable[Cell]) -> str:

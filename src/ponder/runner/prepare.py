@@ -6,21 +6,60 @@ example on a machine with a GPU.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ponder.core import Progress, UserError
 from ponder.runner.cells import Cell
+from ponder.runner.places import Place
+from ponder.runner.preparations import Preparations
+from ponder.runner.stop import Stop
 from ponder.runner.study import Study
 
 
-def prepare(study: Study) -> Iterator[Progress]:
+def prepare(study: Study, place: Place | None = None) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again."""
-    for label, cell in {cell.model_label: cell for cell in study.cells if cell.methods}.items():
+    cells = {cell.model_label: cell for cell in study.cells if cell.methods}
+    if place:
+        yield from _together(list(cells.values()), place)
+        return
+    for label, cell in cells.items():
         for progress in cell.make_model():
             yield {"model": label, **progress}
         yield {"ready": label}
+
+
+def _together(cells: Sequence[Cell], place: Place) -> Iterator[Progress]:
+    """Make what doesn't depend on each other at once. After an error, nothing more is made."""
+    reports: deque[Progress] = deque()
+
+    def report(label: str, progress: Progress | None) -> None:
+        if progress is not None:
+            reports.append({"model": label, **progress})
+
+    async def made(cell: Cell, preparations: Preparations) -> None:
+        await preparations.model(cell)
+        reports.append({"ready": cell.model_label})
+
+    async def begin() -> set[asyncio.Task[None]]:
+        preparations = Preparations(place, Stop(), report)
+        return {asyncio.create_task(made(cell, preparations)) for cell in cells}
+
+    async def look(waiting: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        done, left = await asyncio.wait(waiting, timeout=0.2, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        return left
+
+    with asyncio.Runner() as runner:  # whose end cancels what is in progress
+        waiting = runner.run(begin())
+        while waiting:
+            waiting = runner.run(look(waiting))
+            while reports:
+                yield reports.popleft()
 
 
 def make_model(study: Study, label: str, out: Path) -> Iterator[Progress]:

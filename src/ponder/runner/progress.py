@@ -1,4 +1,4 @@
-"""The progress of a run: one line on the terminal, redrawn in place; a new line every ten seconds in a log file.
+"""The progress of a run: one line, redrawn in place on a terminal and in a notebook; every ten seconds in a log file.
 
 Written by hand: a progress-bar library would do no more than these few lines.
 """
@@ -12,22 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from ponder.core import Progress
 from ponder.core.text import count, printable
 from ponder.runner.tally import ENDINGS, Tally
 
 BAR = 16  # characters
-NOTEBOOK = 100  # characters of the line in a notebook
+NOTEBOOK = 120  # characters of the line in a notebook
 
 
 @contextmanager
 def shown(tally: Tally) -> Iterator[None]:
     """Redraw the line while the block runs, and leave its last state on the screen."""
-    live = sys.stderr.isatty() or _notebook()
+    notebook = _Notebook(tally) if _in_notebook() else None
+    redrawn = notebook.redraw if notebook else lambda: write(tally)
+    seconds = 0.5 if notebook else 0.2 if sys.stderr.isatty() else 10
     ended = threading.Event()
 
     def redraw() -> None:
-        while not ended.wait(0.2 if live else 10):
-            write(tally)
+        while not ended.wait(seconds):
+            redrawn()
 
     thread = threading.Thread(target=redraw, daemon=True)
     thread.start()
@@ -36,14 +39,30 @@ def shown(tally: Tally) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        write(tally)
-        if live:
+        redrawn()
+        if sys.stderr.isatty():
             sys.stderr.write("\n")
 
 
-def _notebook() -> bool:
-    """Jupyter returns to the start of a line, but doesn't clear the rest of it."""
-    return "ipykernel" in sys.modules
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+class _Notebook:
+    """The line as an output that is replaced, so that a saved notebook holds only its last state."""
+
+    def __init__(self, tally: Tally) -> None:
+        from IPython.display import display
+
+        self.tally = tally
+        self.output = display(self, display_id=True)
+
+    def redraw(self) -> None:
+        self.output.update(self)
+
+    def __repr__(self) -> str:
+        return line(self.tally, NOTEBOOK)
 
 
 def write(tally: Tally) -> None:
@@ -51,8 +70,6 @@ def write(tally: Tally) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         sys.stderr.write(f"\r{line(tally, width - 1)}\x1b[K")
-    elif _notebook():
-        sys.stderr.write(f"\r{line(tally, NOTEBOOK):{NOTEBOOK}}")
     else:
         sys.stderr.write(f"{line(tally)}\n")
     sys.stderr.flush()
@@ -60,8 +77,12 @@ def write(tally: Tally) -> None:
 
 def line(tally: Tally, width: int = 10_000) -> str:
     """The state of a run as one line of at most `width` characters; what matters least is left out first."""
-    if tally.making:
-        return _fitted([f"{key} {value}".replace("_", " ") for key, value in tally.making.items()], width)
+    making = dict(tally.making)
+    if len(making) == 1 and not tally.done:
+        (report,) = making.values()
+        return _fitted([f"{key} {value}".replace("_", " ") for key, value in report.items()], width)
+    if making and not tally.done:
+        return _fitted([f"making {len(making)}:", *(_made(*one) for one in making.items())], width)
     seconds = monotonic() - tally.started
     done, left = tally.done, max(0, tally.planned - tally.done)
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
@@ -75,10 +96,17 @@ def line(tally: Tally, width: int = 10_000) -> str:
     parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
     if tally.retries.total():
         parts.append("retries: " + ", ".join(count(n, kind) for kind, n in tally.retries.items() if n))
+    parts += [f"making {_made(*one)}" for one in making.items()]
     if tally.last_trouble:
         parts.append(f"last: {tally.last_trouble}")
     bar = round(done / tally.planned * BAR) if tally.planned else BAR
     return _fitted([f"{'█' * bar}{'░' * (BAR - bar)} {parts[0]}", *parts[1:]], width)
+
+
+def _made(label: str, report: Progress) -> str:
+    """One of several preparations: `sft seed=2: step 50 of 400`."""
+    news = [f"{key} {value}".replace("_", " ") for key, value in report.items() if key not in ("model", "method")]
+    return f"{label}: {' '.join(news[:2])}"
 
 
 def _fitted(parts: list[str], width: int) -> str:

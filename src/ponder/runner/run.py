@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Attempt, Model, Progress, UserError
+from ponder.core import Attempt, Model, UserError
 from ponder.runner import ledger
-from ponder.runner.asking import Job, Run, Stopped, ask
+from ponder.runner.asking import Job, Run, ask
 from ponder.runner.cells import Cell
 from ponder.runner.ledger import Ledger, Money
-from ponder.runner.stop import Stop
+from ponder.runner.places import Place
+from ponder.runner.preparations import Preparations
+from ponder.runner.stop import Stop, Stopped
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
@@ -36,14 +38,14 @@ CHUNK_SECONDS = 0.2  # or fewer, if they take long
 FAILURES_IN_A_ROW = 25
 
 
-def pending(cell: Cell, store: Store) -> Iterator[Job]:
+def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
     """The attempts of a cell that the store doesn't hold."""
     done = store.done(cell)
     if cell.problems is not None and len(done) >= cell.problems * cell.samples:
         wanted = itertools.product(range(cell.problems), range(cell.samples))
         if done.issuperset(wanted):
             return  # without generating a problem: a large puzzle takes a second
-    begun = store.begun(cell)
+    begun, position = store.begun(cell), -1
     for position, problem in enumerate(cell.asked()):
         wanted_samples = [sample for sample in range(cell.samples) if (position, sample) not in done]
         if wanted_samples and (name := store.problem_name(cell, position)) not in (None, problem.id):
@@ -52,10 +54,17 @@ def pending(cell: Cell, store: Store) -> Iterator[Job]:
             raise UserError(what, where=f"task `{cell.task_label}`", hint=hint)
         for sample in wanted_samples:
             yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
+    if cell.problems is not None and position + 1 < cell.problems and cell.task.fixed() is None:
+        tally.ran_out(cell.task_label, cell.size, position + 1, cell.problems, cell.samples)
 
 
 async def run(
-    study: Study, store: Store, tally: Tally, stop: Stop | None = None, cells: Sequence[Cell] | None = None
+    study: Study,
+    store: Store,
+    tally: Tally,
+    stop: Stop | None = None,
+    cells: Sequence[Cell] | None = None,
+    place: Place | None = None,
 ) -> None:
     """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only these cells."""
     stop, cells = stop or Stop(), study.cells if cells is None else cells
@@ -65,7 +74,9 @@ async def run(
     tally.ledger = Ledger(study.max_tokens, study.max_cost, Money(*before))
     run_id = store.record_study(study)
     async with Writer(store, run_id, tally.ledger.recorded) as writer:
-        work = asyncio.create_task(_everything(cells, Run(store, writer, tally, stop, _trials(study, cells))))
+        preparations = Preparations(place, stop, tally.report)
+        parts = Run(store, writer, tally, stop, preparations, place, _trials(study, cells))
+        work = asyncio.create_task(_everything(cells, parts))
         timer = asyncio.create_task(stop.out_of_time())
         try:
             # The writer ends early if nothing more can be stored; then nothing more should be asked.
@@ -126,16 +137,22 @@ def _decided(trial: Trial, run: Run) -> Iterator[list[Cell]]:
 async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
     """Models that wait for the same server are asked one after another, others at the same time."""
     lanes: dict[str, list[list[Cell]]] = {}
+    prepared: list[Cell] = []  # while other models are asked
     for _, group in itertools.groupby(cells, key=lambda cell: cell.model_label):
         of_one_model = list(group)
-        lanes.setdefault(of_one_model[0].model.server(), []).append(of_one_model)
+        lane = run.place.lane(of_one_model[0]) if run.place else of_one_model[0].model.server()
+        lanes.setdefault(lane, []).append(of_one_model)
+        prepared += next(([c] for c in of_one_model if run.place and c.methods and _unfinished(c, run.store)), [])
 
-    async def lane(models: list[list[Cell]]) -> None:
+    async def ask_in_turn(models: list[list[Cell]]) -> None:
         for of_one_model in models:
             if not run.stop.asked:
                 await _one_model(of_one_model, run)
 
-    await _together((lane(models) for models in lanes.values()), run.stop)
+    async def prepare(cell: Cell) -> None:
+        await run.preparations.model(cell)
+
+    await _together((*map(prepare, prepared), *map(ask_in_turn, lanes.values())), run.stop)
 
 
 async def _one_model(cells: list[Cell], run: Run) -> None:
@@ -143,16 +160,29 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
     async with AsyncExitStack() as stack:
         model: Model | None = None
         for asked in _rounds(cells, run):
-            jobs = (job for cell in asked for job in pending(cell, run.store))
+            jobs = (job for cell in asked for job in pending(cell, run.store, run.tally))
             if (first := await asyncio.to_thread(next, jobs, None)) is None:
                 continue  # nothing to ask, so no weights are loaded and no connections opened
             if model is None:
-                model = await stack.enter_async_context(await _made(asked[0], run))
+                model = await _opened(cells, run, stack)
             for cell in asked:
                 run.store.record_made(cell, model.made(cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)
             await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
             await run.writer.flush()  # a search decides by what is stored
+
+
+async def _opened(cells: Sequence[Cell], run: Run, stack: AsyncExitStack) -> Model:
+    """The model of these cells, made and ready to be asked, here or elsewhere."""
+    label, model = cells[0].model_label, await run.preparations.model(cells[0])
+    if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+        await run.preparations.start(cells[0], model)
+        return await stack.enter_async_context(model)
+    run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
+    try:
+        return await run.stop.unless_asked(stack.enter_async_context(hosted))
+    finally:
+        run.tally.report(label, None)
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> None:
@@ -169,36 +199,6 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
     async with asyncio.TaskGroup() as group:
         for part in work:
             group.create_task(guarded(part))
-
-
-async def _made(cell: Cell, run: Run) -> Model:
-    """The cell's model, made in a thread. If the run is to stop, making stops at its next progress report."""
-    tally, interrupted = run.tally, False
-
-    def make() -> Model:
-        making = _started(cell)
-        try:
-            while not (interrupted or run.stop.asked):
-                progress = next(making)
-                tally.making = None if interrupted else progress
-        except StopIteration as end:
-            model: Model = end.value
-            return model
-        finally:
-            making.close()  # here, and not in whichever thread collects garbage
-        raise Stopped
-
-    try:
-        return await asyncio.to_thread(make)
-    finally:
-        interrupted, tally.making = True, None
-
-
-def _started(cell: Cell) -> Generator[Progress, None, Model]:
-    """The cell's model, made and started; yields progress."""
-    model = yield from cell.make_model()
-    yield from model.start(cell.task)
-    return model
 
 
 def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:

@@ -9,10 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 GRACE = 30.0  # seconds
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Stopped(Exception):
+    """The run was asked to stop before this was sent or made."""
 
 
 class Stop:
@@ -32,7 +38,8 @@ class Stop:
         self.asked = True
         self._asked.set()
 
-    def _on_signal(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
+        """Start nothing new; the second time, drop what is in progress."""
         if self.signal is not None:
             self._now.set()
             return
@@ -48,13 +55,26 @@ class Stop:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
-                    loop.add_signal_handler(number, self._on_signal, number)
+                    loop.add_signal_handler(number, self.on_signal, number)
                     installed.append(number)
         try:
             yield
         finally:
             for number in installed:
                 loop.remove_signal_handler(number)
+
+    async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something, but end it at once if the run is asked to stop: raises `Stopped`."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._asked.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Stopped
+            return task.result()
+        finally:
+            task.cancel()
+            stop.cancel()
+            await asyncio.wait({task, stop})
 
     async def out_of_time(self) -> None:
         """Return when the run must drop what is in progress."""

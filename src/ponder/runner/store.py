@@ -60,6 +60,14 @@ class Done(NamedTuple):
     stored: int = 0  # how many of its turns the store already holds
 
 
+class Stored(NamedTuple):
+    """An attempt with the rows of its cell and its problem."""
+
+    cell: int
+    problem: int
+    attempt: Attempt
+
+
 class Store:
     """An open store. With `lock=True` it can be written to, and no other process can write to it meanwhile."""
 
@@ -71,9 +79,9 @@ class Store:
         self._log: int | None = None  # file descriptor of the write-ahead log
         self._one_at_a_time = threading.Lock()
         if not lock and not path.is_file():
-            raise UserError(
-                f"there is no store {path}", hint="`ponder run STUDY` creates one; use --store for another path"
-            )
+            hint = "`ponder run STUDY` creates one; use --store for another path"
+            in_python = 'study.run() creates one; another is named by its path: study.results("other.db")'
+            raise UserError(f"there is no store {path}", hint=hint, in_python=in_python)
         with errors(path, writing=lock):
             if lock:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,8 +90,9 @@ class Store:
 
     def _acquire(self) -> sqlite3.Connection:
         if (lock := acquire(Path(f"{self.path}.lock"))) is None:
-            hint = "wait until that run has ended, or use another store for this one: --store"
-            raise UserError(f"another run is writing to {self.path}", hint=hint)
+            hint = "wait until that run has ended, or use another store for this one: "
+            what, in_python = f"another run is writing to {self.path}", f'{hint}study.run(store="other.db")'
+            raise UserError(what, hint=f"{hint}--store", in_python=in_python)
         return lock
 
     def __enter__(self) -> Self:
@@ -270,7 +279,7 @@ class Store:
                  WHERE cell = ? AND status IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
             cut = self._db.execute(sql, (self._find(cell),)).fetchall()
-            return {(position, sample): tuple(self._turns(attempt)) for position, sample, attempt in cut}
+            return {(position, sample): tuple(_turns(self._db, attempt)) for position, sample, attempt in cut}
 
     def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
         """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
@@ -326,7 +335,7 @@ class Store:
                 verify(f"problem {name}", (source, position, name, body), problem_check)
                 _, _, sample, status, correct, why, details, *_ = grade
                 problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
-                turns = tuple(self._turns(row_id))
+                turns = tuple(_turns(self._db, row_id))
                 if not turns and status != "failed":
                     raise ValueError(f"attempt {row_id} has lost its texts")
                 graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
@@ -357,17 +366,10 @@ class Store:
     def _asked(self, cell: Cell) -> tuple[Any, ...]:
         return cell.source, _limit(cell), self._find(cell), cell.samples
 
-    def _turns(self, attempt: int) -> Iterator[Completion]:
-        sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
-        for i, (check, *row) in enumerate(self._db.execute(sql, (attempt,)).fetchall()):
-            verify_turn(row, check)
-            _, position, thinking, answer, stop, *bill, measures = row
-            if position != i:
-                raise ValueError(f"attempt {attempt} has lost turn {i}")
-            text = zlib.decompress(thinking).decode() if thinking else ""
-            measured = json.loads(measures) if measures else {}
-            rewards = [measured.pop(name, 0) for name in REWARD]
-            yield Completion(text, answer, stop, Bill(*bill, *rewards), measured)
+    def attempt(self, row_id: int) -> Stored | None:
+        """One attempt by its id, with its texts; None if there is none."""
+        with self._reading():
+            return read_attempt(self._db, row_id)
 
     def regrade(self, changes: Iterable[Done]) -> None:
         """Replace the grades of stored attempts. Texts and bills are not changed."""
@@ -398,3 +400,32 @@ def _bill(bill: Bill) -> tuple[Any, ...]:
 
 def _limit(cell: Cell) -> int:
     return cell.problems if cell.problems is not None else 2**62
+
+
+def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
+    """One attempt with its texts, from an open file; None if there is none. Raises ValueError if it is damaged."""
+    row = db.execute(f"SELECT digest, {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
+    if not row:
+        return None
+    check, *grade = row
+    verify_attempt(f"attempt {row_id}", grade, check)
+    cell, problem, sample, status, correct, why, details, *_ = grade
+    check, *given = db.execute(f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?", (problem,)).fetchone()
+    verify(f"problem {given[2]}", given, check)
+    asked = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
+    turns = tuple(_turns(db, row_id))
+    graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+    return Stored(cell, problem, Attempt(asked, sample, *graded))
+
+
+def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
+    sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
+    for i, (check, *row) in enumerate(db.execute(sql, (attempt,)).fetchall()):
+        verify_turn(row, check)
+        _, position, thinking, answer, stop, *bill, measures = row
+        if position != i:
+            raise ValueError(f"attempt {attempt} has lost turn {i}")
+        text = zlib.decompress(thinking).decode() if thinking else ""
+        measured = json.loads(measures) if measures else {}
+        rewards = [measured.pop(name, 0) for name in REWARD]
+        yield Completion(text, answer, stop, Bill(*bill, *rewards), measured)

@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
 from ponder.core.settings import Table, assign, build, check_name, convert, sweep, variants
 from ponder.runner.cells import Cell
 from ponder.runner.labels import Chain, Label, Part, labels
+from ponder.runner.places import Hosting, Resources
 from ponder.runner.stopping import Stopping
 
 if TYPE_CHECKING:
     from ponder.runner.search import Search
 
+T = TypeVar("T", bound=Resources)
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
 MAX_COUNT = 10_000_000  # problems, or samples of each
@@ -37,7 +39,16 @@ TASK_KEYS = (
     "largest",
 )  # that every [[task]] has, besides its settings
 
-MODEL_KEYS = ("method", "samples")  # that every [[model]] has, besides its settings
+MODEL_KEYS = ("method", "samples", "ray")  # that every [[model]] has, besides its settings
+METHOD_KEYS = ("ray",)  # that every method has
+
+
+class _Settings(NamedTuple):
+    """What a [[model]] says besides the settings of its plugins."""
+
+    samples: int  # attempts per problem
+    hosting: Hosting
+    making: tuple[Resources, ...]  # what each method needs on a cluster
 
 
 class _Asked(NamedTuple):
@@ -110,7 +121,8 @@ class Study:
             convert(value, hints[key], f"{where}: {key}", Path())
         for key in ("task", "model"):
             if not content.get(key):
-                raise UserError(f"a study needs at least one [[{key}]]", where=where, hint=f"ponder list {key}s")
+                what, known = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
+                raise UserError(what, where=where, hint=f"ponder list {key}s", in_python=known)
         for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
             check_name("figures", table, f"{where}: figure[{i}]")
             figure = table["name"]
@@ -162,14 +174,15 @@ class Study:
         models = list(self._models())
         cells = []
         given_labels = self._model_labels([chain for _, _, chain, _ in models])
-        for (model, methods, _, samples), label in zip(models, given_labels, strict=True):
+        for (model, methods, _, settings), label in zip(models, given_labels, strict=True):
             for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
                 with error_at(f"{self.where}: model `{label.whole}`"):
                     model.check(task, size)
-                counts = (search.most, 1) if search else (self._problems(task), samples)
+                counts = (search.most, 1) if search else (self._problems(task), settings.samples)
                 names = (label.base, label.whole, label.variant)
-                cell = Cell(task, of_task.whole, size, model, methods, *names, *counts, self.seed, memory, search)
-                cells.append(cell if self.stop is None or search else dataclasses.replace(cell, adaptive=True))
+                adaptive, needs = self.stop is not None and not search, (settings.hosting, settings.making)
+                what = (task, of_task.whole, size, model, methods)
+                cells.append(Cell(*what, *names, *counts, self.seed, memory, search, adaptive, *needs))
         return tuple(cells)
 
     def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
@@ -204,7 +217,7 @@ class Study:
                 for (memory, remembered), size in itertools.product(memories, sizes):
                     names = (*swept, *remembered)
                     wanted = {} if search is None else {"target": search.target, "largest": search.high}
-                    part = Part(task.plugin_name(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
                     yield _Asked(task, size, memory, part, search)
 
     def _search(self, table: Table, where: str) -> Search | None:
@@ -248,23 +261,31 @@ class Study:
             with error_at(f"{where}.window"):
                 yield Memory(**settings), swept
 
-    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, int]]:
-        """Each model, its chain of methods, the parts of its label, and its attempts per problem."""
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, _Settings]]:
+        """Each model, its chain of methods, the parts of its label, and what else its table says."""
         for i, table in enumerate(self.model):
             where = f"{self.where}: model[{i}]"
             settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
-            samples = self._samples(table, where)
-            chains = [links for chain in _chains(table) for links in self._links(chain, where)]
+            samples, hosting = self._samples(table, where), self._ray(table, Hosting, where)
+            chains = [(chain, links) for chain in _chains(table) for links in self._links(chain, where)]
             for variant, swept in sweep("models", settings, where, self.folder):
                 model: Model = build("models", variant, where, self.folder, also=MODEL_KEYS)
                 base = Part(model.label or model.title(), model, variant, tuple(swept))
-                for links in chains:
+                for chain, links in chains:
+                    places = (f"{where}.method[{j}]" for j in range(len(chain)))
+                    making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
                     methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
                     parts = (
                         Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
-                    yield model, methods, (base, *parts), samples
+                    yield model, methods, (base, *parts), _Settings(samples, hosting, making)
+
+    def _ray(self, table: Table, kind: type[T], where: str) -> T:
+        """What a model or a method needs on a cluster."""
+        with error_at(f"{where}.ray"):
+            needs: T = convert(table.get("ray", {}), kind, f"{where}.ray", self.folder)
+            return needs
 
     def _samples(self, table: Table, where: str) -> int:
         """Attempts per problem of a model: its own, or the study's."""
@@ -277,11 +298,11 @@ class Study:
         """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
         places = (f"{where}.method[{j}]" for j in range(len(chain)))
         yield from itertools.product(
-            *(sweep("methods", method, place, self.folder) for method, place in zip(chain, places, strict=True))
+            *(sweep("methods", _own(method), place, self.folder) for method, place in zip(chain, places, strict=True))
         )
 
     def _method(self, table: Table, where: str) -> Method:
-        method: Method = build("methods", table, where, self.folder)
+        method: Method = build("methods", table, where, self.folder, also=METHOD_KEYS)
         return method.with_training(self.training_problems)
 
     @cached_property
@@ -311,15 +332,22 @@ def _chains(table: Table) -> Sequence[Sequence[Table]]:
     return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
 
 
+def _own(method: Any) -> Any:
+    """A method's table without what isn't its plugin's."""
+    return {k: v for k, v in method.items() if k not in METHOD_KEYS} if isinstance(method, Mapping) else method
+
+
 def _no_study(name: str, path: Path) -> UserError:
+    listed = "ponder list studies shows the built-in ones"
+    known = f"built-in studies: {', '.join(built_in())}"
     if path.is_dir():
         files = sorted(map(str, path.glob("*.toml")))
-        hint = f"it holds {', '.join(files[:5])}" if files else "ponder list studies shows the built-in ones"
-        return UserError(f"{name} is a folder, not a study", hint=hint)
+        hint = f"it holds {', '.join(files[:5])}" if files else ""
+        return UserError(f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known)
     if path.suffix == ".toml":
         near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        hint = plugins.nearest(name, near) if near else "ponder list studies shows the built-in ones"
-        return UserError(f"there is no file {name}", hint=hint)
+        hint = plugins.nearest(name, near) if near else ""
+        return UserError(f"there is no file {name}", hint=hint or listed, in_python=hint or known)
     if path.is_file():
         return UserError(f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml")
     hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"

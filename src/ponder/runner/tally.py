@@ -30,9 +30,10 @@ class Tally:
     retries: Counter[str] = field(default_factory=Counter)  # by kind: rate limit, timeout, error
     last_trouble: str = ""  # why the last try gave no answer
     reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
+    too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # task, size: problems had, wanted
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
-    making: Progress | None = None  # the last report of a training in progress
+    making: dict[str, Progress] = field(default_factory=dict)  # the last report of each preparation, by model
 
     @property
     def done(self) -> int:
@@ -55,6 +56,18 @@ class Tally:
             reasons = self.reasons.setdefault(ending, Counter())
             why = " ".join(attempt.why.split())[:120]
             reasons[why if why in reasons or len(reasons) < 100 else "other reasons"] += 1
+
+    def report(self, label: str, progress: Progress | None) -> None:
+        """How the preparation of a model goes; None: it has ended."""
+        if progress is None:
+            self.making.pop(label, None)
+        else:
+            self.making[label] = progress
+
+    def ran_out(self, task: str, size: int, different: int, wanted: int, samples: int) -> None:
+        """Note that a task has fewer different problems of a size than a cell asks for."""
+        self.too_few[task, size] = different, wanted
+        self.planned -= (wanted - different) * samples
 
     def retried(self, retry: Retry) -> None:
         self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated

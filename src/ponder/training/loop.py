@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -69,12 +69,21 @@ class TrainingSettings:
     weight_decay: float = 0.0
     lora: int = 0  # rank of a low-rank adapter (LoRA, Hu et al. 2021), merged at the end; 0: train all weights
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; weights stay in float32
+    engine: Literal["ponder", "trl"] = "ponder"  # what trains: the loop here, or TRL under `accelerate launch`
+    launch: Path | None = not_in_key(None)  # TRL: an accelerate config, such as fsdp.yaml; it says how many processes
+    processes: int = not_in_key(1)  # TRL: processes without such a config, one per GPU
+    args: dict[str, Any] = field(default_factory=dict)  # TRL: further arguments of its trainer, { use_vllm = true }
 
     def __post_init__(self) -> None:
         if self.rate <= 0 or min(self.micro_tokens, self.lora + 1) < 1 or not 0 <= self.warm_up <= 1:
             raise UserError("rate must be above 0, micro_tokens at least 1, lora not negative, warm_up from 0 to 1")
         if min(self.clip, self.weight_decay) < 0:
             raise UserError("clip and weight_decay can't be negative")
+        if self.processes < 1 or (self.processes > 1 and self.launch):
+            what = "processes must be at least 1, and is not used with `launch`, whose file says how many"
+            raise UserError(what, hint="remove one of the two")
+        if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
+            raise UserError("`launch`, `processes` and `args` are for TRL", hint='engine = "trl"')
 
     def factor(self, step: int, steps: int) -> float:
         """The factor on the learning rate at a step."""

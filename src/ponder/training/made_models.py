@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ponder import __version__
-from ponder.core import Model, Progress, Task, TrainingProblems, UserError, digest
-from ponder.core.lock import acquire
-from ponder.models._local_weights import as_folder, models_folder
+from ponder.core import Model, Progress, Task, TrainingProblems, digest
+from ponder.core.lock import Held, acquire
+from ponder.models import models_folder
+from ponder.models._local_weights import as_folder, copy_of
 
 
 @dataclass
@@ -67,7 +68,7 @@ def make_once(folder: Path, build: Build, complete: Callable[[Path, MakingRecord
     lock = acquire(folder.with_suffix(".lock"))
     if lock is None:
         what = f"another process is making {folder.name}"
-        raise UserError(what, hint="wait until it is done, then run again")
+        raise Held(what, hint="wait until it is done, then run again")
     try:
         if not (folder / "made.json").is_file():  # another process may have made it since the look above
             yield from _make(folder, build, complete)
@@ -90,7 +91,7 @@ def _make(folder: Path, build: Build, complete: Callable[[Path, MakingRecord], N
     complete(work, record)
     for leftover in ("training.pt", "spent.json"):
         (work / leftover).unlink(missing_ok=True)
-    for stale in (work / "rollouts", folder):
+    for stale in (work / "rollouts", work / "trl", folder):
         shutil.rmtree(stale, ignore_errors=True)
     work.rename(folder)
 
@@ -107,6 +108,11 @@ def write_card(source: Path, folder: Path) -> None:
 def local_weights(model: Model, task: Task) -> Path:
     """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are converted first."""
     return as_folder(model.source(task))
+
+
+def weights_folder(model: Model, task: Task) -> Path:
+    """Where `local_weights` finds a model's weights or puts them."""
+    return copy_of(model.source(task))
 
 
 def samples_file(model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:

@@ -8,7 +8,6 @@ the model's own weights (or from `start`), which already know which token should
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +16,7 @@ from typing import Any
 
 from ponder.core import Model, Progress, Source, Spend, Steps, Task, TrainingProblems, UserError, digest
 from ponder.core.settings import from_table
-from ponder.models import making_cost
-from ponder.models._local_weights import models_folder
+from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_anew
 from ponder.rewards._heads import Heads
 from ponder.rewards.trained import Trained, reader
@@ -29,9 +27,10 @@ from ponder.training.made_models import (
     local_weights,
     make_once,
     samples_file,
+    weights_folder,
     write_card,
 )
-from ponder.training.reward import RewardSettings, train
+from ponder.training.reward import RewardSettings, check_engine, train
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 
 DEFAULTS: Mapping[str, Any] = {"targets": "labels", "loss": "cross-entropy"}  # labels are exact
@@ -63,7 +62,7 @@ class OwnSamples:
         if "seed" in self.reward.training:
             hint = "write seed = 1 beside `reward`"
             raise UserError("the seed is the method's own", where="reward.training", hint=hint)
-        self.settings()
+        check_engine(self.settings(), self.reward.device)
         if not self.reward.start:
             try:
                 model.source(task)
@@ -82,6 +81,14 @@ class OwnSamples:
         drawn = draw_problems(self.train_on, min(LOOKED_AT, self.reward.problems), self.seed)
         one = sampler.turn_limit(max(one.request().prompt_limit for one in drawn))
         return one and one.times(self.reward.problems * self.reward.n)
+
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        """What making it still has to write, as `Method.unmade`."""
+        if (self.folder(model) / "made.json").is_file() or not self.train_on:
+            return ()
+        kept = self._kept(self.reward.sampler or model)
+        weights = () if self.reward.start else (weights_folder(model, self.train_on[0].task),)
+        return self.folder(model), *(path for path in (kept, *weights) if not path.exists())
 
     def make(self, model: Model) -> Iterator[Progress]:
         """Draw the samples and train, unless that is done."""
@@ -124,8 +131,7 @@ class OwnSamples:
         traces = list(distinct(problems, rollouts.samples, sampler, self.cut))
         self._note(rollouts.samples, traces, record)
         yield {"samples": len(problems) * self.reward.n, "distinct": len(traces)}
-        yield from train(reading, traces, folder, self.settings())
-        record.training_tokens += int(json.loads((folder / "made.json").read_text("utf-8"))["cost"]["training_tokens"])
+        yield from train(reading, traces, folder, self.settings(), record=record)
 
     def _note(self, samples: Sequence[Sequence[Sample]], traces: Sequence[Steps], record: MakingRecord) -> None:
         right = sum(bool(trace.facts["correct"]) for trace in traces)

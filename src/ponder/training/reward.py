@@ -8,7 +8,8 @@ and scoring can't differ; a trace longer than the window is split into the rows 
 
 from __future__ import annotations
 
-import json
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,14 +21,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ponder import __version__
 from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.rewards._heads import HEADS, Heads
 from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
 from ponder.rewards.oracle import Oracle
+from ponder.training import trl_engine
 from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
+from ponder.training.made_models import MakingRecord
 from ponder.training.targets import Target, Targets
 
 
@@ -107,35 +109,54 @@ def train(
     folder: Path,
     settings: RewardSettings,
     quality: Reward | None = None,
+    record: MakingRecord | None = None,
 ) -> Iterator[Progress]:
     """Train a reward on the model that `reader` names, into a folder; an interrupted training resumes.
 
-    `quality` scores each step for the targets; by default the traces' own labels do.
+    `quality` scores each step for the targets; by default the traces' own labels do. The cost is added to `record`; if
+    there is none, `made.json` is written.
     """
+    began, own = time.process_time(), record or MakingRecord(notes={"traces": len(traces)})
+    source = Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads)
+    check_engine(settings, source.device)
     targets = settings.of(traces, quality or Oracle(of=reader.of))
-    loaded = load_anew(Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads))
+    loaded = load_anew(source) if settings.engine == "ponder" else trl_engine.light(source)
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
     rows = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not rows:
         hint = "give the traces `labels` or `correct`, or name a reward that judges their steps"
         raise UserError("no trace has a known target to train on", hint=hint)
     folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(settings.seed)
-    trainer = RewardTrainer(Scorer(reader.states(loaded.model), loaded.model.device), settings, folder)
-    trainer.resume()
     steps = settings.epochs * steps_per_epoch(rows, settings.batch)
-    yield from trainer.run(
-        steps, lambda step: epoch_batch(rows, settings.batch, settings.seed, step), joint_loss(settings), len
-    )
-    if trainer.accelerator.is_main_process:
+    if settings.engine == "trl":
+        how = {"batch": settings.batch, "steps": steps, "scorer": reader}
+        training = trl_engine.on_units("reward", settings, source, folder, rows, **how)
+        yield from training
+        training.write(loaded, folder)
+        training.bill(own)
+    else:
+        torch.manual_seed(settings.seed)
+        trainer = RewardTrainer(Scorer(reader.states(loaded.model), loaded.model.device), settings, folder)
+        trainer.resume()
+        yield from trainer.run(
+            steps, lambda step: epoch_batch(rows, settings.batch, settings.seed, step), joint_loss(settings), len
+        )
         heads = trainer.plain.heads.state_dict()
         save_file({name: weight.detach().cpu().contiguous() for name, weight in heads.items()}, folder / HEADS)
         loaded.tokenizer.save_pretrained(folder)
         loaded.model.save_pretrained(folder)
-        made = {"recipe": asdict(settings), "from": reader.identity(), "notes": {"traces": len(traces)}}
-        cost = {"cost": {"training_tokens": trainer.tokens}, "measures": {}, "ponder": __version__}
-        (folder / "made.json").write_text(json.dumps({**made, **cost}, indent=1) + "\n", "utf-8")
-        (folder / "training.pt").unlink(missing_ok=True)
+        own.training_tokens += trainer.tokens
+    if record is None:
+        own.seconds += time.process_time() - began
+        own.write(folder, asdict(settings), reader.identity())
+    (folder / "training.pt").unlink(missing_ok=True)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
+
+
+def check_engine(settings: RewardSettings, device: str) -> None:
+    """Raise `UserError` if the engine can't be used with these settings on this machine."""
+    if settings.engine == "trl":
+        trl_engine.check("reward", settings, device, ("batch", settings.batch, 1))
 
 
 def settings(start: str, table: Mapping[str, Any]) -> tuple[Heads, RewardSettings]:

@@ -14,11 +14,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ponder.core import Method, Model, Progress, Spend, TrainingProblems, UserError, digest, not_in_key
-from ponder.models._local_weights import models_folder
+from ponder.core import (
+    Method,
+    Model,
+    Progress,
+    Source,
+    Spend,
+    Task,
+    TrainingProblems,
+    UserError,
+    digest,
+    not_in_key,
+)
+from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_anew
+from ponder.training import trl_engine
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
-from ponder.training.made_models import MakingRecord, local_weights, make_once, samples_file, write_card
+from ponder.training.made_models import (
+    MakingRecord,
+    local_weights,
+    make_once,
+    samples_file,
+    weights_folder,
+    write_card,
+)
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
 
@@ -49,6 +68,16 @@ class WeightMethod(Method):
     def folder(self, model: Model) -> Path:
         """Where the model made from this one is, or will be."""
         return models_folder() / f"{self.plugin_name()}-{digest(self.identity(), model.identity()).hex()[:20]}"
+
+    def unmade(self, model: Model) -> tuple[Path, ...]:
+        folder = self.folder(model)
+        if (folder / "made.json").is_file() or not self.train_on:
+            return ()
+        return folder, *(path for path in self.shared(model) if not path.exists())
+
+    def shared(self, model: Model) -> Iterator[Path]:
+        """What it reads and others may read too, such as samples: made by the first that needs it."""
+        yield weights_folder(model, self.train_on[0].task)
 
     def make(self, model: Model) -> Iterator[Progress]:
         folder = self.folder(model)
@@ -82,14 +111,40 @@ class TrainingMethod(WeightMethod, TrainingSettings):
     def training_seed(self) -> int:
         return self.seed
 
-    def load(self, model: Model) -> Loaded:
-        """The model's weights, to be trained."""
+    trl_trainer: ClassVar[trl_engine.Kind] = "sft"
+
+    def check(self, model: Model, task: Task) -> None:
+        super().check(model, task)
+        if not (self.folder(model) / "made.json").is_file():
+            self._check_engine(model, task)
+
+    def _check_engine(self, model: Model, task: Task) -> None:
+        if self.engine == "trl":
+            trl_engine.check(self.trl_trainer, self, model.source(task).device, self.trl_step())
+
+    @abstractmethod
+    def trl_step(self) -> tuple[str, int, int]:
+        """What a step trains on: the setting that says how many units, their number, and the rows of a unit."""
+
+    def make(self, model: Model) -> Iterator[Progress]:
+        if self.train_on and not (self.folder(model) / "made.json").is_file():
+            self._check_engine(model, self.train_on[0].task)
+        yield from super().make(model)
+
+    def weights(self, model: Model) -> Source:
+        """Where the weights are that are to be trained."""
         task = self.train_on[0].task
-        return load_anew(model.source(task)._replace(folder=local_weights(model, task), revision=""))
+        return model.source(task)._replace(folder=local_weights(model, task), revision="")
+
+    def load(self, model: Model) -> Loaded:
+        """The model to be trained; without its weights if other processes train it."""
+        return load_anew(self.weights(model)) if self.engine == "ponder" else trl_engine.light(self.weights(model))
+
+    def settings(self) -> TrainingSettings:
+        return TrainingSettings(**{f.name: getattr(self, f.name) for f in fields(TrainingSettings)})
 
     def trainer(self, loaded: Loaded, folder: Path, temperature: float = 1.0) -> Trainer:
-        settings = TrainingSettings(**{f.name: getattr(self, f.name) for f in fields(TrainingSettings)})
-        return Trainer(loaded, settings, folder, temperature)
+        return Trainer(loaded, self.settings(), folder, temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +164,42 @@ class EpochMethod(TrainingMethod):
         """What the summed losses of a step are divided by."""
         return len(units)
 
+    @abstractmethod
+    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
+        """The loss, and each unit with the data that the loss needs."""
+
     def train(
-        self, trainer: Trainer, units: Sequence[Unit], loss: Loss, folder: Path, record: MakingRecord
+        self, model: Model, loaded: Loaded, units: Sequence[Unit], folder: Path, record: MakingRecord
     ) -> Iterator[Progress]:
         """Train, resuming from a checkpoint if there is one, and write the model."""
-        trainer.resume()
         steps = self.steps or self.epochs * steps_per_epoch(units, self.batch)
-        yield from trainer.run(steps, lambda step: epoch_batch(units, self.batch, self.seed, step), loss, self.over)
+        record.notes |= {"units": len(units), "steps": steps}
+        if self.engine == "trl":
+            yield from self._train_trl(model, loaded, units, folder, steps, record)
+            return
+        trainer = self.trainer(loaded, folder)
+        prepared, loss = self.loss(trainer, units)
+        trainer.resume()
+        yield from trainer.run(steps, lambda step: epoch_batch(prepared, self.batch, self.seed, step), loss, self.over)
         trainer.write(folder)
         record.training_tokens += trainer.tokens
-        record.notes |= {"units": len(units), "steps": steps}
+
+    def trl_step(self) -> tuple[str, int, int]:
+        return "batch", self.batch, 1
+
+    def trl_job(self) -> dict[str, Any]:
+        """What TRL's trainer needs besides the hyperparameters that all have."""
+        return {}
+
+    def _train_trl(
+        self, model: Model, loaded: Loaded, units: Sequence[Unit], folder: Path, steps: int, record: MakingRecord
+    ) -> Iterator[Progress]:
+        kind, batch = self.trl_trainer, self.batch
+        how = {"batch": batch, "steps": steps, **self.trl_job()}
+        training = trl_engine.on_units(kind, self.settings(), self.weights(model), folder, units, **how)
+        yield from training
+        training.write(loaded, folder)
+        training.bill(record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,22 +227,25 @@ class SamplingMethod(EpochMethod):
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """What to train on, from the samples of each problem."""
 
-    @abstractmethod
-    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
-        """The loss, and each unit with the data that the loss needs."""
+    def shared(self, model: Model) -> Iterator[Path]:
+        yield from super().shared(model)
+        yield self._kept(self._sampler(model))
+
+    def _sampler(self, model: Model) -> Model:
+        return (self.sampler or model).at_temperature(self.temperature)
+
+    def _kept(self, sampler: Model) -> Path:
+        return samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         loaded = self.load(model)
         problems = draw_problems(self.train_on, self.problems, self.seed)
-        sampler = (self.sampler or model).at_temperature(self.temperature)
-        kept = samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
-        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, kept)
+        sampler = self._sampler(model)
+        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, self._kept(sampler))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         units = self.units(rollouts.samples, record)
         if not units:
             what = f"nothing to train on: {len(problems)} problems × {self.n} samples gave no usable example"
             raise UserError(what, hint="train on smaller sizes, or draw more samples: problems, n")
-        trainer = self.trainer(loaded, folder)
-        prepared, loss = self.loss(trainer, units)
-        yield from self.train(trainer, prepared, loss, folder, record)
+        yield from self.train(model, loaded, units, folder, record)

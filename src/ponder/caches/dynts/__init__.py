@@ -28,6 +28,7 @@ WEIGHTS, CARD = "dynts/predictor.safetensors", "dynts/card.json"
 
 @dataclass(frozen=True)
 class Dynts(Policy):
+    by_order = False
     per_layer = False
     predictor: Any = field(default=None, compare=False)  # set by `fitted`
 

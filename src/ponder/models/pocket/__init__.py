@@ -120,6 +120,7 @@ class Pocket(Model):
     async def __aexit__(self, *error: object) -> None:
         for worker in self._workers.values():
             await worker.close()
+        self._workers.clear()
 
     async def complete(self, request: Request) -> Completion:
         from ponder.models._batch import Generation

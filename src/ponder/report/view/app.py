@@ -14,7 +14,6 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,17 +26,17 @@ from starlette.routing import Route
 
 from ponder import __version__
 from ponder.core import UserError
-from ponder.report.document import HERE, LIBRARIES, templates
+from ponder.report.behind import behind, chosen_cells
+from ponder.report.document import ASSETS, asset, templates
+from ponder.report.estimated import Estimated
 from ponder.report.view import comparison, live, pages
-from ponder.report.view.estimates import Estimates, asked
-from ponder.report.view.queries import Query, behind, chosen_cells, narrowed
+from ponder.report.view.estimates import Asked, Estimates, asked
+from ponder.report.view.queries import Query, narrowed
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, study_named
 from ponder.runner.study import Study
 
-STATIC = Path(__file__).parent / "static"
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
 
 
 class View:
@@ -48,8 +47,7 @@ class View:
         self.estimates = Estimates()
         self.stopping: Callable[[], bool] = lambda: False  # whether streams should end
         self._templates = templates()
-        self._templates.globals |= {"version": __version__, "url": address, "static": _static_address}
-        self._templates.filters |= pages.FILTERS
+        self._templates.globals |= {"version": __version__, "url": pages.address, "static": _static_address}
 
     def application(self) -> Starlette:
         study = "/{store}/{study}"
@@ -75,23 +73,23 @@ class View:
             try:
                 return await run_in_threadpool(page, request)
             except UserError as error:
-                return self._render("error.html", status=409, title="This can't be shown", error=error)
+                return self._render("view/error.html", status=409, title="This can't be shown", error=error)
 
         return answer
 
     def _render(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        return HTMLResponse(self._templates.get_template(f"view/{template}").render(values), status)
+        return HTMLResponse(self._templates.get_template(template).render(values), status)
 
     async def refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         problem = UserError(str(error.detail), hint="start at the list of studies")
-        return self._render("error.html", error.status_code, title="Not found", error=problem)
+        return self._render("view/error.html", error.status_code, title="Not found", error=problem)
 
     async def broken(self, _: Request, error: Exception) -> Response:
         problem = UserError(
             f"{type(error).__name__}: {error}", hint="this is a bug in Ponder or in a plugin; please report it"
         )
-        return self._render("error.html", 500, title="Something is wrong here", error=problem)
+        return self._render("view/error.html", 500, title="Something is wrong here", error=problem)
 
     def _study(self, request: Request) -> ViewedStudy:
         store = self.stores.get(request.path_params["store"])
@@ -108,31 +106,36 @@ class View:
             store.close()
 
     def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
-        return self._render("home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
+        return self._render("view/home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
 
     def study(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query).of_cells()
+        study, given = self._study(request), Query.read(request.url.query)
+        query = given.of_cells()
         question = self._question(study, query)
         ready = self.estimates.ready(question)
-        values = pages.study_page(study, query)
+        values = pages.study_page(study, query, left_out=pages.left_out(given))
         figures = pages.figures(study, query, ready) if ready is not None else None
-        return self._render(
-            "study.html", title=study.title, study=study, query=query, bare=False, figures=figures, **values
-        )
+        return self._render("view/study.html", title=study.title, study=study, query=query, figures=figures, **values)
 
-    def _question(self, study: ViewedStudy, query: Query) -> Any:
-        cells, _ = chosen_cells(study, query)
+    def _of_download(self, study: ViewedStudy, request: Request) -> Asked:
+        """The figures that a download is from: the study's, or, if two models are named, their comparison."""
+        given = request.query_params
+        two = comparison.pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
+        return comparison.question(study, two) if two else self._question(study, Query.read(request.url.query))
+
+    def _question(self, study: ViewedStudy, query: Query) -> Asked:
+        cells, _ = chosen_cells(study, query.chosen)
         return asked(study, None if len(cells) == len(study.cells) else sorted(cells))
 
     def figures(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query).of_cells()
         drawn = self.estimates.figures(self._question(study, query))
-        return self._render("figures.html", study=study, bare=False, figures=pages.figures(study, query, drawn))
+        return self._render("figures.html", study=study, figures=pages.figures(study, query, drawn))
 
     def attempts(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)
         values = pages.attempts_page(study, query)
-        return self._render("attempts.html", title=f"Attempts · {study.title}", study=study, query=query, **values)
+        return self._render("view/attempts.html", title=f"Attempts · {study.title}", study=study, query=query, **values)
 
     def attempt(self, request: Request) -> Response:
         study, query = self._study(request), Query.read(request.url.query)
@@ -140,7 +143,7 @@ class View:
         if values is None:
             raise HTTPException(404, "this study has no such attempt")
         title = f"Attempt {request.path_params['id']} · {study.title}"
-        return self._render("attempt.html", title=title, study=study, query=query, **values)
+        return self._render("view/attempt.html", title=title, study=study, query=query, **values)
 
     def compare(self, request: Request) -> Response:
         study, given = self._study(request), request.query_params
@@ -148,15 +151,18 @@ class View:
         if two is None:
             raise UserError("this study has only one model", hint="a comparison needs two")
         ready = self.estimates.ready(comparison.question(study, two))
-        figures = pages.figures(study, comparison.query(two), ready) if ready is not None else None
+        figures = self._compared(study, two, ready) if ready is not None else None
         values: dict[str, Any] = {
+            "command": comparison.command(study, two),
             "two": two,
             "variants": comparison.variants(study),
             "kinds": comparison.differing(study, two),
         }
-        return self._render(
-            "compare.html", title=f"{two.b} and {two.a}", study=study, bare=True, figures=figures, **values
-        )
+        return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
+
+    @staticmethod
+    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
+        return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
         study, given = self._study(request), request.query_params
@@ -164,34 +170,32 @@ class View:
         if two is None:
             raise HTTPException(404, "there is nothing to compare")
         drawn = self.estimates.figures(comparison.question(study, two))
-        return self._render(
-            "figures.html", study=study, figures=pages.figures(study, comparison.query(two), drawn), bare=True
-        )
+        return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
 
     def behind(self, request: Request) -> Response:
         study = self._study(request)
         row, base = json.loads(request.query_params.get("row", "{}")), request.query_params.get("base", "")
-        query = behind(study, row) if isinstance(row, dict) else None
-        if query is None:
+        chosen = behind(study, row) if isinstance(row, dict) else None
+        if chosen is None:
             raise UserError(
                 "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
             )
         return RedirectResponse(
-            address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), query).address(), 303
+            pages.address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), chosen).address(), 303
         )
 
     def picture(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study = self._study(request)
         name, ending = request.path_params["name"], request.path_params["ending"]
-        if ending not in PICTURES:
+        if ending not in pages.PICTURES:
             raise HTTPException(404, f"there is no picture of the kind {ending}")
-        drawn = self.estimates.picture(self._question(study, query), name, ending)
-        return _file(drawn, PICTURES[ending], f"{study.name}-{name}.{ending}")
+        drawn = self.estimates.picture(self._of_download(study, request), name, ending)
+        return _file(drawn, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
 
     def table(self, request: Request) -> Response:
-        study, query = self._study(request), Query.read(request.url.query)
+        study = self._study(request)
         name, table = request.path_params["name"], request.path_params["table"]
-        written = self.estimates.table(self._question(study, query), name, table)
+        written = self.estimates.table(self._of_download(study, request), name, table)
         return _file(written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv")
 
     async def live(self, request: Request) -> Response:
@@ -215,20 +219,12 @@ def _file(content: bytes, kind: str, name: str) -> Response:
     )
 
 
-def address(study: ViewedStudy, *parts: object, **query: object) -> str:
-    """The address of a page of a study."""
-    path = "/".join(quote(str(part), safe="") for part in (study.store.name, study.name, *parts))
-    return f"/{path}" + (f"?{urlencode(query)}" if query else "")
-
-
 @cache
 def _static() -> dict[str, tuple[str, bytes, bytes]]:
     """The files that pages load, with and without compression: Vega is 822 kB, or 280."""
-    libraries = b"\n".join((HERE / "vega" / f"{name}.min.js").read_bytes() for name in LIBRARIES)
-    files = {"vega.js": libraries, "chart.js": (HERE / "templates" / "chart.js").read_bytes()}
-    files |= {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix[1:] in KINDS}
-    files["view.css"] = (HERE / "templates" / "page.css").read_bytes() + files["view.css"]
-    return {name: (KINDS[name.rpartition(".")[2]], text, gzip.compress(text, 9)) for name, text in files.items()}
+    files = {name: asset(name).encode() for name in (*(path.name for path in ASSETS.iterdir()), "vega.js")}
+    kinds = {name: KINDS[name.rpartition(".")[2]] for name in files}
+    return {name: (kinds[name], text, gzip.compress(text, 9)) for name, text in files.items()}
 
 
 @cache

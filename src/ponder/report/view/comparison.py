@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from ponder.report.view.index import FAILED, RIGHT, Whole
 from ponder.report.view.pages import listed
 from ponder.report.view.queries import Query
 from ponder.report.view.studies import ViewedStudy
+from ponder.runner.study import BUILT_IN
 
 SHOWN = 40  # problems of each kind
 
@@ -40,6 +42,13 @@ def question(study: ViewedStudy, two: Pair) -> Asked:
     """The figure of the comparison, for `Estimates`."""
     cells = [n for n, cell in enumerate(study.cells) if cell.variant_label in two]
     return asked(study, cells, figures=[{"name": "compare", "a": two.a, "b": two.b}])
+
+
+def command(study: ViewedStudy, two: Pair) -> str:
+    """The same comparison in a terminal."""
+    built_in = (BUILT_IN / f"{study.name}.toml").is_file()
+    store = [] if str(study.store.path) == "ponder.db" else ["--store", str(study.store.path)]
+    return shlex.join(["ponder", "compare", study.name if built_in else f"{study.name}.toml", *two, *store])
 
 
 def query(two: Pair) -> Query:

@@ -15,20 +15,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.core import Tables, UserError
-from ponder.core.text import visible
+from ponder.report.estimated import Estimated, estimate
 
 if TYPE_CHECKING:
     from ponder.core import Figure, Outcome
     from ponder.report.studied import Studied
     from ponder.report.view.studies import ViewedStudy
 
-MAX_ROWS = 200  # of a table that a page shows
 KEPT = 40  # sets of figures
 Place = tuple[str, str, int]  # of a cell: labels of model and task, and the size
 
@@ -42,22 +40,6 @@ class Asked(NamedTuple):
     name: str
     folder: Path
     cells: tuple[Place, ...] | None = None  # None: all
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A figure of the page."""
-
-    name: str
-    spec: Any = None
-    findings: Sequence[str] = ()
-    tables: Tables | None = None  # without the rows beyond MAX_ROWS
-    lengths: Sequence[int] = ()  # of the whole tables
-    error: str = ""  # why there is none
-
-    @property
-    def title(self) -> str:
-        return self.name.replace("_", " ").capitalize()
 
 
 def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None) -> Asked:
@@ -201,25 +183,13 @@ def _figures(question: Asked) -> list[Estimated]:
 
 def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]) -> Estimated:
     try:
-        tables = figure.estimate(outcomes)
-        spec = _shown(figure.draw(tables).to_dict())
-        findings = figure.findings(tables)
+        estimated, tables = estimate(name, figure, outcomes)
     except UserError as error:
         return Estimated(name, error=str(error))
     except Exception as error:  # a figure that can't draw these few attempts must not hide the others
         return Estimated(name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})")
     _tables.setdefault(question, {})[name] = tables
-    short = {key: rows[:MAX_ROWS] for key, rows in tables.items() if rows}
-    return Estimated(name, spec, findings, short, [len(rows) for rows in tables.values() if rows])
-
-
-def _shown(value: Any) -> Any:
-    """A chart whose texts show control characters as symbols."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {key: _shown(inner) for key, inner in value.items()}
-    return [_shown(inner) for inner in value] if isinstance(value, list) else value
+    return estimated
 
 
 def _table(question: Asked, figure: str, table: str) -> str:

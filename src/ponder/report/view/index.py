@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ponder.report.behind import ENDINGS
+
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
 Whole: TypeAlias = npt.NDArray[np.int64]
-STATUSES = ("open", "graded", "unparsed", "truncated", "failed")
-# How an attempt ended, in the words of the pages. A wrong answer is `graded` in the store, as a right one is.
-ENDINGS = ("open", "right", "wrong", "unparsed", "truncated", "failed")
 OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(6)
 READ = """SELECT id, cell, problem, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds
           FROM attempt WHERE id > ? ORDER BY id"""

@@ -12,7 +12,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ponder.report.view.index import ENDINGS, FAILED, OPEN
+from ponder.report.behind import ENDINGS
+from ponder.report.view.index import FAILED, OPEN
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, study_named
 from ponder.runner.study import Study

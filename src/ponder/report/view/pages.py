@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
+import msgspec
 import numpy as np
 
 from ponder.core import UserError
-from ponder.report.view.estimates import Estimated
-from ponder.report.view.index import ENDINGS, OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
+from ponder.report.behind import ENDINGS, OF_ATTEMPTS, behind, chosen_cells, settings_of
+from ponder.report.estimated import Estimated
+from ponder.report.transcript import Transcript
+from ponder.report.view.index import OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
 from ponder.report.view.live import progress
-from ponder.report.view.queries import PAGE, Query, behind, chosen_cells, find, narrowed, search, settings_of
+from ponder.report.view.queries import PAGE, Query, find, narrowed, search
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies
-from ponder.report.view.transcript import transcript
-from ponder.runner.progress import short
+from ponder.runner.store import read_attempt
+from ponder.runner.store_file import DamagedStore
 from ponder.runner.study import Study
 
+PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}  # of a figure
 SEARCH_SECONDS = 0.5  # that one page may search
 COLUMNS = (
     "ended",
@@ -36,29 +41,6 @@ COLUMNS = (
 )
 USUAL = ("ended", "model", "task", "size", "tokens", "seconds", "why", "problem")
 MOST_VALUES = 40  # of a setting that is a filter
-
-
-def clock(seconds: float) -> str:
-    """A duration: `45 s`, `12 min`, `3 h 20 min`."""
-    if seconds < 1:
-        return f"{seconds:.2f} s"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def ago(moment: float) -> str:
-    """How long ago a moment was, in words."""
-    seconds = max(0.0, time.time() - moment)
-    for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= unit:
-            number = int(seconds // unit)
-            return f"{number} {name}{'s' * (number != 1)} ago"
-    return "just now"
-
-
-FILTERS: dict[str, Callable[..., Any]] = {"short": short, "clock": clock, "ago": ago}
 
 
 class Shelf(NamedTuple):
@@ -84,23 +66,30 @@ def shelves(stores: Iterable[ViewedStore], given: Sequence[Study]) -> list[Shelf
 
 
 def _card(study: ViewedStudy) -> dict[str, Any]:
-    return {"progress": progress(study) if study.study else None, "changed": study.store.changed()}
+    return {"progress": progress(study) if study.study else None}
 
 
-def study_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
+def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dict[str, Any]:
     return {
+        "left_out": left_out,
+        "unknown": chosen_cells(study, query.chosen)[1],
         "facets": facets(study, query, "study"),
         "progress": progress(study),
         "models": by_model(study, query),
-        "changed": study.store.changed(),
         "settings": study.study.resolved() if study.study else {},
         "chips": chips(study, query),
     }
 
 
+def left_out(query: Query) -> list[str]:
+    """The filters of an address that the study's page does not follow: they would bias every estimate."""
+    found = [f"{name}={value}" for name, value in query.chosen if name in OF_ATTEMPTS]
+    return found + [f"{name}={value}" for name, value in (("q", query.q), ("against", query.against)) if value]
+
+
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
     """How the attempts of each model ended, and what they took."""
-    cells, _ = chosen_cells(study, query)
+    cells, _ = chosen_cells(study, query.chosen)
     index, rows = study.index, study.rows
     models: dict[str, list[int]] = {}
     for n in sorted(cells):
@@ -110,17 +99,15 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
         mine = rows[np.isin(study.cell_of[rows], own)]
         if len(mine):
             counts = np.bincount(index.ended[mine], minlength=len(ENDINGS)).tolist()
+            own_attempts = query.with_(chosen=(*query.only("task", "size", "method").chosen, ("model", model)))
             shown.append(
                 {
                     "model": model,
                     "attempts": len(mine),
                     "ended": {name: counts[n] for n, name in enumerate(ENDINGS) if n != OPEN},
                     "tokens": int(np.median(index.tokens[mine])),
-                    "query": query.with_(chosen=(*query.only("task", "size", "method").chosen, ("model", model))),
-                    "longest": longest_wrong(query).with_(
-                        chosen=(*longest_wrong(query.only("task", "size", "method")).chosen, ("model", model)),
-                        sort="-tokens",
-                    ),
+                    "link": address(study, "attempts") + own_attempts.address(),
+                    "longest": address(study, "attempts") + longest_wrong(own_attempts).address(),
                 }
             )
     return shown
@@ -194,23 +181,47 @@ def _problem_name(study: ViewedStudy, row: str) -> str:
     return name if len(name) <= 24 else f"{name[:22]}…"
 
 
-def figures(study: ViewedStudy, query: Query, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
-    """Figures with the addresses that lead from the rows of their tables to attempts."""
-    shown = []
-    for one in drawn:
-        tables = []
-        for (name, rows), length in zip((one.tables or {}).items(), one.lengths, strict=True):
-            links = [_behind(study, query, row) for row in rows]
-            tables.append({"name": name, "rows": rows, "links": links, "length": length})
-        shown.append({"figure": one, "tables": tables, "query": query.address()})
-    return shown
+def figures(
+    study: ViewedStudy, query: Query, drawn: Sequence[Estimated], asked: str | None = None
+) -> list[dict[str, Any]]:
+    """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads.
+
+    `asked`: the part of a download's address that says which figures they are; by default the filters.
+    """
+    filters = query.address()
+    asked = filters if asked is None else asked
+    return [
+        {
+            "figure": one,
+            "picture": None,
+            "leads": {"study": address(study), "base": filters},
+            "downloads": [(kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked) for kind in PICTURES],
+            "tables": _tables(study, query, one, asked),
+        }
+        for one in drawn
+    ]
+
+
+def _tables(study: ViewedStudy, query: Query, figure: Estimated, asked: str) -> list[dict[str, Any]]:
+    tables = []
+    for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
+        links = [_behind(study, query, row) for row in rows]
+        download = address(study, "table", figure.name, f"{name}.csv") + asked
+        tables.append({"name": name, "rows": rows, "links": links, "length": length, "download": download, "file": ""})
+    return tables
 
 
 def _behind(study: ViewedStudy, base: Query, row: Mapping[str, Any]) -> str:
     if "attempt" in row:
-        return f"attempt/{row['attempt']}"
-    query = behind(study, row)
-    return "" if query is None else f"attempts{narrowed(base, query).address()}"
+        return address(study, "attempt", row["attempt"])
+    chosen = behind(study, row)
+    return "" if chosen is None else address(study, "attempts") + narrowed(base, chosen).address()
+
+
+def address(study: ViewedStudy, *parts: object, **query: object) -> str:
+    """The address of a page of a study."""
+    path = "/".join(quote(str(part), safe="") for part in (study.store.name, study.name, *parts))
+    return f"/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
@@ -241,7 +252,6 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
         "facets": facets(study, query, "attempts"),
         "chips": chips(study, query),
         "ready": ready_filters(study, query),
-        "position": PAGE * (query.page - 1),
     }
 
 
@@ -298,6 +308,17 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
             }
         )
     return shown
+
+
+def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
+    """Read one attempt; None if the study has none with this id."""
+    try:
+        with study.store.reading() as db:
+            stored = read_attempt(db, attempt)
+    except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise DamagedStore(study.store.path, str(error)) from None
+    cell = next((c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None)
+    return Transcript(attempt, stored.problem, cell, stored.attempt) if stored and cell else None
 
 
 def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, Any] | None:

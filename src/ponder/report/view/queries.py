@@ -6,14 +6,15 @@ name is a column of a figure's table, such as `series` or `window`: it chooses t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
-from ponder.report.view.index import ENDINGS, FAILED, RIGHT, Index, Whole
+from ponder.report.behind import ENDINGS, OF_ATTEMPTS, Choices, chosen_cells
+from ponder.report.view.index import FAILED, RIGHT, Index, Whole
 from ponder.report.view.studies import ViewedStudy
 from ponder.runner.cells import Cell
 
@@ -27,9 +28,6 @@ SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
     "seconds": lambda i, rows: i.milliseconds[rows],
     "ended": lambda i, rows: i.ended[rows],
 }
-OUTCOMES = {"solved": ("right",), "wrong": ("wrong", "unparsed"), "truncated": ("truncated",)}  # as figures say it
-LABELS = ("model", "task", "series", "panel", "variant", "base", "size")  # columns that name attempts
-_CHOICES = ("model", "method", "task", "size", "ended", "problem", "id")
 _SINGLE = ("q", "sort", "against", "page", "from", "columns", "token")
 
 
@@ -37,7 +35,7 @@ _SINGLE = ("q", "sort", "against", "page", "from", "columns", "token")
 class Query:
     """What an address asks for."""
 
-    chosen: tuple[tuple[str, str], ...] = ()  # filters, as name and value
+    chosen: Choices = ()
     q: str = ""  # text to search for
     against: str = ""  # right here and wrong there: a model, or "any" other
     sort: str = "id"
@@ -82,7 +80,7 @@ class Query:
 
     def of_cells(self) -> Query:
         """The filters that choose whole cells. To choose attempts by how they ended would bias every estimate."""
-        return self.without("ended", "problem", "id")
+        return self.without(*OF_ATTEMPTS)
 
     def only(self, *names: str) -> Query:
         """The filters of these names alone."""
@@ -101,7 +99,7 @@ class Found:
     """The attempts that a query chooses, in its order, as places in the index."""
 
     rows: Whole
-    unknown: tuple[str, ...] = ()  # filters that say nothing about attempts
+    unknown: tuple[str, ...] = ()  # filters that no attempt of the study matches, such as `model=nobody`
 
     def page(self, number: int) -> Whole:
         return self.rows[PAGE * (number - 1) : PAGE * number]
@@ -113,19 +111,28 @@ class Found:
 
 def find(study: ViewedStudy, query: Query) -> Found:
     """Choose and sort, without reading a text."""
-    cells, unknown = chosen_cells(study, query)
+    cells, unknown = chosen_cells(study, query.chosen)
     index, rows = study.index, study.rows
     keep = np.isin(study.cell_of[rows], sorted(cells))
-    if ended := [ENDINGS.index(e) for e in query.values("ended") if e in ENDINGS]:
-        keep &= np.isin(index.ended[rows], ended)
-    if problems := [int(p) for p in query.values("problem") if p.isascii() and p.isdigit()]:
-        keep &= np.isin(index.problem[rows], problems)
-    if ids := [int(i) for i in query.values("id") if i.isascii() and i.isdigit()]:
-        keep &= np.isin(index.id[rows], ids)
+    chosen: dict[str, Callable[[str], int | None]] = {"ended": _ending, "problem": _id, "id": _id}
+    of = {"ended": index.ended, "problem": index.problem, "id": index.id}
+    for name, number in chosen.items():
+        numbers = {value: number(value) for value in query.values(name)}
+        unknown += tuple(f"{name}={value}" for value, known in numbers.items() if known is None)
+        if wanted := [known for known in numbers.values() if known is not None]:
+            keep &= np.isin(of[name][rows], wanted)
     if query.against:
         keep &= _right_here(study, query.against)
     rows = rows[keep]
     return Found(_sorted(study, rows, query.sort), unknown)
+
+
+def _ending(value: str) -> int | None:
+    return ENDINGS.index(value) if value in ENDINGS else None
+
+
+def _id(value: str) -> int | None:
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
 def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -168,100 +175,9 @@ def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
     return rows[np.argsort(-keys if sort.startswith("-") else keys, kind="stable")]
 
 
-def chosen_cells(study: ViewedStudy, query: Query) -> tuple[set[int], tuple[str, ...]]:
-    """The numbers of the cells that every filter admits, and the filters that say nothing about cells."""
-    admitted, unknown = set(range(len(study.cells))), []
-    for name in dict.fromkeys(name for name, _ in query.chosen):
-        if name in ("ended", "problem", "id"):
-            continue
-        found = [matching(study, name, value) for value in query.values(name)]
-        known = [part for part in found if part is not None]
-        if not known and name not in _CHOICES:
-            unknown.append(name)
-        else:
-            admitted &= set().union(*known)
-    return admitted, tuple(unknown)
-
-
-def matching(study: ViewedStudy, name: str, value: str) -> set[int] | None:
-    """The numbers of the cells that a column's value is about; None if it is about none, such as an estimate."""
-    known: dict[tuple[str, str], set[int] | None] = study.memo.setdefault("matching", {})
-    if (name, value) not in known:
-        known[name, value] = _matching(study, name, value)
-    return known[name, value]
-
-
-def _matching(study: ViewedStudy, name: str, value: str) -> set[int] | None:
-    exact: dict[str, Callable[[Cell], Iterable[str]]] = {
-        "model": lambda c: (c.model_label,),
-        "method": lambda c: [use.name for use in c.methods_used] or ["none"],
-        "task": lambda c: (c.task_label,),
-        "size": lambda c: (str(c.size),),
-    }
-    if name in exact:
-        value = value.removesuffix(".0") if name == "size" else value
-        return {n for n, cell in enumerate(study.cells) if value in exact[name](cell)}
-    settings = settings_of(study)
-    if any(name in of_cell for of_cell in settings):
-        # Figures call a model without an eviction policy `full`.
-        wanted = None if value == "full" and all(own.get(name) != "full" for own in settings) else value
-        return {n for n, of_cell in enumerate(settings) if of_cell.get(name) == wanted} or None
-    if name not in LABELS:
-        return None
-    parts = set(value.split(" | "))  # as figures join the names of a panel
-    return {
-        n for n, (cell, own) in enumerate(zip(study.cells, settings, strict=True)) if parts <= _names(cell, own)
-    } or None
-
-
-def settings_of(study: ViewedStudy) -> list[dict[str, str]]:
-    """The settings of each cell's task, model and methods, as text; of a method also as `compress.window`."""
-    if "settings" not in study.memo:
-        study.memo["settings"] = [dict(_settings(cell)) for cell in study.cells]
-    settings: list[dict[str, str]] = study.memo["settings"]
-    return settings
-
-
-def _settings(cell: Cell) -> Iterator[tuple[str, str]]:
-    for owner, settings in (("task", cell.task_settings), ("model", cell.model_settings), *cell.methods_used):
-        for name, value in settings.items():
-            if name != "name" and isinstance(value, str | int | float):
-                yield name, text(value)
-                yield f"{owner}.{name}", text(value)
-
-
-def _names(cell: Cell, settings: Mapping[str, str]) -> set[str]:
-    """What figures may call the attempts of a cell."""
-    task, models = cell.task_label, (cell.model_label, cell.base_label, cell.variant_label)
-    named = {*models, task, f"{task} {cell.size}", cell.task.plugin_name(), *(f"{model}, {task}" for model in models)}
-    return named | {*settings.values()} | {f"{name}={value}" for name, value in settings.items()}
-
-
-def text(value: Any) -> str:
-    """A setting or a table's value as an address holds it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def behind(study: ViewedStudy, row: Mapping[str, Any]) -> Query | None:
-    """The attempts that a row of a figure's table, or a mark of its chart, was estimated from; None if unknown."""
-    chosen: list[tuple[str, str]] = []
-    named: list[bool] = []  # for each name of a series, whether attempts have it: those of published numbers don't
-    for name, value in row.items():
-        if name == "outcome" and value in OUTCOMES:
-            chosen += [("ended", ending) for ending in OUTCOMES[value]]
-        elif value not in (None, "") and (name in LABELS or any(name in own for own in settings_of(study))):
-            found = matching(study, name, text(value))
-            named += [bool(found)] if name in LABELS and name != "size" else []
-            if found and len(found) < len(study.cells):
-                chosen.append((name, text(value)))
-    return Query(tuple(dict.fromkeys(chosen))) if any(named) or (chosen and not named) else None
-
-
-def narrowed(base: Query, query: Query) -> Query:
+def narrowed(base: Query, chosen: Choices) -> Query:
     """What a row rests on, within the filters that its figure was drawn under."""
-    return Query((*base.of_cells().without(*(name for name, _ in query.chosen)).chosen, *query.chosen))
+    return Query((*base.of_cells().without(*(name for name, _ in chosen)).chosen, *chosen))
 
 
 def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float) -> tuple[list[int], int]:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from ponder.core import UserError
+from ponder.report.studied import currency
 from ponder.report.view.index import FAILED, OPEN, Index, Whole
 from ponder.report.view.stores import ViewedStore
 from ponder.runner.cells import Cell
+from ponder.runner.store import Store
 from ponder.runner.study import Study
 
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens FROM study ORDER BY rowid"
@@ -76,7 +78,22 @@ class ViewedStudy:
         """How many attempts it asks for; None if a search decides that."""
         if any(cell.search for cell in self.cells):
             return None
-        return sum(cell.samples * _problems(cell) for cell in self.cells)
+        cells = self._adaptive[0] if self._adaptive else self.cells
+        return sum(cell.samples * _problems(cell) for cell in cells)
+
+    @cached_property
+    def _adaptive(self) -> tuple[Sequence[Cell], bool] | None:
+        """The cells of an adaptive run with the problems that it asked, and whether it has ended; None if it isn't one.
+
+        While it goes on, all that it may ask.
+        """
+        if not self.study or self.study.stop is None:
+            return None
+        from ponder.runner.adaptive import asked_cells, decisions
+
+        with Store(self.store.path) as store:
+            ended = all(decision.ended for decision in decisions(self.study, store))
+            return (asked_cells(self.study, store) if ended else self.cells), ended
 
     @property
     def variants(self) -> int:
@@ -98,8 +115,7 @@ class ViewedStudy:
 
     @cached_property
     def currency(self) -> str:
-        names = {cell.model.prices.currency for cell in self.cells if cell.model.prices}
-        return names.pop() if len(names) == 1 else ""
+        return currency(self.cells)
 
     @property
     def state(self) -> str:
@@ -110,6 +126,8 @@ class ViewedStudy:
             return "running"
         if self.asked is None:
             return "ended"
+        if self._adaptive and self._adaptive[1]:
+            return "complete"  # its question is answered, though some attempts may have failed
         if self.answered >= self.asked:
             return "complete"
         return "stopped at its cap" if self._capped() else "stopped"

@@ -1,0 +1,95 @@
+"""Makes docs/gallery.md and its pictures: runs each study below with the pocket model, and draws its figures.
+
+    python docs/make_gallery.py [STORE]
+
+STORE may hold the studies already; all of them take about ten minutes of CPU time, and need the extra `torch`.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import ponder
+from ponder.core import plugins
+from ponder.report.charts import draw
+
+HERE = Path(__file__).parent
+NOTE = "<!-- Written by docs/make_gallery.py from runs with the pocket model. Change the script, not this page. -->"
+WIDTH, COLOURS = 1600, 96  # of a picture: together they are to stay below 1.5 MB
+LENGTH = 220  # characters of what a figure found, at least
+
+STUDIES = {  # figure: the study that draws it, a built-in one or a file in docs/gallery
+    "effort": "effort",
+    "accuracy": "effort",
+    "tradeoff": "execution",
+    "horizon": "execution",
+    "max_turn": "longest-turn",
+    "self_conditioning": "self-conditioning",
+    "frontier": "gallery/variants.toml",
+    "budget": "gallery/variants.toml",
+    "compare": "gallery/variants.toml",
+    "samples": "gallery/samples.toml",
+    "best_of": "gallery/picked.toml",
+    "selection": "gallery/traces.toml",
+    "heatmap": "gallery/eviction.toml",
+    "cache": "gallery/eviction.toml",
+    "fidelity": "fidelity",
+}
+
+HEAD = """\
+Every figure that Ponder draws, from a run of the [pocket model](reference/pocket.md), which ships with it, and the
+study that draws it. Run the same study with another `[[model]]` table to see your own model. Figures are named in a
+study's `[[figure]]` tables; [their settings](reference/figures.md) and [what their numbers mean](statistics.md) have
+pages of their own, and [your own figure](add-a-figure.md) is one file."""
+
+
+def main(store: Path) -> None:
+    parts = ["# Gallery of figures", NOTE, HEAD]
+    for figure, name in STUDIES.items():
+        study = ponder.Study.load(str(HERE / name) if name.endswith(".toml") else name)
+        results = study.run(store=store)
+        _picture(results, figure)
+        parts.append(_section(figure, name, results.findings(figure)))
+        sys.stdout.write(f"{figure}\n")
+    (HERE / "gallery.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+
+
+def _picture(results: ponder.Results, figure: str) -> None:
+    """Save a figure as a PNG that is small in bytes: few colours, and no wider than a page."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(draw(figure, results.chart(figure).to_dict()).png)).convert("RGB")
+    picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "gallery" / f"{figure}.png", optimize=True)
+
+
+def _section(figure: str, study: str, findings: list[str]) -> str:
+    about = plugins.names("figures")[figure]
+    own = study.endswith(".toml")
+    link = f"[`{study}`]({study})" if own else f"[`{study}`](reference/studies.md#{study})"
+    path = f"docs/{study}" if own else study
+    return f"""\
+## {figure}
+
+{about} [Settings](reference/figures.md#{figure}). Drawn by {link}: `ponder run {path}`, then `ponder report {path}`.
+
+[![The figure {figure}: {about[0].lower()}{about[1:].removesuffix(".")}](gallery/{figure}.png)](gallery/{figure}.png)
+
+> {_brief(findings)}"""
+
+
+def _brief(findings: list[str]) -> str:
+    """The beginning of what a figure found: whole clauses."""
+    clauses = "; ".join(f.removesuffix(".") for f in findings if not f.startswith("Pooled over")).split("; ")
+    text = clauses[0]
+    for clause in clauses[1:]:
+        if len(text) >= LENGTH:
+            break
+        text = f"{text}; {clause}"
+    return f"{text}."
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "reports" / "gallery.db")

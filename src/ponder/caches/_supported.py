@@ -1,0 +1,66 @@
+"""Which models a cache can be pruned for, and which of their layers."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+
+from ponder.caches._tested import EXACT, TRANSFORMERS
+from ponder.core import UserError
+
+OWN = "use the model's own cache"
+
+
+def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
+    """The part of a model that reads tokens with a cache, and the model around it that is given the attention mask."""
+    if not hasattr(model, "get_decoder"):
+        raise UserError(f"{type(model).__name__} isn't a transformers model that generates text")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError("the cache of an encoder-decoder model can't be pruned", hint=OWN)
+    decoder: nn.Module = model.get_decoder()
+    while inner := [part for part in decoder.modules() if part is not decoder and _reads_with_cache(part)]:
+        decoder = inner[0]  # Llama 4 names its language model as its decoder
+    return decoder, model.base_model
+
+
+def _reads_with_cache(module: nn.Module) -> bool:
+    return isinstance(module, PreTrainedModel) and "past_key_values" in inspect.signature(module.forward).parameters
+
+
+def check_tested(model: Any) -> None:
+    """Raise `UserError` for an architecture on which nobody has measured whether a pruned cache is exact."""
+    if (kind := str(model.config.model_type)) not in EXACT:
+        what = f"a pruned cache wasn't found exact on the architecture `{kind}` with transformers {TRANSFORMERS}"
+        raise UserError(what, hint="`ponder.caches.exactness` measures it; untested=True uses it anyway")
+
+
+def reveals_attention(decoder: nn.Module) -> bool:
+    """Whether a model's attention is called through transformers' interface, so that it can be observed."""
+    files = {sys.modules[type(m).__module__] for m in decoder.modules() if hasattr(m, "layer_idx")}
+    return any(hasattr(f, "ALL_ATTENTION_FUNCTIONS") and hasattr(f, "eager_attention_forward") for f in files)
+
+
+def layers_of(decoder: Any, new: Callable[[int], Any]) -> list[Any]:
+    """The layers of a cache: `new` ones for full attention, transformers' own for sliding windows and recurrences."""
+    config = decoder.config.get_text_config(decoder=True)
+    if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
+        raise UserError("the attention of this model depends on columns (ALiBi), so none can be evicted", hint=OWN)
+    stock = DynamicCache(config=config).layers
+    growing = [isinstance(layer, CacheLayerMixin) and not layer.is_sliding for layer in stock]
+    sliding = sum(isinstance(layer, CacheLayerMixin) for layer in stock) - sum(growing)
+    for layer, grows in zip(stock, growing, strict=True):
+        if grows and type(layer) is not DynamicLayer:
+            raise UserError(f"layers with a {type(layer).__name__} as their cache can't be pruned", hint=OWN)
+    if not any(growing):
+        raise UserError("no layer of this model has a cache that grows: sliding windows, or none at all", hint=OWN)
+    if sliding:
+        what = f"{sliding} of {len(stock)} layers have a sliding window; only {sum(growing)} are pruned"
+        warnings.warn(what, stacklevel=4)
+    return [new(n) if grows else layer for n, (grows, layer) in enumerate(zip(growing, stock, strict=True))]

@@ -1,0 +1,33 @@
+"""Stands for a model that another program has asked: its attempts come from a log, by `ponder import`.
+
+It can't be asked again. Reports, figures, comparisons and exports need only what is in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ponder.core import Completion, Model, Request, UserError
+
+
+@dataclass(kw_only=True)
+class Imported(Model):
+    id: str  # as the log names it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what the log says about how it was asked
+    runs: tuple[str, ...] = ()  # the log's own ids of the runs
+
+    askable = False
+    example: ClassVar[dict[str, Any]] = {"id": "org/model"}
+
+    def title(self) -> str:
+        return self.id
+
+    def ready(self) -> None:
+        what = f"the answers of `{self.label or self.id}` come from a log, so it can't be asked"
+        raise UserError(what, hint="ponder import LOG reads a log again; ponder report STUDY draws what is there")
+
+    async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the interface
+        self.ready()
+        raise AssertionError("it is never ready")

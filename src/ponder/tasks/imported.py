@@ -1,0 +1,57 @@
+"""Holds the problems of an evaluation that another program ran, as `ponder import` reads them from its log.
+
+Which attempts are right was decided by the log's own scorer when they were made, and `ponder regrade` leaves that as it
+is. Where Ponder needs to read an answer itself, such as for a majority vote, it compares texts as `jsonl` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ponder.core import Grade, Problem, Task, answers
+from ponder.core.jsonl import records
+
+EXAMPLE = Path(__file__).parent / "imported_example.jsonl"
+LINE = '{"id": "1", "size": 0, "turns": ["2 + 2?"], "gold": ["4"]}'
+
+
+@dataclass(frozen=True)
+class Imported(Task):
+    file: Path  # its problems, as `ponder import` writes them; relative to the study's folder
+    task: str = "imported"  # its name in the log
+    scorer: str = ""  # the scorer of the log that says which attempts are right
+    right: float = 1.0  # the lowest score of a right attempt
+
+    regradable = False
+    example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
+
+    def title(self) -> str:
+        return self.task
+
+    def fixed(self) -> list[Problem]:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
+        return [problem for _, problem in records(self.file, Problem, LINE)]
+
+    def problem(self, size: int, seed: int) -> Problem:
+        of_size = [p for p in self._problems if p.size == size]
+        return of_size[seed % len(of_size)]
+
+    def solve(self, problem: Problem) -> str:
+        return f"<answer>{next(iter(problem.gold), '')}</answer>"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        like = next(iter(problem.gold), "")
+        readings = answers.readings(answer, like=like)
+        if not readings:
+            return Grade(correct=False, why="no answer")
+        correct = any(answers.same(reading, gold) for reading in readings for gold in problem.gold)
+        return Grade(correct=correct, parsed=readings[0], why="" if correct else "wrong answer")
+
+    def same_answer(self, one: str, other: str) -> bool:
+        return answers.same(one, other)

@@ -1,0 +1,157 @@
+"""`ponder.caches.fidelity`: a table of drifts, worked out again from single texts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ponder.caches import CacheBudget, SelectCache, drift, fidelity
+from ponder.caches.knorm import Knorm
+from ponder.caches.random import Random
+from ponder.caches.snapkv import Snapkv
+from ponder.core import Request, Source, UserError
+from ponder.models._torch_engine import load
+from ponder.models.pocket import WEIGHTS
+from ponder.models.transformers import Transformers
+from ponder.tasks.tents import Tents
+
+BUDGET = CacheBudget(40, 8, 0.5)
+
+
+class Letters:
+    """A tokenizer of one token per letter."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [1] * add_special_tokens + [3 + ord(letter) % 60 for letter in text]}
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=2, initializer_range=0.3, **small)).eval()
+
+
+TEXTS = ["the quick brown fox jumps over the lazy dog " * 3, "pack my box with five dozen liquor jugs, he said. " * 3]
+
+
+def test_rows_are_means_over_texts_with_their_standard_errors(model) -> None:
+    table = fidelity(model, Letters(), TEXTS, ["knorm", "random", "snapkv"], BUDGET, prompt=10)
+    ids = [Letters()(text)["input_ids"] for text in TEXTS]
+    by_policy = {
+        name: [drift(model, text[:10], text[10:], policy, BUDGET) for text in ids]
+        for name, policy in (("knorm", Knorm()), ("random", Random()), ("snapkv", Snapkv()))
+    }
+    assert table.reference == "random"
+    assert [row.policy for row in table.rows] == list(by_policy)
+    for row in table.rows:
+        a, b = by_policy[row.policy]
+        reference = [one.kl for one in by_policy["random"]]
+        assert row.kl == pytest.approx((a.kl + b.kl) / 2)
+        assert row.kl_se == pytest.approx(abs(a.kl - b.kl) / 2)  # of two: half their distance
+        assert row.agrees == pytest.approx((a.agrees + b.agrees) / 2)
+        less = [a.kl - reference[0], b.kl - reference[1]]
+        assert row.less == pytest.approx(sum(less) / 2)
+        assert row.less_se == pytest.approx(abs(less[0] - less[1]) / 2)
+        assert (row.texts, row.tokens) == (2, sum(map(len, ids)) - 20)
+    assert len({round(row.kl, 6) for row in table.rows}) == 3
+    lines = str(table).splitlines()
+    assert lines[0].endswith("KL less random's")
+    assert [line.split()[0] for line in lines[1:4]] == list(by_policy)
+    assert "2 texts" in lines[-1]
+
+
+def test_bytes_are_those_of_a_cache_that_reads_token_by_token(model) -> None:
+    ids = Letters()(TEXTS[0])["input_ids"]
+    cache = SelectCache(model, Random(), BUDGET, prompt=10)
+    with torch.no_grad():
+        model(torch.tensor([ids[:10]]), past_key_values=cache)
+        for token in ids[10:-1]:
+            model(torch.tensor([[token]]), past_key_values=cache)
+    measured = drift(model, ids[:10], ids[10:], Random(), BUDGET)
+    assert measured.bytes == pytest.approx(cache.token_bytes * sum(cache.held[0]) / len(cache.held[0]))
+    assert measured.peak == cache.token_bytes * 40
+    # 2 layers × 2 heads × keys and values of 8 numbers of 4 bytes
+    assert cache.token_bytes == 2 * 2 * 2 * 8 * 4
+
+
+def test_one_text_has_no_standard_error_and_pairs_have_their_own_prompt(model) -> None:
+    whole = Letters()(TEXTS[0])["input_ids"]
+    [row] = fidelity(model, Letters(), [(TEXTS[0][:20], TEXTS[0][20:])], {"short": Snapkv(4)}, BUDGET).rows
+    assert math.isnan(row.kl_se)
+    assert row.policy == "short"
+    assert row.kl == pytest.approx(drift(model, whole[:21], whole[21:], Snapkv(4), BUDGET).kl)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"texts": ["short"]}, "text 0 has 6 tokens"),
+        ({"texts": []}, "no texts"),
+        ({"policies": []}, "no policies"),
+        ({"policies": ["snapvk"]}, "`snapvk` is unknown"),
+        ({"policies": [Snapkv(), Snapkv(8)]}, "same name"),
+        ({"reference": "h2o"}, "`h2o` isn't measured"),
+    ],
+)
+def test_mistakes(model, given, message) -> None:
+    texts, policies, reference = (
+        given.get(k, d) for k, d in (("texts", TEXTS), ("policies", ["knorm"]), ("reference", None))
+    )
+    with pytest.raises(UserError, match=message):
+        fidelity(model, Letters(), texts, policies, BUDGET, reference=reference)
+
+
+def test_a_cache_can_be_made_during_another_s_forward_pass(model) -> None:
+    made = []
+    layer = model.model.layers[0]
+    hook = layer.register_forward_hook(lambda *_: made.append(SelectCache(model, Snapkv(), BUDGET, prompt=10)))
+    try:
+        ids = torch.tensor([Letters()(TEXTS[0])["input_ids"]])
+        first = SelectCache(model, Snapkv(), CacheBudget(400, 8, 0.5))
+        with torch.no_grad():
+            model(ids, past_key_values=first)
+            hook.remove()
+            model(ids[:, :30], past_key_values=made[0])
+            model(ids[:, 30:60], past_key_values=made[0])
+    finally:
+        hook.remove()
+    assert len(made) == 1
+    assert made[0].lengths[0] < 60
+    assert model.config._attn_implementation == "sdpa"
+
+
+async def _answered(model: Transformers, request: Request):
+    async with model:
+        return await model.complete(request)
+
+
+def test_fidelity_only_records_the_pruned_cache_s_bytes() -> None:
+    import asyncio
+
+    task = Tents()
+    request = Request.first_turn(task, task.problem(25, 1))
+    budget = CacheBudget(96, 16, 0.5)
+    measured = {}
+    for fidelity_ in ("only", "also"):
+        reply = asyncio.run(_answered(Transformers(id="pocket").with_policy(Snapkv(), budget, fidelity_), request))
+        measured[fidelity_] = reply.measures
+    full = asyncio.run(_answered(Transformers(id="pocket"), request)).measures
+    assert measured["only"]["cache_peak"] <= full["cache_peak"] * 97 / 100
+    prompt = load(Source(Path(WEIGHTS / "tents"), codec="pocket")).prompt(request)
+    assert measured["only"]["cache_peak"] == pytest.approx(full["cache_peak"] / _length(full, prompt) * 96)
+    assert measured["also"]["cache_bytes"] < full["cache_bytes"]
+
+
+def _length(full, prompt) -> float:
+    """Tokens of the full cache at its end, from its mean: it grew by one from the prompt on."""
+    # mean = size · (start + end) / 2 and peak = size · end
+    start = len(prompt)
+    ratio = full["cache_bytes"] / full["cache_peak"]  # (start + end) / (2 · end)
+    return start / (2 * ratio - 1)

@@ -1,0 +1,76 @@
+"""What a report logs to MLflow and Weights & Biases. The libraries themselves are asked if `.venv-track` is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ponder.exchange.tracking import tracked
+from ponder.runner.store import Store
+from ponder.runner.study import Study
+
+TRACKERS = Path(__file__).parent.parent / ".venv-track" / "bin"
+LOG = Path(__file__).parent / "data" / "logs" / "sums.json"
+STUDY = """problems = 4
+[[task]]
+name = "chain_sum"
+size = [2, 40]
+[[model]]
+name = "oracle"
+critical_size = [3, 100]
+[[figure]]
+name = "accuracy"
+"""
+
+
+def test_every_model_is_a_run_with_its_estimates(ponder, write) -> None:
+    write("s.toml", STUDY)
+    assert ponder("run", "s.toml").exit_code == 0
+    study = Study.load("s.toml")
+    with Store(Path("ponder.db")) as store:
+        weak, strong, figures = tracked(study, store, [Path("a.png")])
+        outcomes = list(store.outcomes(study.cells))
+    assert (figures.name, figures.files, figures.metrics) == ("figures", [Path("a.png")], {})
+    assert weak.name == outcomes[0].model != strong.name
+    assert len({weak.key, strong.key, figures.key}) == 3
+    assert (weak.settings["model.name"], weak.settings["model.critical_size"]) == ("oracle", 3)
+    mine = [o for o in outcomes if o.model == weak.name]
+    assert weak.metrics["accuracy"] == sum(o.correct for o in mine) / len(mine) < strong.metrics["accuracy"]
+    assert weak.metrics["accuracy_low"] < weak.metrics["accuracy"] < weak.metrics["accuracy_high"]
+    assert weak.metrics["accuracy_problems"] == 8
+    assert weak.metrics["wrong"] == sum(not o.correct for o in mine)
+    assert weak.metrics["output_tokens"] == pytest.approx(sum(o.tokens("output") for o in mine) / len(mine))
+    assert {*weak.by_size} == {2, 40}
+    assert weak.by_size[40]["accuracy_at_size"] == sum(o.correct for o in mine if o.size == 40) / 4
+
+
+def test_a_package_that_is_missing_is_named_before_anything_is_drawn(ponder, write, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
+    result = ponder("report", write("s.toml", STUDY), "--track", "wandb")
+    assert (result.exit_code, "--track wandb needs a package" in result.stderr) == (2, True)
+    assert not Path("reports").exists()
+
+
+@pytest.mark.skipif(not TRACKERS.exists(), reason="scripts/bench-peers makes .venv-track")
+def test_mlflow_and_wandb(ponder, folder) -> None:
+    assert ponder("import", LOG).exit_code == 0
+
+    def report(tracker: str, **variables: str) -> str:
+        done = subprocess.run(
+            [TRACKERS / "ponder", "report", "sums.toml", "--track", tracker],
+            capture_output=True, text=True, check=False, env={**os.environ, **variables},
+        )  # fmt: skip
+        return done.stderr
+
+    files = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    for _ in range(2):  # the second report updates the runs of the first
+        assert "2 runs logged to mlflow" in report("mlflow", **files)
+    [accuracy] = folder.glob("mlruns/*/*/metrics/accuracy")
+    assert [line.split()[1] for line in accuracy.read_text().splitlines()] == ["0.5", "0.5"]
+    assert len(list(folder.glob("mlruns/*/*/artifacts/accuracy.png"))) == 1
+    assert "2 runs logged to wandb" in report("wandb", WANDB_MODE="offline")
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 2
+    assert "can't log this report" in report("mlflow", MLFLOW_TRACKING_URI="nowhere://x")
