@@ -253,6 +253,15 @@ def test_a_server_that_dies_is_started_again_once(fake, tmp_path) -> None:
     assert len(done(record, "started")) == 2
 
 
+def test_one_that_died_while_nobody_used_it(fake) -> None:
+    record, requests = fake(), plans(1)
+    before = ask(Vllm(id="pocket"), requests)
+    ((server, *_),) = done(record, "started")
+    os.kill(server, signal.SIGKILL)
+    assert [r.tokens for r in ask(Vllm(id="pocket"), requests)] == [r.tokens for r in before]
+    assert len(done(record, "started")) == 2
+
+
 def test_replicas_share_the_load_and_the_gpus(fake, monkeypatch) -> None:
     record = fake()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")

@@ -17,10 +17,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ponder.core import Completion, Progress, Request, Source, Task, UserError, digest, fingerprint, not_in_key
+from ponder.core import (
+    Completion,
+    ModelFailure,
+    Progress,
+    Request,
+    Source,
+    Task,
+    UserError,
+    digest,
+    fingerprint,
+    not_in_key,
+)
 from ponder.models import _vllm_server
 from ponder.models._local_weights import LocalWeights, as_folder, weights_fingerprint
 from ponder.models._vllm_client import VllmChat, VllmIds
@@ -190,9 +202,9 @@ class Vllm(LocalWeights):
         }
         try:
             return VllmIds(codec_of=codec, **settings) if codec else VllmChat(**settings)
-        except BaseException:
+        except (OSError, HTTPException) as error:
             servers.release()
-            raise
+            raise ModelFailure(f"vLLM stopped answering: {error}") from None
 
 
 def _drained(starting: Any) -> Servers:
