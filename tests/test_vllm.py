@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -11,16 +10,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FAKE, fake_vllm
+from engines import FAKE, ask, fake_vllm, sums, wait_for
 
-from ponder.core import Completion, Model, ModelFailure, Request, UserError
+from ponder.core import ModelFailure, Request, UserError
 from ponder.methods.merge import Merge
 from ponder.models import _vllm_server
 from ponder.models._vllm_server import check_vllm, stop_all
@@ -56,19 +54,6 @@ def done(record: Path, what: str) -> list[Any]:
 
 def plans(number: int, size: int = 4) -> list[Request]:
     return [Request.first_turn(PLANS, p, seed=n) for n, p in enumerate(islice(PLANS.problems(size, 3), number))]
-
-
-def sums(number: int) -> list[Request]:
-    task = ChainSum()
-    return [Request.first_turn(task, p, seed=n) for n, p in enumerate(islice(task.problems(2, 3), number))]
-
-
-def ask(model: Model, requests: list[Request]) -> list[Completion]:
-    async def together() -> list[Completion]:
-        async with model:
-            return await asyncio.gather(*(model.complete(request) for request in requests))
-
-    return asyncio.run(together())
 
 
 @pytest.fixture
@@ -182,14 +167,6 @@ def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
     ((server, engine, _),) = done(record, "started")
     wait_for(lambda: not any(map(alive, (server, engine))))
     assert not _vllm_server._running
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if happened():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")
 
 
 STUDY = """

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from engines import VLLM
+from engines import VLLM, ask, sums, wait_for
 
-from ponder.core import Completion, Model, Request, TrainingProblems
+from ponder.core import Request, TrainingProblems
 from ponder.models._vllm_server import stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.transformers import Transformers
@@ -43,27 +41,6 @@ def environment() -> Iterator[None]:
             patch.setenv(name, value)
         yield
         stop_all()
-
-
-def ask(model: Model, requests: list[Request]) -> list[Completion]:
-    async def together() -> list[Completion]:
-        async with model:
-            return await asyncio.gather(*(model.complete(request) for request in requests))
-
-    return asyncio.run(together())
-
-
-def sums(number: int) -> list[Request]:
-    task = ChainSum()
-    return [Request.first_turn(task, p, seed=n) for n, p in enumerate(islice(task.problems(2, 3), number))]
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if happened():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
 
 
 def group(pid: int) -> list[int]:
