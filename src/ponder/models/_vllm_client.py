@@ -56,14 +56,15 @@ class VllmChat(Endpoint):
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:
         try:
             return await super()._post(server, payload)
-        except NoAnswer:
-            async with self._reviving:
-                await asyncio.to_thread(self.servers.revive)
+        except NoAnswer as failure:
+            if failure.passing:
+                async with self._reviving:
+                    await asyncio.to_thread(self.servers.revive)
             raise
 
     def _read(self, request: Request, reply: Reply) -> tuple[Said, Any]:
         if reply.model != self.id:
-            what = f"the server at {self.url} answers as `{str(reply.model)[:100]}`, not as `{self.id}`"
+            what = f"the server at {' or '.join(self.urls)} answers as `{str(reply.model)[:100]}`, not as `{self.id}`"
             raise UserError(what, hint="another server has taken the port: leave out `port`")
         ids, prompt = self.reply_ids(reply), self.asked_ids(reply)
         said, thought = self.understood(request, reply, ids, prompt)
