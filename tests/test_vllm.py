@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -10,16 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FAKE, fake_vllm
+from engines import FAKE, ask, fake_vllm, sums, wait_for
 
-from ponder.core import Completion, Model, ModelFailure, Request, UserError
+from ponder.core import ModelFailure, Request, UserError
 from ponder.methods.merge import Merge
 from ponder.models import _vllm_server
 from ponder.models._vllm_server import check_vllm, stop_all
@@ -42,6 +41,7 @@ def fake(tmp_path, monkeypatch) -> Iterator[Callable[..., Path]]:
         return record
 
     monkeypatch.setenv("PONDER_VLLM", fake_vllm(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a server that died leaves its log
     have()
     yield have
     stop_all()
@@ -54,19 +54,6 @@ def done(record: Path, what: str) -> list[Any]:
 
 def plans(number: int, size: int = 4) -> list[Request]:
     return [Request.first_turn(PLANS, p, seed=n) for n, p in enumerate(islice(PLANS.problems(size, 3), number))]
-
-
-def sums(number: int) -> list[Request]:
-    task = ChainSum()
-    return [Request.first_turn(task, p, seed=n) for n, p in enumerate(islice(task.problems(2, 3), number))]
-
-
-def ask(model: Model, requests: list[Request]) -> list[Completion]:
-    async def together() -> list[Completion]:
-        async with model:
-            return await asyncio.gather(*(model.complete(request) for request in requests))
-
-    return asyncio.run(together())
 
 
 @pytest.fixture
@@ -182,14 +169,6 @@ def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
     assert not _vllm_server._running
 
 
-def wait_for(happened: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if happened():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")
-
-
 STUDY = """
 problems = 4
 [[task]]
@@ -248,6 +227,15 @@ def test_a_server_that_dies_is_started_again_once(fake, tmp_path) -> None:
     with pytest.raises(UserError, match=r"vLLM died, and again .*killed") as error:
         ask(Vllm(id="pocket", concurrency=1), requests)
     assert "gpu_memory_utilization" in error.value.hint
+    assert len(done(record, "started")) == 2
+
+
+def test_one_that_died_while_nobody_used_it(fake) -> None:
+    record, requests = fake(), plans(1)
+    before = ask(Vllm(id="pocket"), requests)
+    ((server, *_),) = done(record, "started")
+    os.kill(server, signal.SIGKILL)
+    assert [r.tokens for r in ask(Vllm(id="pocket"), requests)] == [r.tokens for r in before]
     assert len(done(record, "started")) == 2
 
 
@@ -409,7 +397,6 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     assert "hint: args = { gpu_memory_utilization" in result.stderr
     log = Path(result.stderr.partition("(log: ")[2].partition(")")[0])
     assert lines[0] in log.read_text()
-    shutil.rmtree(log.parent)
 
 
 def test_a_port_that_is_taken(fake) -> None:

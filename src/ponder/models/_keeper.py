@@ -30,8 +30,12 @@ def main() -> None:
             library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     # A group of its own, so that all that it starts can be killed. There is one thread so far, so `preexec_fn` is safe.
-    command, more = sys.argv[1:], {"stdin": subprocess.DEVNULL, "start_new_session": True}
-    server = subprocess.Popen(command, **more, preexec_fn=end_with_this)  # noqa: PLW1509, S603
+    server = subprocess.Popen(  # noqa: S603
+        sys.argv[1:],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=end_with_this,  # noqa: PLW1509
+    )
 
     def when_closed() -> None:
         sys.stdin.buffer.read()

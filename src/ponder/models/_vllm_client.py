@@ -26,7 +26,7 @@ class VllmChat(Endpoint):
     servers: Servers
     top_k: int = 0
     template: dict[str, Any] = field(default_factory=dict)  # values for the chat template
-    prompt_tokens: Callable[[Request], int | None]  # how long a prompt is, if that is known
+    count_prompt: Callable[[Request], int | None]  # how long a prompt is, if that is known
 
     proxies: ClassVar[bool] = False  # the servers are on this machine
 
@@ -50,20 +50,21 @@ class VllmChat(Endpoint):
         """
         if budget is None or budget + request.prompt_limit <= self._room:  # fits without counting
             return budget
-        left = self._room - (self.prompt_tokens(request) or 0)
+        left = self._room - (self.count_prompt(request) or 0)
         return budget if budget <= left else left if left > 0 else None
 
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:
         try:
             return await super()._post(server, payload)
-        except NoAnswer:
-            async with self._reviving:
-                await asyncio.to_thread(self.servers.revive)
+        except NoAnswer as failure:
+            if failure.passing:
+                async with self._reviving:
+                    await asyncio.to_thread(self.servers.revive)
             raise
 
     def _read(self, request: Request, reply: Reply) -> tuple[Said, Any]:
         if reply.model != self.id:
-            what = f"the server at {self.url} answers as `{str(reply.model)[:100]}`, not as `{self.id}`"
+            what = f"the server at {' or '.join(self.urls)} answers as `{str(reply.model)[:100]}`, not as `{self.id}`"
             raise UserError(what, hint="another server has taken the port: leave out `port`")
         ids, prompt = self.reply_ids(reply), self.asked_ids(reply)
         said, thought = self.understood(request, reply, ids, prompt)
@@ -95,12 +96,12 @@ class VllmChat(Endpoint):
 class VllmIds(VllmChat):
     """Asks by token ids, which a codec makes and reads."""
 
-    codec: str
+    codec_of: str  # the model plugin that has the codec
 
     page: ClassVar[str] = "completions"
 
     def _codec(self, request: Request) -> Codec:
-        codec = plugins.codec(self.codec, request.task.plugin_name())
+        codec = plugins.codec(self.codec_of, request.task.plugin_name())
         assert codec is not None
         return codec
 

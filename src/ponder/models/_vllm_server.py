@@ -328,8 +328,8 @@ def take(launch: Launch, weights: Weights) -> Generator[Progress, None, Servers]
     """Servers with these weights, for one user, who releases them; yields progress while they start."""
     with _lock:
         for servers in [*_running]:
-            if any(server.ended for server in servers.each) and not servers.users:
-                servers.stop()
+            if not servers.users and not all(server.healthy() for server in servers.each):
+                servers.stop()  # it died while nobody used it
         same = [servers for servers in _running if servers.launch.serves(launch)]
         if ready := next((servers for servers in same if servers.weights == weights), None):
             return ready.taken()

@@ -17,10 +17,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ponder.core import Completion, Progress, Request, Source, Task, UserError, digest, fingerprint, not_in_key
+from ponder.core import (
+    Completion,
+    ModelFailure,
+    Progress,
+    Request,
+    Source,
+    Task,
+    UserError,
+    digest,
+    fingerprint,
+    not_in_key,
+)
 from ponder.models import _vllm_server
 from ponder.models._local_weights import LocalWeights, as_folder, weights_fingerprint
 from ponder.models._vllm_client import VllmChat, VllmIds
@@ -60,6 +72,7 @@ class Vllm(LocalWeights):
     concurrency: int = not_in_key(64)  # requests in progress at once, at all servers together
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
+    reports_calls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,9 +108,7 @@ class Vllm(LocalWeights):
     def source(self, task: Task) -> Source:
         if self.lora:
             what = f"the weights of {self.title()} are in two parts, which methods can't change"
-            raise UserError(
-                what, hint="merge the adapter into the weights first (peft: merge_and_unload), leave out `lora`"
-            )
+            raise UserError(what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`")
         return super().source(task)
 
     def start(self, task: Task) -> Iterator[Progress]:
@@ -117,7 +128,7 @@ class Vllm(LocalWeights):
         weights = str(folder.resolve() if folder else source.folder)
         known = (weights_fingerprint(folder) if folder else None) or f"{weights}@{self.revision}"
         adapter = self._adapter() if self.lora else None
-        plain = bool(folder) and not source.codec and not _template(folder)
+        plain = folder is not None and not source.codec and not _template(folder)
         launch = Launch(
             self._python,
             tuple(self._flags()),
@@ -188,15 +199,15 @@ class Vllm(LocalWeights):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "template": self.template,
-            "prompt_tokens": self.prompt_tokens,
+            "count_prompt": self.prompt_tokens,
             "concurrency": self.concurrency,
             "timeout": self.timeout,
         }
         try:
-            return VllmIds(codec=codec, **settings) if codec else VllmChat(**settings)
-        except BaseException:
+            return VllmIds(codec_of=codec, **settings) if codec else VllmChat(**settings)
+        except (OSError, HTTPException) as error:
             servers.release()
-            raise
+            raise ModelFailure(f"vLLM stopped answering: {error}") from None
 
 
 def _drained(starting: Any) -> Servers:

@@ -120,8 +120,8 @@ class Rollouts:
                 except ModelFailure as failure:  # after the model's own retries
                     raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
 
-        for task in {id(one.task): one.task for one in self._problems}.values():
-            yield from self._model.start(task)
+        for on in {id(one.task): one.task for one in self._problems}.values():
+            yield from self._model.start(on)
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
             try:
