@@ -15,6 +15,8 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ import transformers
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from architectures import architectures, tiny_model
+from architectures import architectures, second_turn, tiny_model
 
-from ponder.caches._exact import exactness, stock_error
+from ponder.caches._exact import Exactness, exactness, stock_error
 from ponder.caches.h2o import H2o
 from ponder.caches.random import Random
 from ponder.caches.rkv import Rkv
@@ -48,41 +50,44 @@ COMBINATIONS = [
 ]
 
 
-def verdict(model: Any, policy: Any, granularity: Any, attention: str, kernel: Any, ratio: float | None, off: float):
+def verdict(measure: Callable[[], Exactness], off: float) -> tuple[str, float | str]:
     """What a cache does on a model: exact, refused, wrong or crash, with a number or a reason."""
-    budget = CacheBudget(24, 5, ratio, sinks=2, question=False, granularity=granularity)
     try:
-        model.set_attn_implementation(attention)
-    except ValueError:
-        return "unavailable", f"transformers has no {attention} for it"
-    try:
-        measured = exactness(model, policy, budget, kernel=kernel, tokens=30, untested=True)
+        measured = measure()
     except UserError as error:
-        return "refused", str(error)
-    except Exception as error:  # noqa: BLE001 that is what is looked for
-        return "crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    if measured.error < max(1e-3, 2 * off):
-        return ("exact" if measured.effect > 1e-2 else "insensitive"), measured.error
-    return "wrong", measured.error
+        return "refused", error.what
+    except Exception as error:
+        return "crash", f"{type(error).__name__}: {str(error).strip()[:120]}"
+    if not measured.error < max(1e-3, 2 * off):
+        return "wrong", measured.error
+    return ("exact" if measured.effect > 1e-2 else "insensitive"), measured.error
 
 
 def tried(kind: str, variant: str) -> dict[str, Any]:
+    """Every combination on one architecture."""
     row: dict[str, Any] = {"kind": kind, "variant": variant}
     try:
         model = tiny_model(kind, variant)
-    except Exception as error:  # noqa: BLE001 some configurations can't be made small
+    except Exception as error:
         return row | {"untried": f"no small model of it could be made: {type(error).__name__}"}
     try:
         off = stock_error(model)
-    except Exception as error:  # noqa: BLE001
-        return row | {
-            "untried": f"the small model doesn't generate with its own cache: {type(error).__name__}: {error}"[:160]
-        }
-    row["stock"] = off
+    except Exception as error:
+        return row | {"untried": f"the small model doesn't generate with its own cache: {type(error).__name__}"}
+    runs: dict[str, tuple[str, float | str]] = {}
     for policy, granularity, attention, kernel, ratio in COMBINATIONS:
+        budget = CacheBudget(24, 5, ratio, sinks=2, question=False, granularity=granularity)
         name = f"{policy.plugin_name()}/{granularity}/{attention}/{kernel}/{'step' if ratio is None else 'ratio'}"
-        row.setdefault("runs", {})[name] = verdict(model, policy, granularity, attention, kernel, ratio, off)
-    return row
+        try:
+            model.set_attn_implementation(attention)
+        except ValueError:
+            runs[name] = "unavailable", f"transformers has no {attention} for it"
+            continue
+        settings = {"kernel": kernel, "tokens": 30, "untested": True}
+        runs[name] = verdict(partial(exactness, model, policy, budget, **settings), off)
+    budget = CacheBudget(18, 5, 0.5, sinks=2, question=False)
+    runs["second turn"] = verdict(partial(second_turn, model, Streaming(), budget), off)
+    return row | {"stock": off, "runs": runs}
 
 
 def main(wanted: list[str]) -> None:

@@ -14,6 +14,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
+from ponder.caches._exact import Exactness, WatchedCache, ragged_prompts, recomputed
+from ponder.core import CacheBudget, Policy
+
 LAYERS, WINDOW = 4, 8
 # Whatever of these a configuration has is set. Sizes are the smallest that keep heads, groups and experts apart.
 SMALL: dict[str, Any] = {
@@ -47,8 +50,8 @@ SMALL: dict[str, Any] = {
     },
     **{"laurel_rank": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 96, "tie_word_embeddings": False},
     **{"num_kv_shared_layers": 0, "attn_layer_period": 2, "attn_layer_offset": 1, "num_nextn_predict_layers": 0},
-    **{"rotary_dim": 8, "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
-    **{"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}, "mtp_num_layers": 0},
+    **{"rotary_dim": 8, "is_decoder": True, "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2}},
+    **{"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}, "mtp_num_layers": 0},
     **{"initializer_range": 0.1, "dropout": 0.0, "attention_dropout": 0.0, "num_mem_blocks": 1, "adapter_rank": 8},
     **{"layer_norm_eps": 1e-5, "ngram_vocab_size_ratio": 4, "emb_neighbor_num": 3, "emb_split_num": 2},
 }
@@ -72,6 +75,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "gemma3n_text": {"": {}, "shared keys": {"num_kv_shared_layers": 2}},
     "gemma4_text": {"": {}, "shared keys": {"num_kv_shared_layers": 2}},
+    "deepseek_v2": {"": {"num_experts_per_tok": 2}},
+    "dots1": {"": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}},
+    "lfm2": {"": {"layer_types": ["conv", "full_attention"] * 2}},
+    "lfm2_moe": {"": {"layer_types": ["conv", "full_attention"] * 2}},
+    "granitemoehybrid": {"": {"layer_types": ["mamba", "attention"] * 2}},
+    "bamba": {"": {"attn_layer_indices": [1, 3]}},
     "qwen2": {"": {}, "sliding window": {"use_sliding_window": True, "max_window_layers": 2}},
 }
 LARGE = ("blt", "got_ocr2", "phi4_multimodal", "roc_bert")  # parts of them can't be made small
@@ -124,10 +133,32 @@ def _value(config: Any, name: str) -> Any:
 
 
 def _settable(config: Any, name: str) -> bool:
-    of_class = getattr(type(config), name, None)
+    of_class = getattr(type(config), getattr(config, "attribute_map", {}).get(name, name), None)
     if isinstance(of_class, property) and of_class.fset is None:
         return False
     forced = name in ("head_dim", "num_key_value_heads") and name in vars(config) | getattr(
         type(config), "__annotations__", {}
     )
     return forced or _value(config, name) is not None
+
+
+def second_turn(model: Any, policy: Policy, budget: CacheBudget) -> Exactness:
+    """Prompts of two turns, each padded on the left: the padding of the second is in the middle of the text."""
+    inputs = ragged_prompts(model)
+    turn, mask = torch.arange(2, 34).view(4, 8), torch.ones(4, 8, dtype=torch.long)
+    mask[1, :3] = mask[2, :6] = mask[3, :1] = 0
+    one = torch.ones(4, 1, dtype=torch.long)
+    texts = [inputs["input_ids"], *turn[:, :3].split(1, 1), turn, *turn[:, 2:].split(1, 1)]
+    masks = [inputs["attention_mask"], *[one] * 3, mask, *[one] * 6]
+    cache = WatchedCache(model, policy, budget, untested=True)
+    logits = []
+    with torch.no_grad():
+        for n, text in enumerate(texts):
+            whole = torch.cat(masks[: n + 1], 1)
+            positions = (whole.cumsum(1) - 1).clamp(min=0)[:, -text.shape[1] :]
+            given = {"attention_mask": whole, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+            logits.append(model(text, **given).logits)
+    real = torch.cat(masks, 1).bool()
+    full, pruned = (recomputed(model, torch.cat(texts, 1), real.long(), c)[real] for c in (None, cache))
+    error, effect = (float((pruned - other).abs().max() / full.std()) for other in (torch.cat(logits, 1)[real], full))
+    return Exactness(error, effect, cache.prunings)

@@ -24,6 +24,8 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
         raise UserError(f"{type(model).__name__} isn't a transformers model that generates text")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=OWN)
+    if getattr(model.config, "is_decoder", True) is False:
+        raise UserError("this model is an encoder, which attends in both directions", hint="config.is_decoder = True")
     decoder: nn.Module = model.get_decoder()
     while inner := [part for part in decoder.modules() if part is not decoder and _reads_with_cache(part)]:
         decoder = inner[0]  # Llama 4 names its language model as its decoder
