@@ -1,17 +1,19 @@
 """Is a pruned cache exact on every architecture in transformers that generates text, or refused with a reason?
 
-    python benchmarks/cache_matrix.py [MODEL_TYPE ...] [--jsonl FILE] [--docs]
+    python benchmarks/cache_matrix.py [MODEL_TYPE ...] [--jsonl FILE]     measures; about five CPU minutes for all
+    python benchmarks/cache_matrix.py --docs --jsonl FILE                 writes what was measured
 
 Each tiny random model generates under several policies, granularities and kernels, in a batch with left padding, and
-its logits are compared with a recompute that masks what was evicted (`ponder.caches.exactness`). With `--docs` the
-table goes to docs/caches-for-transformers.md, and the list of tested architectures to src/ponder/caches/_tested.py.
+its logits are compared with a recompute that masks what was evicted (`ponder.caches.exactness`). The table goes
+to docs/caches-for-transformers.md, and the list of architectures that `SelectCache` accepts to
+src/ponder/caches/_tested.py: those on which every run was exact or refused.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
+import textwrap
 import time
 import warnings
 from collections import defaultdict
@@ -26,7 +28,7 @@ import transformers
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from architectures import architectures, second_turn, tiny_model
+from architectures import architectures, rows_that_join, second_turn, tiny_model
 
 from ponder.caches._exact import Exactness, exactness, stock_error
 from ponder.caches.h2o import H2o
@@ -36,6 +38,7 @@ from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
 from ponder.core import CacheBudget, UserError
 
+DOCS, TESTED = ROOT / "docs/caches-for-transformers.md", ROOT / "src/ponder/caches/_tested.py"
 SNAPKV, RKV = Snapkv(queries=6, pool=3), Rkv(queries=4)
 # Policy, granularity, attention, kernel, ratio: each pair of neighbours at least once.
 COMBINATIONS = [
@@ -87,7 +90,63 @@ def tried(kind: str, variant: str) -> dict[str, Any]:
         runs[name] = verdict(partial(exactness, model, policy, budget, **settings), off)
     budget = CacheBudget(18, 5, 0.5, sinks=2, question=False)
     runs["second turn"] = verdict(partial(second_turn, model, Streaming(), budget), off)
+    runs["rows that join"] = verdict(partial(rows_that_join, model, H2o(), budget), off)
     return row | {"stock": off, "runs": runs}
+
+
+def summary(row: dict[str, Any]) -> str:
+    """One line for people: what holds for an architecture."""
+    if "untried" in row:
+        return f"refused: {row['untried']}"
+    runs = {name: tuple(run) for name, run in row["runs"].items()}
+    if bad := sorted({what for what, _ in runs.values()} & {"wrong", "crash", "insensitive"}):
+        return f"refused: {' and '.join(bad)} with some settings"
+    reasons = {why for name, (what, why) in runs.items() if what == "refused" and "/" in name}
+    if not any(what == "exact" for what, _ in runs.values()):
+        return f"refused: {min(reasons)}"
+    if any("compressed" in why for why in reasons):
+        limits = "no policy that compares recent queries with keys, which this model caches compressed"
+    elif any("reveal" in why for why in reasons):
+        limits = "no policy that needs attention, which this model doesn't reveal"
+    else:
+        limits = "every policy"
+    if runs["second turn"][0] == "refused":
+        limits += "; no padding in the middle of a text; no continuous batching"
+    return f"exact: {limits}"
+
+
+def write_docs(rows: list[dict[str, Any]]) -> None:
+    """The list of tested architectures, and the table in the documentation."""
+    summaries = {(r["kind"], r["variant"]): summary(r) for r in rows}
+    bad = {kind for (kind, _), text in summaries.items() if "settings" in text or "small model" in text}
+    exact = sorted({kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad)
+    lines = textwrap.wrap(" ".join(exact), 110)
+    listing = "\n".join(f'    "{line} "' for line in lines[:-1]) + f'\n    "{lines[-1]}"'
+    TESTED.write_text(
+        f'''"""The architectures on which pruned caches were found exact. Written by benchmarks/cache_matrix.py."""
+
+from __future__ import annotations
+
+TRANSFORMERS = "{transformers.__version__}"
+EXACT = frozenset(
+    (
+{textwrap.indent(listing, "    ")}
+    ).split()
+)
+''',
+        "utf-8",
+    )
+    groups: dict[str, list[str]] = defaultdict(list)
+    for (kind, variant), text in sorted(summaries.items()):
+        groups[text].append(f"`{kind}`" + (f" ({variant})" if variant else ""))
+    errors = [why for r in rows for what, why in r.get("runs", {}).values() if what == "exact" and r["kind"] in exact]
+    table = ["| a pruned cache is | architectures |", "|---|---|"]
+    table += [f"| {text} | {', '.join(names)} |" for text, names in sorted(groups.items())]
+    table += ["", f"{len(exact)} architectures, {len(errors)} comparisons; the largest difference of a logit is {max(errors):.0e} of the logits' standard deviation (transformers {transformers.__version__})."]
+    page = DOCS.read_text("utf-8")
+    before, _, rest = page.partition("<!-- matrix -->\n")
+    _, _, after = rest.partition("<!-- end of matrix -->\n")
+    DOCS.write_text(before + "<!-- matrix -->\n" + "\n".join(table) + "\n<!-- end of matrix -->\n" + after, "utf-8")
 
 
 def main(wanted: list[str]) -> None:
@@ -95,6 +154,9 @@ def main(wanted: list[str]) -> None:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     out = Path(wanted.pop(wanted.index("--jsonl") + 1)) if "--jsonl" in wanted else None
+    if "--docs" in wanted:
+        write_docs([json.loads(line) for line in (out or Path()).read_text().splitlines()])
+        return
     names = [w for w in wanted if not w.startswith("--")]
     for kind, variant in architectures():
         if names and kind not in names:
@@ -104,20 +166,10 @@ def main(wanted: list[str]) -> None:
         if out:
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        counts: dict[str, list[str]] = defaultdict(list)
+        print(f"{kind} {variant}".ljust(36), summary(row), f"({time.process_time() - began:.1f} s)", flush=True)
         for name, (what, why) in row.get("runs", {}).items():
-            counts[what].append(f"{name}: {why:.1e}" if isinstance(why, float) else f"{name}: {why}")
-        print(
-            f"{kind:22} {variant:15}",
-            row.get("untried", ""),
-            {w: len(n) for w, n in counts.items()},
-            f"stock {row.get('stock', 0):.0e}",
-            f"{time.process_time() - began:.1f} s",
-            flush=True,
-        )
-        for what in ("wrong", "crash", "insensitive", "refused"):
-            for line in dict.fromkeys(re.sub(r"^\S+: ", "", n) if what == "refused" else n for n in counts[what]):
-                print("     ", what, line[:200])
+            if what in ("wrong", "crash", "insensitive"):
+                print("     ", what, name, why)
 
 
 if __name__ == "__main__":

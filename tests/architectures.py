@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
+from ponder.caches import SelectCache, SlotCache
 from ponder.caches._exact import Exactness, WatchedCache, ragged_prompts, recomputed
 from ponder.core import CacheBudget, Policy
 
@@ -162,3 +163,27 @@ def second_turn(model: Any, policy: Policy, budget: CacheBudget) -> Exactness:
     full, pruned = (recomputed(model, torch.cat(texts, 1), real.long(), c)[real] for c in (None, cache))
     error, effect = (float((pruned - other).abs().max() / full.std()) for other in (torch.cat(logits, 1)[real], full))
     return Exactness(error, effect, cache.prunings)
+
+
+@torch.no_grad()
+def rows_that_join(model: Any, policy: Policy, budget: CacheBudget) -> Exactness:
+    """Two rows of different lengths, one of which joins later: logits beside those of each row alone."""
+    slots = SlotCache(model, policy, budget, untested=True)
+    prompts = [torch.arange(5, 12)[None], torch.arange(30, 42)[None]]
+    tokens = [torch.full((1, 1), 11 + n) for n in range(20)]
+    alone, together = [], []
+    for row, prompt in enumerate(prompts):
+        cache = SelectCache(model, policy, budget, untested=True)
+        model(prompt, past_key_values=cache, use_cache=True)
+        alone.append([model(t, past_key_values=cache, use_cache=True).logits[0, -1] for t in tokens[4 * row :]])
+    for step, token in enumerate(tokens):
+        if step in (0, 4):
+            cache = SelectCache(model, policy, budget, untested=True)
+            model(prompts[step // 4], past_key_values=cache, use_cache=True)
+            slots.join(cache, seed=0)
+        ids, positions = token.expand(len(slots.lengths), 1), torch.tensor(slots.seen_tokens)[:, None]
+        given = {"attention_mask": slots.mask(), "position_ids": positions, "past_key_values": slots, "use_cache": True}
+        together.append(model(ids, **given).logits[:, -1])
+    pairs = [(logits[row], alone[row][n - 4 * row]) for n, logits in enumerate(together) for row in range(len(logits))]
+    ours, theirs = (torch.stack(each) for each in zip(*pairs, strict=True))
+    return Exactness(float((ours - theirs).abs().max() / theirs.std()), 1.0, 1)

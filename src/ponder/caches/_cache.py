@@ -193,6 +193,8 @@ class SelectCache(SelectCacheBase):
         self.ids = torch.full((rows, new), -1, device=device)
         self.padding, self.protected = torch.zeros(2, rows, new, dtype=torch.bool, device=device)
         unit, layers, heads = self.budget.granularity if self.budget else "model", self.pruned_layers, 1
+        if any(layer.keys.device != device for layer in layers):
+            raise UserError("the layers of this model are on several devices", hint="load it on one")
         if unit == "head":
             heads = layers[0].keys.shape[1]
             if any(layer.keys.shape[1] != heads for layer in layers):

@@ -16,6 +16,12 @@ class SlotCache(SelectCache):
 
     _ends: tuple[Tensor, Tensor] | None = None  # row numbers and lengths, the same for all layers of a step
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.observes or len(self.pruned_layers) < len(self.layers):
+            what = "rows can't join and leave the cache of a model with sliding windows, recurrences or its own attention"
+            raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`, or use a SelectCache")
+
     def write(self, buffer: Tensor, states: Tensor) -> None:
         if self._ends is None:
             lengths = torch.tensor(self.lengths, device=states.device)
