@@ -38,6 +38,7 @@ from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
 from ponder.core import CacheBudget, UserError
 
+TRANSFORMERS = transformers.__version__
 DOCS, TESTED = ROOT / "docs/caches-for-transformers.md", ROOT / "src/ponder/caches/_tested.py"
 SNAPKV, RKV = Snapkv(queries=6, pool=3), Rkv(queries=4)
 # Policy, granularity, attention, kernel, ratio: each pair of neighbours at least once.
@@ -120,19 +121,18 @@ def write_docs(rows: list[dict[str, Any]]) -> None:
     summaries = {(r["kind"], r["variant"]): summary(r) for r in rows}
     bad = {kind for (kind, _), text in summaries.items() if "settings" in text or "small model" in text}
     exact = sorted({kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad)
-    lines = textwrap.wrap(" ".join(exact), 110)
-    listing = "\n".join(f'    "{line} "' for line in lines[:-1]) + f'\n    "{lines[-1]}"'
+    listing = textwrap.fill(", ".join(f'"{kind}"' for kind in exact), 116, break_on_hyphens=False)
     TESTED.write_text(
         f'''"""The architectures on which pruned caches were found exact. Written by benchmarks/cache_matrix.py."""
 
 from __future__ import annotations
 
-TRANSFORMERS = "{transformers.__version__}"
-EXACT = frozenset(
-    (
-{textwrap.indent(listing, "    ")}
-    ).split()
-)
+TRANSFORMERS = "{TRANSFORMERS}"
+# fmt: off
+EXACT = frozenset({{
+{textwrap.indent(listing, "    ")},
+}})
+# fmt: on
 ''',
         "utf-8",
     )
@@ -142,7 +142,8 @@ EXACT = frozenset(
     errors = [why for r in rows for what, why in r.get("runs", {}).values() if what == "exact" and r["kind"] in exact]
     table = ["| a pruned cache is | architectures |", "|---|---|"]
     table += [f"| {text} | {', '.join(names)} |" for text, names in sorted(groups.items())]
-    table += ["", f"{len(exact)} architectures, {len(errors)} comparisons; the largest difference of a logit is {max(errors):.0e} of the logits' standard deviation (transformers {transformers.__version__})."]
+    largest = f"the largest difference of a logit is {max(errors):.0e} of the logits' standard deviation"
+    table += ["", f"{len(exact)} architectures, {len(errors)} comparisons: {largest} (transformers {TRANSFORMERS})."]
     page = DOCS.read_text("utf-8")
     before, _, rest = page.partition("<!-- matrix -->\n")
     _, _, after = rest.partition("<!-- end of matrix -->\n")

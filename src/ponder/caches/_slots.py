@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ class SlotCache(SelectCache):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.observes or len(self.pruned_layers) < len(self.layers):
-            what = "rows can't join and leave the cache of a model with sliding windows, recurrences or its own attention"
+        positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
+        if not self.observes or not positions or len(self.pruned_layers) < len(self.layers):
+            what = "rows can join and leave only if a model has full attention in all layers and takes `position_ids`"
             raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`, or use a SelectCache")
 
     def write(self, buffer: Tensor, states: Tensor) -> None:

@@ -41,7 +41,9 @@ def _reads_with_cache(module: nn.Module) -> bool:
 def check_tested(model: Any) -> None:
     """Raise `UserError` for an architecture on which nobody has measured whether a pruned cache is exact."""
     if Version(transformers.__version__).release[:2] != Version(TRANSFORMERS).release[:2]:
-        what = f"transformers {transformers.__version__} is installed, and pruned caches were tested with {TRANSFORMERS}"
+        what = (
+            f"transformers {transformers.__version__} is installed, and pruned caches were tested with {TRANSFORMERS}"
+        )
         raise UserError(what, hint=f"pip install 'transformers=={TRANSFORMERS}', or untested=True")
     if (kind := str(model.config.model_type)) not in EXACT:
         what = f"a pruned cache wasn't found exact on the architecture `{kind}` with transformers {TRANSFORMERS}"
