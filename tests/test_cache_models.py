@@ -143,6 +143,8 @@ def test_after_an_error_the_attention_is_the_models_own() -> None:
     with pytest.raises(UserError, match="no token could be evicted"), torch.no_grad():
         model(torch.arange(2, 40)[None], past_key_values=cache)
     assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(UserError, match="what it holds is incomplete"):
+        model(torch.tensor([[5]]), past_key_values=cache)
 
 
 def test_attentions_are_returned_with_a_pruned_cache() -> None:
@@ -281,6 +283,15 @@ def test_a_pass_that_does_not_fit_is_refused(inputs, message) -> None:
         model(ids, past_key_values=cache)
         with pytest.raises(UserError, match=message):
             model(**{"input_ids": ids} | inputs, past_key_values=cache)
+
+
+def test_padding_without_its_mask_is_refused() -> None:
+    model, inputs = tiny(), ragged()
+    cache = SelectCache(model, Streaming(), budget())
+    with torch.no_grad():
+        model(**inputs, past_key_values=cache)
+        with pytest.raises(UserError, match="padding was read before"):
+            model(inputs["input_ids"][:, :1], past_key_values=cache)
 
 
 def test_a_cache_of_another_model_is_refused() -> None:
