@@ -54,7 +54,7 @@ COMBINATIONS = [
 ]
 
 
-def verdict(measure: Callable[[], Exactness], off: float) -> tuple[str, float | str]:
+def verdict(measure: Callable[[], Exactness]) -> tuple[str, float | str]:
     """What a cache does on a model: exact, refused, wrong or crash, with a number or a reason."""
     try:
         measured = measure()
@@ -62,7 +62,7 @@ def verdict(measure: Callable[[], Exactness], off: float) -> tuple[str, float | 
         return "refused", error.what
     except Exception as error:
         return "crash", f"{type(error).__name__}: {str(error).strip()[:120]}"
-    if not measured.error < max(1e-3, 2 * off):
+    if not measured.error < 1e-3:
         return "wrong", measured.error
     return ("exact" if measured.effect > 1e-2 else "insensitive"), measured.error
 
@@ -78,6 +78,8 @@ def tried(kind: str, variant: str) -> dict[str, Any]:
         off = stock_error(model)
     except Exception as error:
         return row | {"untried": f"the small model doesn't generate with its own cache: {type(error).__name__}"}
+    if off > 1e-3:
+        return row | {"stock": off, "untried": "transformers' own cache differs from a recompute on it"}
     runs: dict[str, tuple[str, float | str]] = {}
     for policy, granularity, attention, kernel, ratio in COMBINATIONS:
         budget = CacheBudget(24, 5, ratio, sinks=2, question=False, granularity=granularity)
@@ -88,10 +90,10 @@ def tried(kind: str, variant: str) -> dict[str, Any]:
             runs[name] = "unavailable", f"transformers has no {attention} for it"
             continue
         settings = {"kernel": kernel, "tokens": 30, "untested": True}
-        runs[name] = verdict(partial(exactness, model, policy, budget, **settings), off)
+        runs[name] = verdict(partial(exactness, model, policy, budget, **settings))
     budget = CacheBudget(18, 5, 0.5, sinks=2, question=False)
-    runs["second turn"] = verdict(partial(second_turn, model, Streaming(), budget), off)
-    runs["rows that join"] = verdict(partial(rows_that_join, model, H2o(), budget), off)
+    runs["second turn"] = verdict(partial(second_turn, model, Streaming(), budget))
+    runs["rows that join"] = verdict(partial(rows_that_join, model, H2o(), budget))
     return row | {"stock": off, "runs": runs}
 
 
@@ -119,7 +121,7 @@ def summary(row: dict[str, Any]) -> str:
 def write_docs(rows: list[dict[str, Any]]) -> None:
     """The list of tested architectures, and the table in the documentation."""
     summaries = {(r["kind"], r["variant"]): summary(r) for r in rows}
-    bad = {kind for (kind, _), text in summaries.items() if "settings" in text or "small model" in text}
+    bad = {kind for (kind, _), text in summaries.items() if "settings" in text}
     exact = sorted({kind for (kind, _), text in summaries.items() if text.startswith("exact")} - bad)
     listing = textwrap.fill(", ".join(f'"{kind}"' for kind in exact), 116, break_on_hyphens=False)
     TESTED.write_text(

@@ -160,7 +160,7 @@ def _mixed(weights: Tensor, value: Tensor) -> Tensor:
     """Values mixed by weights, as attention functions return them: R × q × HG × D."""
     (rows, heads, new, n), shared = weights.shape, value.shape[1]
     mixed = weights.view(rows, shared, -1, n) @ value
-    return mixed.view(rows, heads, new, -1).transpose(1, 2)
+    return mixed.view(rows, heads, new, -1).transpose(1, 2).contiguous()
 
 
 def _causal(new: int, n: int, like: Tensor) -> Tensor:

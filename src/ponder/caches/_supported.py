@@ -28,7 +28,11 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=OWN)
     if getattr(model.config, "is_decoder", True) is False:
         raise UserError("this model is an encoder, which attends in both directions", hint="config.is_decoder = True")
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise UserError(f"{type(model).__name__} has no KV cache")
     decoder: nn.Module = model.get_decoder()
+    if not _reads_with_cache(decoder):
+        decoder = model.base_model  # ModernBERT names its last linear layer as its decoder
     while inner := [part for part in decoder.modules() if part is not decoder and _reads_with_cache(part)]:
         decoder = inner[0]  # Llama 4 names its language model as its decoder
     return decoder, model.base_model
