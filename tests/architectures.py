@@ -101,6 +101,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "new decoder": {"alibi": False, "new_decoder_architecture": True},
         "alibi": {"alibi": True, "new_decoder_architecture": False, "multi_query": False, "num_kv_heads": 4},
     },
+    "mistral3": {"": {"text_config": {"sliding_window": None}}},
+    "qwen2_5_vl": {"": {"text_config": {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [2, 3, 3]}}}},
     "opt": {"": {}, "norm after": {"do_layer_norm_before": False}},
     "gpt_bigcode": {"multi-query": {"multi_query": True}, "multi-head": {"multi_query": False}},
     "gpt_neo": {
@@ -154,8 +156,8 @@ def tiny_config(kind: Any, more: dict[str, Any]) -> Any:
             kinds = list(dict.fromkeys(_value(default, name)))
             settings[name] = [kinds[n % len(kinds)] for n in range(LAYERS)]
     for name in kind.sub_configs:
-        if (inner := _value(default, name)) is not None and name not in settings:
-            settings[name] = tiny_config(type(inner), {}).to_dict()
+        if (inner := _value(default, name)) is not None:
+            settings[name] = tiny_config(type(inner), more.get(name, {})).to_dict()
     return kind(**settings)
 
 

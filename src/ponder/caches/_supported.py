@@ -66,7 +66,7 @@ def layers_of(decoder: Any, new: Callable[[int], Any]) -> list[Any]:
     if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
         raise UserError("the attention of this model depends on columns (ALiBi), so none can be evicted", hint=OWN)
     stock = DynamicCache(config=config).layers
-    growing = [isinstance(layer, CacheLayerMixin) and not layer.is_sliding for layer in stock]
+    growing = [isinstance(layer, CacheLayerMixin) and not getattr(layer, "is_sliding", False) for layer in stock]
     sliding = sum(isinstance(layer, CacheLayerMixin) for layer in stock) - sum(growing)
     for layer, grows in zip(stock, growing, strict=True):
         if grows and type(layer) is not DynamicLayer:
