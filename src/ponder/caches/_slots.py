@@ -17,11 +17,12 @@ class SlotCache(SelectCache):
 
     _ends: tuple[Tensor, Tensor] | None = None  # row numbers and lengths, the same for all layers of a step
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        text_only = model.config.get_text_config(decoder=True) is model.config
         positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
-        if not self.observes or not positions or len(self.pruned_layers) < len(self.layers):
-            what = "rows can join and leave only if a model has full attention in all layers and takes `position_ids`"
+        if not (self.observes and text_only and positions and len(self.pruned_layers) == len(self.layers)):
+            what = "rows can join and leave only if a model reads text with full attention and takes `position_ids`"
             raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`, or use a SelectCache")
 
     def write(self, buffer: Tensor, states: Tensor) -> None:
