@@ -1,12 +1,13 @@
 """What a pruned KV cache saves per token, and what the labels of DynTS cost: time and memory.
 
-    python benchmarks/caches.py [decode] [labels]
+    python benchmarks/caches.py [decode] [steps] [labels]
 
-All times are CPU time of one thread. Decoding is measured on a random Llama of SmolLM2-135M's shape; its caches are
-filled with random keys and values, and pruned as often as decoding would have pruned them. Two full caches are
-compared: transformers' own, which copies itself at every token, and ours in a buffer. The second comparison is the fair
-one: its gain comes from eviction alone, the rest from the buffer and the kernel. A step without context is the lower
-bound.
+All times are CPU time of one thread; what is compared takes turns, so that the machine's load hits all alike. Decoding
+is measured on a random Llama of SmolLM2-135M's shape, and for batches on one with a fifth of its layers and vocabulary,
+whose full cache fits into memory. Caches are filled with random keys and values, and pruned as often as decoding would
+have pruned them. A step without context is the limit: no cache could be faster. Two full caches are compared:
+transformers' own, which copies itself at every token, and ours in a buffer; the second comparison shows what eviction
+alone gains.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,19 +26,28 @@ from measured import cost, table, verdict
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from ponder.caches import CacheBudget, SelectCache
+from ponder.caches._attention import PASS
 from ponder.caches._fidelity import tokens_until_pruning
 from ponder.caches.dynts.labels import importance
 from ponder.caches.full import Full
+from ponder.caches.h2o import H2o
 from ponder.caches.random import Random
 
 HELD = CacheBudget(budget=1152, window=256, ratio=0.75, question=False)  # from 928 columns to 1,152: about 1k
-CYCLE = 224  # tokens from one pruning to the next
-ROUNDS, STEPS = 7, 4  # steps of a full cache per round; the pruned one takes one cycle over all rounds
-BARS = {
-    2048: (1.4, None),
-    8192: (3.0, 1.5),
-    16384: (5.0, 2.3),
-}  # required speed-up over the stock full cache, and over ours
+CYCLE, STRIDE = 224, 8  # tokens from one pruning to the next, of which every eighth is measured
+# Context, batch, part of the model: rounds, steps of a full cache per round. The pruned one has one cycle in all.
+SETTINGS = {
+    (2048, 1, 1): (7, 3),
+    (8192, 1, 1): (7, 2),
+    (16384, 1, 1): (7, 1),
+    (8192, 8, 5): (7, 1),
+    (8192, 16, 5): (7, 1),
+}
+OF_LIMIT = 0.9  # of the speed-up that a cache without any cost would have
+BATCH_SPEED_UP = 3.0  # over stock, in batches
+STEP = CacheBudget(budget=1024, window=256, question=False)  # pruned at every step
+STEP_BAR = 1.15  # of a step without a pruning
+ALLOCATED = 1.1  # our full cache's bytes, relative to stock's
 TRACE, ANSWER, VOCABULARY = 4096, 256, 2048
 
 
@@ -46,14 +57,15 @@ def llama(**shape: int) -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def smol() -> Any:
+def smol(part: int = 1) -> Any:
+    """SmolLM2-135M's shape, or a part of it with fewer layers and tokens."""
     return llama(
         hidden_size=576,
-        num_hidden_layers=30,
+        num_hidden_layers=30 // part,
         num_attention_heads=9,
         num_key_value_heads=3,
         intermediate_size=1536,
-        vocab_size=49152,
+        vocab_size=49152 // part,
     )
 
 
@@ -75,111 +87,111 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def fill(model: Any, cache: Any, context: int) -> None:
-    """Fill a cache as if this many tokens had been decoded."""
-    shape, filled = model.config, 0
-    while filled < context:
-        pruned = isinstance(cache, SelectCache) and cache.budget is not None
-        new = min(context - filled, tokens_until_pruning(cache) if pruned else context)
+class Decoder:
+    """A model with a cache that is filled as if this many tokens had been decoded."""
+
+    def __init__(self, model: Any, cache: Any, context: int, rows: int = 1) -> None:
+        self.model, self.cache, self.rows, self.taken = model, cache, rows, list[float]()
+        self.pruning, filled = 0.0, 0
+        while filled < context:
+            pruned = isinstance(cache, SelectCache) and cache.budget is not None
+            new = min(context - filled, tokens_until_pruning(cache) if pruned else context)
+            self._fill(new)
+            filled += new
+
+    def _fill(self, new: int) -> None:
+        shape, cache = self.model.config, self.cache
+        if isinstance(cache, SelectCache):
+            cache.before_forward((self.rows, new), None, None)
+            PASS.cache = cache
         for index in range(shape.num_hidden_layers):
-            keys, values = torch.randn(2, 1, shape.num_key_value_heads, new, shape.head_dim)
+            keys, values = torch.randn(2, self.rows, shape.num_key_value_heads, new, shape.head_dim)
             cache.update(keys, values, index)
         if isinstance(cache, SelectCache):
-            cache.after_forward(None, torch.zeros(1, new, shape.hidden_size), None)
-        filled += new
+            PASS.cache = None
+            for layer in cache.pruned_layers:
+                layer.observed = True
+            held = cache.max_length
+            taken = seconds(lambda: cache.after_forward(None, torch.zeros(self.rows, new, 1)))
+            if cache.max_length < held + new:
+                self.pruning = taken
 
-
-def buffered(cache: Any) -> float:
-    """MB allocated for keys and values."""
-    return sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values)) / 1e6
-
-
-class Decoder:
-    """A model with a filled cache."""
-
-    def __init__(self, model: Any, cache: Any, context: int) -> None:
-        self.model, self.cache, self.taken = model, cache, list[float]()
-        fill(model, cache, context)
-
-    def steps(self, count: int) -> None:
-        kernel = "sdpa" if isinstance(self.cache, DynamicCache) else "ponder"
-        self.model.set_attn_implementation(kernel)
-        token = torch.tensor([[7]])
+    def steps(self, count: int, stride: int = 1) -> None:
+        token = torch.full((self.rows, 1), 7)
         for _ in range(count):
+            if stride > 1:
+                self._fill(stride - 1)
             self.taken.append(seconds(lambda: self.model(token, past_key_values=self.cache)))
+
+    @property
+    def megabytes(self) -> float:
+        """Allocated for keys and values."""
+        return sum(t.nbytes for layer in self.cache.layers for t in (layer.keys, layer.values)) / 1e6
 
 
 @torch.inference_mode()
 def decoding() -> None:
-    model, rows, sizes, verdicts = smol(), [], [], []
-    for context, (stock_bar, full_bar) in BARS.items():
-        held = Decoder(model, SelectCache(model, Random(), HELD), context)
-        full = Decoder(model, SelectCache(model, Full(), None), context)
-        stock = Decoder(model, DynamicCache(), context)
-        floor = Decoder(model, DynamicCache(), 1)
+    rows, sizes, verdicts = [], [], []
+    for (context, batch, part), (rounds, steps) in SETTINGS.items():
+        model = smol(part)
+        held = Decoder(model, SelectCache(model, Random(), HELD), context, batch)
+        full = Decoder(model, SelectCache(model, Full(), None), context, batch)
+        stock = Decoder(model, DynamicCache(), context, batch)
+        floor = Decoder(model, DynamicCache(), 1, batch)
         for decoder in (held, full, stock, floor):
             decoder.steps(2)
             decoder.taken.clear()
-        for _ in range(ROUNDS):
-            held.steps(CYCLE // ROUNDS)
+        for _ in range(rounds):
+            held.steps(CYCLE // STRIDE // rounds, STRIDE)
             for decoder in (full, stock, floor):
-                decoder.steps(STEPS)
-        # One step of the cycle ends with a pruning; its extra time is divided among the steps.
-        pruning = max(held.taken) - median(held.taken)
+                decoder.steps(steps)
+        pruning = held.pruning  # once per cycle
         ours, mine, theirs = median(held.taken) + pruning / CYCLE, median(full.taken), median(stock.taken)
-        times = [f"{1000 * t:.0f}" for t in (theirs, mine, ours, median(floor.taken))]
-        rows.append((f"{context:,}", *times, f"{1000 * pruning:.0f}", f"{theirs / ours:.1f}×", f"{mine / ours:.1f}×"))
+        limit = median(floor.taken)
+        times = [f"{1000 * t:.0f}" for t in (theirs, mine, ours, limit, pruning)]
+        name = f"{context:,} × {batch}"
+        rows.append((name, *times, f"{theirs / ours:.2f}×", f"{theirs / limit:.2f}×", f"{mine / ours:.2f}×"))
+        verdicts.append(verdict(f"{name}: limit of the speed-up, relative to the speed-up", ours / limit, 1 / OF_LIMIT))
+        if batch > 1:
+            verdicts.append(verdict(f"{name}: time as a fraction of stock's", ours / theirs, 1 / BATCH_SPEED_UP))
+        sizes.append((name, *(f"{d.megabytes:.0f}" for d in (stock, full, held))))
         verdicts.append(
-            verdict(
-                f"pruned cache's time as a fraction of the stock full cache's at {context:,}",
-                ours / theirs,
-                1 / stock_bar,
-            )
-        )
-        if full_bar:
-            verdicts.append(
-                verdict(
-                    f"pruned cache's time as a fraction of our full cache's at {context:,}", ours / mine, 1 / full_bar
-                )
-            )
-        columns = held.cache.held[0][-CYCLE:]
-        config = model.config
-        a_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4 / 1e6
-        assert held.cache.token_bytes / 1e6 == a_token
-        whole = a_token * full.cache.seen_tokens[0]
-        sizes.append(
-            (
-                f"{context:,}",
-                f"{whole:.1f}",
-                f"{buffered(stock.cache):.1f}",
-                f"{a_token * mean(columns):.1f}",
-                f"{a_token * max(columns):.1f}",
-                f"{buffered(held.cache):.1f}",
-                f"{whole / buffered(held.cache):.1f}×",
-            )
-        )
-        verdicts.append(
-            verdict(
-                f"allocated as a fraction of the formula's peak at {context:,}",
-                buffered(held.cache) / a_token / max(columns),
-                1.1,
-            )
+            verdict(f"{name}: full cache's bytes relative to stock's", full.megabytes / stock.megabytes, ALLOCATED)
         )
     heads = (
-        "context",
-        "stock full ms",
-        "our full ms",
-        "pruned to 1k ms",
-        "no context ms",
-        "one pruning ms",
+        "context × batch",
+        "stock ms",
+        "our full",
+        "held at 1k",
+        "no context",
+        "one pruning",
         "vs stock",
+        "limit",
         "vs our full",
     )
     print(table(rows, heads))
     print()
-    print("MB by formula (2 × layers × heads × width × 4 bytes × columns), and MB allocated")
-    heads = ("context", "full", "stock allocated", "pruned, mean", "peak", "allocated", "ratio")
-    print(table(sizes, heads))
+    print(table(sizes, ("MB allocated", "stock", "our full", "held at 1k")))
+    print("\n", "\n".join(verdicts), sep="")
+
+
+@torch.inference_mode()
+def every_step() -> None:
+    """The cost of pruning at every step, beside a cache of the same length that isn't pruned."""
+    model, rows, verdicts = smol(), [], []
+    for policy, granularity in ((Random(), "model"), (Random(), "head"), (H2o(), "model")):
+        limits = replace(STEP, granularity=granularity)
+        pruned = Decoder(model, SelectCache(model, policy, limits), STEP.budget)
+        plain = Decoder(model, SelectCache(model, policy, None), STEP.budget)
+        for _ in range(8):
+            for decoder in (pruned, plain):
+                decoder.steps(2)
+        times = [median(decoder.taken[2:]) for decoder in (plain, pruned)]
+        ratio = times[1] / times[0]
+        rows.append((policy.plugin_name(), granularity, *(f"{1000 * t:.0f}" for t in times), f"{ratio:.2f}×"))
+        what = f"{policy.plugin_name()}, {granularity}: a step that prunes, relative to one that doesn't"
+        verdicts.append(verdict(what, ratio, STEP_BAR))
+    print(table(rows, ("policy", "granularity", "a step ms", "and a pruning", "ratio")))
     print("\n", "\n".join(verdicts), sep="")
 
 
@@ -221,7 +233,7 @@ def main(wanted: list[str]) -> None:
         read(small(), wanted[1])
         return
     # Labels first: a child process inherits its parent's peak, and the other model is larger.
-    for name, measure in {"labels": labels, "decode": decoding}.items():
+    for name, measure in {"labels": labels, "steps": every_step, "decode": decoding}.items():
         if not wanted or name in wanted:
             measure()
             print()

@@ -10,12 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from architectures import tiny_model
+from architectures import second_turn, tiny_model
 from pruned import PROMPT, ragged, tiny
 from transformers import AutoTokenizer, DynamicCache, pipeline
 
 from ponder.caches import CacheBudget, SelectCache, exactness
-from ponder.caches._exact import WatchedCache, recomputed
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
@@ -144,6 +143,8 @@ def test_after_an_error_the_attention_is_the_models_own() -> None:
     with pytest.raises(UserError, match="no token could be evicted"), torch.no_grad():
         model(torch.arange(2, 40)[None], past_key_values=cache)
     assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(UserError, match="what it holds is incomplete"):
+        model(torch.tensor([[5]]), past_key_values=cache)
 
 
 def test_attentions_are_returned_with_a_pruned_cache() -> None:
@@ -203,24 +204,15 @@ def test_a_copy_goes_its_own_way() -> None:
 @pytest.mark.parametrize("policy", [H2o(), LastQuery(), Streaming()], ids=lambda p: p.plugin_name())
 @pytest.mark.parametrize("ratio", [0.5, None])
 def test_a_second_turn_with_padding_of_its_own(policy, ratio) -> None:
-    """Prompts of two turns, each padded on the left: the padding of the second is in the middle of the text."""
-    model, inputs = tiny(), ragged()
-    turn, mask = torch.arange(2, 34).view(4, 8), torch.ones(4, 8, dtype=torch.long)
-    mask[1, :3] = mask[2, :6] = mask[3, :1] = 0
-    texts = [inputs["input_ids"], *turn[:, :3].split(1, 1), turn, *turn[:, 2:].split(1, 1)]
-    masks = [inputs["attention_mask"], *[torch.ones(4, 1, dtype=torch.long)] * 3, mask]
-    masks += [torch.ones(4, 1, dtype=torch.long)] * 6
-    cache = WatchedCache(model, policy, budget(ratio=ratio, budget=18))
-    logits = []
-    with torch.no_grad():
-        for n, text in enumerate(texts):
-            every = torch.cat(masks[: n + 1], 1)
-            positions = (every.cumsum(1) - 1).clamp(min=0)[:, -text.shape[1] :]
-            logits.append(model(text, attention_mask=every, position_ids=positions, past_key_values=cache).logits)
-    assert cache.prunings >= 2
-    expected = recomputed(model, torch.cat(texts, 1), torch.cat(masks, 1), cache)
-    real = torch.cat(masks, 1).bool()
-    assert (torch.cat(logits, 1)[real] - expected[real]).abs().max() < 1e-4
+    measured = second_turn(tiny(), policy, budget(ratio=ratio, budget=18))
+    assert measured.prunings >= 2
+    assert measured.error < 1e-4
+    assert measured.effect > 0.1
+
+
+def test_a_second_turn_with_padding_is_refused_where_a_mask_serves_other_layers() -> None:
+    with pytest.raises(UserError, match="padding in the middle of a text"):
+        second_turn(tiny_model("lfm2"), Streaming(), budget(budget=18))
 
 
 def test_a_prompt_in_chunks_is_protected() -> None:
@@ -291,6 +283,15 @@ def test_a_pass_that_does_not_fit_is_refused(inputs, message) -> None:
         model(ids, past_key_values=cache)
         with pytest.raises(UserError, match=message):
             model(**{"input_ids": ids} | inputs, past_key_values=cache)
+
+
+def test_padding_without_its_mask_is_refused() -> None:
+    model, inputs = tiny(), ragged()
+    cache = SelectCache(model, Streaming(), budget())
+    with torch.no_grad():
+        model(**inputs, past_key_values=cache)
+        with pytest.raises(UserError, match="padding was read before"):
+            model(inputs["input_ids"][:, :1], past_key_values=cache)
 
 
 def test_a_cache_of_another_model_is_refused() -> None:

@@ -21,7 +21,6 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from ponder.core import UserError
 
 if TYPE_CHECKING:
-    from ponder.caches._cache import SelectCache
     from ponder.caches._layer import Layer
 
 OBSERVED = {"sdpa": "ponder_sdpa", "eager": "ponder_eager"}  # by the model's own implementation
@@ -36,7 +35,7 @@ BLOCK = 64  # queries whose attention is summed at a time
 
 
 class _Pass(threading.local):
-    cache: SelectCache | None = None  # of the forward pass that this thread is in
+    cache: Any = None  # the SelectCache of the forward pass that this thread is in
 
 
 PASS = _Pass()
@@ -51,7 +50,7 @@ def _attend(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    layer = PASS.cache.layer(getattr(module, "layer_idx", None)) if PASS.cache else None
+    layer: Layer | None = PASS.cache.layer(getattr(module, "layer_idx", None)) if PASS.cache else None
     own = sdpa_attention_forward if stock == "sdpa" else _own_eager(module)
     mask = attention_mask if stock == "sdpa" else _additive(attention_mask, query.dtype)
     if layer is None:
@@ -102,10 +101,9 @@ class Weights:
 
     def __init__(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]) -> None:
         self.module, self.own = module, _own_eager(module)
-        self.scaling = kwargs.get("scaling")
+        scaling = kwargs.get("scaling")
+        self.scaling: float = query.shape[-1] ** -0.5 if scaling is None else scaling
         self.shaping = {name: kwargs[name] for name in SHAPING if kwargs.get(name) is not None}
-        if self.scaling is None:
-            self.scaling = query.shape[-1] ** -0.5
         self.plain = self._is_plain(query, key, value)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Weights:
@@ -160,7 +158,7 @@ def _mixed(weights: Tensor, value: Tensor) -> Tensor:
     """Values mixed by weights, as attention functions return them: R × q × HG × D."""
     (rows, heads, new, n), shared = weights.shape, value.shape[1]
     mixed = weights.view(rows, shared, -1, n) @ value
-    return mixed.view(rows, heads, new, -1).transpose(1, 2)
+    return mixed.view(rows, heads, new, -1).transpose(1, 2).contiguous()
 
 
 def _causal(new: int, n: int, like: Tensor) -> Tensor:
@@ -188,6 +186,7 @@ def by_head(layer: Layer, weights: Tensor, start: int = 0) -> Tensor:
     return weights.float().view(rows, layer.keys.shape[1], -1, new, n).mean(2).sum(2)
 
 
-for _stock, _mask in {"sdpa": sdpa_mask, "eager": eager_mask}.items():
+_MASKS: dict[str, Callable[..., Any]] = {"sdpa": sdpa_mask, "eager": eager_mask}
+for _stock, _mask in _MASKS.items():
     AttentionInterface.register(OBSERVED[_stock], partial(_attend, _stock))
     AttentionMaskInterface.register(OBSERVED[_stock], _mask)

@@ -13,7 +13,7 @@ from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
 from ponder.caches._pass import SelectCacheBase, attach, own_attention
 from ponder.caches._rope import frequencies
-from ponder.caches._supported import check_tested, decoder_of, layers_of, reveals_attention
+from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
@@ -112,7 +112,7 @@ class SelectCache(SelectCacheBase):
     def capacity(self, columns: int) -> int:
         """How large to make a buffer that must hold this many columns now."""
         if self.budget and columns <= self.budget.budget + 1:
-            return self.budget.budget + 1
+            return min(2 * columns, self.budget.budget + 1)
         return columns + max(32, columns // 16) if self.lengths else columns
 
     def write(self, buffer: Tensor, states: Tensor) -> None:
@@ -152,6 +152,8 @@ class SelectCache(SelectCacheBase):
         return mask
 
     def _new_padding(self, rows: int, new: int, seen: int, mask: Any) -> Tensor | None:
+        if mask is None and self.padded:
+            raise UserError("padding was read before", hint="pass the attention mask of the whole text")
         if mask is None:
             return None
         if not isinstance(mask, Tensor) or mask.ndim != 2:
@@ -168,7 +170,8 @@ class SelectCache(SelectCacheBase):
     def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
         (rows, new), given = self.shape, tuple(hidden.shape[:2])
         if given != self.shape:
-            self.failed = f"this model read {rows} × {new} tokens and returned {given[0]} × {given[1]} hidden states"
+            what = f"this model read {rows} × {new} tokens and returned {given[0]} × {given[1]} hidden states"
+            raise UserError(what, hint=OWN)
         self._check_layers()
         if not self.lengths:
             self._start(rows, hidden)
@@ -181,11 +184,10 @@ class SelectCache(SelectCacheBase):
         observed = bool(self.policy.queries or self.policy.accumulates)
         for layer in self.pruned_layers:
             if not layer.updated:
-                self.failed = f"layer {layer.index} of this model didn't use its cache"
-            elif observed and not layer.observed:
-                self.failed = f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal"
-        if self.failed:
-            raise UserError(self.failed, hint="use `streaming` or `random`, or the model's own cache")
+                raise UserError(f"layer {layer.index} of this model didn't use its cache", hint=OWN)
+            if observed and not layer.observed:
+                what = f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal"
+                raise UserError(what, hint="use `streaming` or `random`")
 
     def _start(self, rows: int, hidden: Tensor) -> None:
         """The first forward pass reads the prompt, or a part of it."""
@@ -198,6 +200,8 @@ class SelectCache(SelectCacheBase):
         self.ids = torch.full((rows, new), -1, device=device)
         self.padding, self.protected = torch.zeros(2, rows, new, dtype=torch.bool, device=device)
         unit, layers, heads = self.budget.granularity if self.budget else "model", self.pruned_layers, 1
+        if any(layer.keys.device != device for layer in layers):
+            raise UserError("the layers of this model are on several devices", hint="load it on one")
         if unit == "head":
             heads = layers[0].keys.shape[1]
             if any(layer.keys.shape[1] != heads for layer in layers):
@@ -302,8 +306,7 @@ class SelectCache(SelectCacheBase):
         padding = _at_positions(self.padding[rows], at) if self.padded else None
         finite = scores.isfinite() if padding is None else scores.isfinite() | padding
         if not finite.all():
-            self.failed = f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number"
-            raise UserError(self.failed)
+            raise UserError(f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number")
         if padding is not None:
             scores = scores.masked_fill(padding, -torch.inf)
         scores = scores.masked_fill(_at_positions(self.protected[rows], at) | self._recent(rows, at), torch.inf)
@@ -359,8 +362,8 @@ class SelectCache(SelectCacheBase):
         scores = self.policy.score(view).float()
         (rows, heads, n, _), own = view.keys.shape, tuple(scores.shape)
         if own not in ((rows, heads, n), (rows, 1, n)):
-            self.failed = f"the policy `{self.policy.plugin_name()}` returned scores of {own}"
-            raise UserError(f"{self.failed}, not of {rows} rows × {heads} heads × {n} tokens")
+            what = f"the policy `{self.policy.plugin_name()}` returned scores of {own}"
+            raise UserError(f"{what}, not of {rows} rows × {heads} heads × {n} tokens")
         return scores
 
     def _view(self, layer: Layer, rows: slice | Tensor, positions: Tensor, length: int) -> CacheView:

@@ -142,11 +142,19 @@ def _hidden(cache: WatchedCache, n: int) -> Iterator[None]:
     numbers = {layer.index: n for n, layer in enumerate(cache.pruned_layers)}
     with ExitStack() as stack:
         for module in cache.decoder.modules():
-            number = numbers.get(getattr(module, "layer_idx", None))  # type: ignore[arg-type] # None isn't in it
+            number = numbers.get(_layer_of_keys(module, max(numbers)))
             if number is not None and "attention_mask" in inspect.signature(module.forward).parameters:
                 hook = _Hide(module, hidden[number % len(hidden)])
                 stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield
+
+
+def _layer_of_keys(module: Any, last: int) -> int:
+    """The number of the layer whose keys a module attends to; `last` is the last that is pruned."""
+    if getattr(module, "is_kv_shared_layer", False) and not getattr(module, "is_sliding", False):
+        return int(getattr(module, "kv_shared_layer_index", last))
+    index = getattr(module, "layer_idx", None)
+    return -1 if index is None else int(index)
 
 
 class _Hide:

@@ -90,12 +90,11 @@ class Attached:
         PASS.cache = None
         if cache.observes:
             self._restore()
-        if output is None:
-            cache.failed = "a forward pass with this cache raised an error, so what it holds is incomplete"
-        else:
-            ids = given.get("input_ids")
-            cache.after_forward(cache.outer.get("input_ids") if ids is None else ids, output[0])
-        cache.outer = {}
+        ids, outer = given.get("input_ids"), cache.outer
+        cache.outer, cache.failed = {}, "a forward pass with this cache raised an error, so what it holds is incomplete"
+        if output is not None:
+            cache.after_forward(outer.get("input_ids") if ids is None else ids, output[0])
+            cache.failed = ""
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return dict(zip(self.parameters, args, strict=False)) | kwargs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -15,6 +16,14 @@ class SlotCache(SelectCache):
     """Decodes one token per row and step. A prompt is read with a `SelectCache` of its own, which then joins."""
 
     _ends: tuple[Tensor, Tensor] | None = None  # row numbers and lengths, the same for all layers of a step
+
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(model, *args, **kwargs)
+        text_only = model.config.get_text_config(decoder=True) is model.config
+        positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
+        if not (self.observes and text_only and positions and len(self.pruned_layers) == len(self.layers)):
+            what = "rows can join and leave only if a model reads text with full attention and takes `position_ids`"
+            raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`, or use a SelectCache")
 
     def write(self, buffer: Tensor, states: Tensor) -> None:
         if self._ends is None:

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import transformers
+from packaging.version import Version
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
@@ -24,7 +26,13 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
         raise UserError(f"{type(model).__name__} isn't a transformers model that generates text")
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=OWN)
+    if getattr(model.config, "is_decoder", True) is False:
+        raise UserError("this model is an encoder, which attends in both directions", hint="config.is_decoder = True")
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise UserError(f"{type(model).__name__} has no KV cache")
     decoder: nn.Module = model.get_decoder()
+    if not _reads_with_cache(decoder):
+        decoder = model.base_model  # ModernBERT names its last linear layer as its decoder
     while inner := [part for part in decoder.modules() if part is not decoder and _reads_with_cache(part)]:
         decoder = inner[0]  # Llama 4 names its language model as its decoder
     return decoder, model.base_model
@@ -36,6 +44,11 @@ def _reads_with_cache(module: nn.Module) -> bool:
 
 def check_tested(model: Any) -> None:
     """Raise `UserError` for an architecture on which nobody has measured whether a pruned cache is exact."""
+    if Version(transformers.__version__).release[:2] != Version(TRANSFORMERS).release[:2]:
+        what = (
+            f"transformers {transformers.__version__} is installed, and pruned caches were tested with {TRANSFORMERS}"
+        )
+        raise UserError(what, hint=f"pip install 'transformers=={TRANSFORMERS}', or untested=True")
     if (kind := str(model.config.model_type)) not in EXACT:
         what = f"a pruned cache wasn't found exact on the architecture `{kind}` with transformers {TRANSFORMERS}"
         raise UserError(what, hint="`ponder.caches.exactness` measures it; untested=True uses it anyway")
@@ -53,7 +66,7 @@ def layers_of(decoder: Any, new: Callable[[int], Any]) -> list[Any]:
     if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
         raise UserError("the attention of this model depends on columns (ALiBi), so none can be evicted", hint=OWN)
     stock = DynamicCache(config=config).layers
-    growing = [isinstance(layer, CacheLayerMixin) and not layer.is_sliding for layer in stock]
+    growing = [isinstance(layer, CacheLayerMixin) and not getattr(layer, "is_sliding", False) for layer in stock]
     sliding = sum(isinstance(layer, CacheLayerMixin) for layer in stock) - sum(growing)
     for layer, grows in zip(stock, growing, strict=True):
         if grows and type(layer) is not DynamicLayer:

@@ -219,9 +219,6 @@ class TorchEngine:
         self._batch: list[Generation] = []
         positions = getattr(loaded.model.config, "max_position_embeddings", None)
         self._positions = int(positions) if positions else None
-        if len(self._cache.pruned_layers) < len(self._cache.layers):
-            what = "this model has sliding-window layers, which `transformers` can't batch here"
-            raise UserError(what, hint="serve it with vLLM and ask it through `endpoint`")
 
     @property
     def busy(self) -> bool:
