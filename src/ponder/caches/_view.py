@@ -59,7 +59,8 @@ class CacheView:
         assert self.queries is not None
         assert self.frequencies is not None
         w = min(self.queries.shape[2], self.seen_tokens)
-        queries = self.queries[:, :, -w:].unflatten(1, (self.keys.shape[1], -1))
+        (rows, heads, _, width), queries = self.keys.shape, self.queries[:, :, -w:]
+        queries = queries.reshape(rows, heads, -1, w, width)
         to_last = torch.arange(w - 1, -1, -1, device=queries.device)[:, None] * self.frequencies  # w × D/2
         onward = _rope.rotation(distances[:, None] * self.frequencies).mean(0)
         return _rope.channels(_rope.pairs(queries) * _rope.rotation(to_last) * onward).to(self.keys.dtype)

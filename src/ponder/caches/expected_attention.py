@@ -38,4 +38,5 @@ class ExpectedAttention(Policy):
         if self.covariance:
             expected = expected + view.over_queries((logits - expected[:, :, :, None]) ** 2) / 2
         weights = expected.masked_fill(view.padding[:, :, None], -torch.inf).softmax(-1).mean(2)
-        return (weights + self.floor) * view.values.norm(dim=-1)
+        lengths: Tensor = view.values.norm(dim=-1)
+        return (weights + self.floor) * lengths

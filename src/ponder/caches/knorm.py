@@ -22,4 +22,5 @@ class Knorm(Policy):
     by_order = False
 
     def score(self, view: CacheView) -> Tensor:
-        return -view.keys.norm(dim=-1)
+        lengths: Tensor = view.keys.norm(dim=-1)
+        return -lengths

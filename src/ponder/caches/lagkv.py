@@ -32,13 +32,13 @@ class Lagkv(Policy):
         import torch
         from torch.nn.functional import pad
 
-        n, heads = view.keys.shape[2], view.keys.shape[1]
+        rows, heads, n, _ = view.keys.shape
         newest = 1 + view.positions[..., -self.lag :].expand(-1, heads, -1) / view.seen_tokens
         if n <= self.lag:
             return newest
         spare = -n % self.lag  # columns that complete the oldest block
         hidden = pad(view.padding.expand(-1, heads, -1), (spare, 0), value=True)
-        hidden = hidden.unflatten(-1, (-1, self.lag))[:, :, :-1]
+        hidden = hidden.view(rows, heads, -1, self.lag)[:, :, :-1]
         keys, values = (pad(states.float(), (0, 0, spare, 0)) for states in (view.keys, view.values))
         spread = self._spread(keys, hidden) + self._spread(values, hidden)
         # Ranked from the block's best, as a fraction of its real tokens: padding doesn't count.
@@ -48,8 +48,9 @@ class Lagkv(Policy):
 
     def _spread(self, states: Tensor, hidden: Tensor) -> Tensor:
         """Softmax within each block of the deviation over channels, scaled by the range of the block that follows."""
-        blocks = states.unflatten(2, (-1, self.lag))
+        blocks = states.view(*states.shape[:2], -1, self.lag, states.shape[-1])
         following = blocks[:, :, 1:]
         least, most = following.amin(3, keepdim=True), following.amax(3, keepdim=True)
         scaled = (blocks[:, :, :-1] - least) / (most - least).clamp(min=1e-6)
-        return scaled.std(-1).masked_fill(hidden, float("-inf")).softmax(-1).nan_to_num()
+        spread: Tensor = scaled.std(-1).masked_fill(hidden, float("-inf")).softmax(-1)
+        return spread.nan_to_num()  # of a block that is all padding

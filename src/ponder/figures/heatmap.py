@@ -106,10 +106,10 @@ class Heatmap(Figure):
             compared = [(FULL if policy else f"no {methods}", others)] if others else []
             for rest in sorted(set(rests.values())):
                 own = [o for o in part if rests[o.model] == rest]
-                asked = f"{task} {size}" if several else task
-                title = " | ".join(n for n in (model, asked, policy, rest) if n)
+                named = f"{task} {size}" if several else task
+                title = " | ".join(n for n in (model, named, policy, rest) if n)
                 if any(o.status != "failed" for o in own):
-                    titled.append((title, asked, own, compared))
+                    titled.append((title, named, own, compared))
         return titled
 
     def _tabulate(
