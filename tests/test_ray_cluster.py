@@ -20,7 +20,6 @@ import pytest
 ray = pytest.importorskip("ray")
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays what it is
-os.environ["RAY_raylet_start_wait_time_s"] = "300"  # on a busy machine a node starts slowly  # noqa: SIM112 Ray reads it as it is
 
 from ray.cluster_utils import Cluster as LocalNodes
 
