@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ponder.core import Outcome, Records
@@ -45,6 +46,11 @@ class Attempts:
 
     def _number(self, o: Outcome) -> int:
         return self._numbers[o.model, o.task, o.size]
+
+    @cached_property
+    def _counts(self) -> list[Counter[int]]:
+        """How many attempts of each cell ended in which way."""
+        return [Counter(ENDINGS.index(ended(o)) for o in own) for own in self._of_cell]
 
     def group(self, chosen: Choices) -> int:
         """The number of a group of attempts, by which the page opens it."""
@@ -113,8 +119,7 @@ class Attempts:
         """A group for the page's script, which finds its attempts by their cells and endings."""
         cells, _ = chosen_cells(self, chosen)
         endings = [ENDINGS.index(value) for name, value in chosen if name == "ended"]
-        counts = Counter(ENDINGS.index(ended(o)) for n in cells for o in self._of_cell[n])
-        total = sum(counts[ending] for ending in endings) if endings else counts.total()
+        total = sum(self._counts[n][e] for n in cells for e in endings or range(len(ENDINGS)))
         title = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen)
         return {"cells": sorted(cells), "endings": endings, "total": total, "title": title}
 
