@@ -78,7 +78,7 @@ def test_attention_that_is_not_revealed() -> None:
     [
         ("mistral", "sliding window", "no layer of this model has a cache that grows"),
         ("bloom", "", "ALiBi"),
-        ("mamba", "", "no layer of this model has a cache that grows"),
+        ("mamba", "", "has no KV cache"),
     ],
 )
 def test_refused(kind, variant, message) -> None:

@@ -45,7 +45,7 @@ def test_layers_of_a_cache_are_as_expected() -> None:
     known = {"lazy_initialization", "update", "get_mask_sizes", "get_seq_length", "get_max_length"}
     assert mixin.__abstractmethods__ <= known, CHANGED.format("what a cache layer must define", "_layer.py")
     ours = {name for name in vars(mixin) if not name.startswith("_")} - {*vars(Layer)}
-    assert ours <= {"is_compileable", "layer_type", "supports_early_init", "prefetch"}, CHANGED.format(
+    assert ours <= {"is_compileable", "is_croppable", "supports_early_init", "prefetch"}, CHANGED.format(
         f"what a cache layer can do ({', '.join(sorted(ours))})", "_layer.py"
     )
     kinds = set(cache_utils.DYNAMIC_LAYER_TYPE_MAPPING)

@@ -70,7 +70,6 @@ class SelectCache(SelectCacheBase):
         if policy.needs_rope and self.frequencies is None:
             what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
             raise UserError(what, hint="another policy, such as snapkv")
-        self.ordered = True  # whether columns are in the order of positions
         self.padded = False  # whether any column is padding
         self.shifted = True  # whether the padding that is left is what the model's mask says, shifted
         attach(self, self.outer_module)
@@ -138,8 +137,6 @@ class SelectCache(SelectCacheBase):
             raise UserError(what, hint="make a new SelectCache for each batch")
         self.shape = rows, new
         self.new_padding = self._new_padding(rows, new, seen, mask)
-        if new > 1:
-            self._order()
         for layer in self.pruned_layers:
             layer.updated = layer.observed = False
         if self.shifted or mask is None:
@@ -320,7 +317,10 @@ class SelectCache(SelectCacheBase):
             self.lengths[r] = left
 
     def _replace(self, rows: slice | Tensor, columns: Tensor, last: int) -> None:
-        """Move the newest column to where one is evicted, layers × R × heads: nothing else is copied."""
+        """Move the newest column to where one is evicted, layers × R × heads: nothing else is copied.
+
+        The order of columns is lost. A new token sees all of them, so no mask depends on it.
+        """
         numbers = torch.arange(len(self.lengths), device=columns.device)[rows]
         new = self.positions[:, numbers, :, last : last + 1]
         index = columns[..., None].long()
@@ -330,20 +330,12 @@ class SelectCache(SelectCacheBase):
             self.positions[:, rows] = self.positions[:, rows].scatter(3, index, new)
         for n, layer in enumerate(self.pruned_layers):
             layer.replace(numbers, columns[n % len(columns)], last)
-        self.ordered = False
 
     def _keep(self, rows: slice | Tensor, length: int, columns: Tensor) -> None:
         """Keep columns, layers × R × heads × k, in this order."""
         self.positions[:, rows, :, : columns.shape[-1]] = self.positions[:, rows, :, :length].gather(3, columns)
         for n, layer in enumerate(self.pruned_layers):
             layer.keep(rows, columns[n % len(columns)])
-
-    def _order(self) -> None:
-        """Put columns in the order of positions, which the causal mask of several new tokens needs."""
-        if not self.ordered:
-            length = self.max_length
-            self._keep(slice(0, len(self.lengths)), length, self.positions[..., :length].argsort(-1))
-            self.ordered = True
 
     def _scores(self, rows: slice | Tensor, positions: Tensor, length: int) -> Tensor:
         """The policy's scores, averaged over what shares one decision: layers × R × heads × n."""

@@ -75,7 +75,6 @@ class SlotCache(SelectCache):
         self.seeds = torch.cat([self.seeds[:row], one.seeds.new_tensor([seed])])
         self.answering = torch.cat([self.answering[:row], one.answering])
         self.reading = False
-        self.ordered = self.ordered and one.ordered
         self.seen_tokens.append(seen)
         self.real_tokens.append(seen)
         self.held.append(one.held[0])
