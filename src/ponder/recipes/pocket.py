@@ -1,8 +1,8 @@
 """Trains the pocket models that ship with Ponder: `ponder make pocket -o FOLDER`, on one CPU thread.
 
 Problems are generated during training. A model of the style `plain` starts from random weights, `short` and `wordy`
-from the plain model, `long` from the short one. Problems whose id hashes to 0 modulo 10 are never trained on: they are the test set. If interrupted,
-run the same command again to resume from the last checkpoint.
+from the plain model, `long` from the short one. Problems whose id hashes to 0 modulo 10 are never trained on: they are
+the test set. If interrupted, run the same command again to resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ponder.models.pocket import codec_for, execution, folder_name, tents
 from ponder.models.pocket.codec import PAD, Example, Style
 from ponder.models.pocket.engine import NumpyEngine
 from ponder.recipes.network import Groups, Llama, Shape
-
 
 BUDGET = 800  # tokens of a reply that is trained on
 
@@ -296,9 +295,9 @@ def train(
     losses: list[float] = []
     while training.step < recipe.steps:
         began = time.process_time()
-        if heard := [step for step in recipe.rounds if step <= training.step]:
-            if training.step == heard[-1] or not data.judged:
-                data.listen(folder, heard[-1])
+        latest = max((step for step in recipe.rounds if step <= training.step), default=None)
+        if latest is not None and (training.step == latest or not data.judged):
+            data.listen(folder, latest)
         losses.append(training.learn(data.batch(training.step)))
         training.seconds += time.process_time() - began
         if training.step % save_every == 0 or training.step == recipe.steps:

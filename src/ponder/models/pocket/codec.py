@@ -116,6 +116,10 @@ class PocketCodec(ABC):
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
         """The request with a complete, right reply; None if the codec can't generate one."""
 
+    def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:  # noqa: ARG002
+        """An example around a sampled reply, with the right verdicts on its passes; None if there are none to give."""
+        return None
+
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
         """The first word of the thinking that is wrong or doesn't follow; None if there is none.
 

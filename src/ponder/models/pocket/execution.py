@@ -8,10 +8,10 @@ history shows, right or wrong. The thinking starts with the last sum; the rest d
 
 - plain: each step as its number, its key, the key's value, and the new sum.
 - short: like plain, but with only the lower two digits of each sum; carries beyond them are not written down.
-- long: a draft, which is like short and ends with `+00` and the whole sum, then a verdict: `</think>` if the model trusts the
-  sum, `<again>` if it doubts it. After a doubt comes a careful pass, like plain, with a verdict of its own, up to three
-  passes; the last one counts. One example in seven starts with a careful pass at once, and a right pass is checked
-  once more in three of ten, so that a method that shortens has several ways to choose from.
+- long: a draft, which is like short and ends with `+00` and the whole sum, then a verdict: `</think>` if the model
+  trusts the sum, `<again>` if it doubts it. After a doubt comes a careful pass, like plain, with a verdict of its own,
+  up to three passes; the last one counts. One example in seven starts with a careful pass at once, and a right pass is
+  checked once more in three of ten, so that a method that shortens has several ways to choose from.
 - wordy: like plain, repeated up to four times, needed or not: a wasteful teacher for the study `selection`. In the
   examples, a single pass is enough for one in five; after two passes that agree, half of them stop.
 
@@ -216,9 +216,9 @@ class ExecutionCodec(PocketCodec):
     def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:
         """A sampled long reply up to the first verdict that the solver contradicts, then continued as it should be.
 
-        Sampled words that are wrong have no loss. Only verdicts on drafts count as verdicts: a careful pass may continue
-        where its verdict would be, and a weight there would teach it to stop early. None if the reply has no end, or a
-        pass has too few or too many words.
+        Sampled words that are wrong have no loss. Only the verdicts on drafts are marked: after a careful step either
+        the next step or the verdict follows, and a weight on verdicts would teach the model to stop early. None if the
+        reply has no end, or a pass has too few or too many words.
         """
         if ANSWER not in said or said[-1] != EOS or (asked := self._asked(request)) is None:
             return None
