@@ -19,7 +19,7 @@ from ponder.models.pocket.execution import number
 from ponder.runner.cells import Cell
 from ponder.runner.store import Store
 from ponder.runner.study import Study
-from ponder.stats.accuracy import mean, rate
+from ponder.stats.accuracy import accuracy, mean
 
 HEADS = (
     "model",
@@ -60,17 +60,17 @@ def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
     last = np.array([bool(attempt.correct) for attempt in attempts])
     more = np.array([len(p) > 1 for p in passes])
     gain = mean(last.astype(float) - first, cluster, least=-1.0)
-    again = [shown(rate(more[of], cluster[of])) if of.any() else "–" for of in (first, ~first)]
+    again = [shown(accuracy(more[of], cluster[of])) if of.any() else "–" for of in (first, ~first)]
     often = f"{np.mean([len(p) for p in passes]):.2f}"
-    starts = shown(rate(np.array([drafted(thinking) for thinking in thoughts]), cluster))
-    right = [shown(rate(of, cluster)) for of in (first, last)]
+    starts = shown(accuracy(np.array([drafted(thinking) for thinking in thoughts]), cluster))
+    right = [shown(accuracy(of, cluster)) for of in (first, last)]
     return [model, str(attempts[0].problem.size), str(len(attempts)), often, starts, *right, shown(gain, "+"), *again]
 
 
 def rows(study: Study, store: Store) -> Iterable[Sequence[str]]:
     kinds: dict[tuple[str, int], list[Cell]] = {}
     for cell in study.cells:
-        if cell.model_label.startswith("long"):
+        if cell.base_label == "long" and store.done(cell):
             kinds.setdefault((cell.variant_label, cell.size), []).append(cell)
     for (model, _), cells in kinds.items():
         yield measured(model, cells, store)
