@@ -131,6 +131,7 @@ class ExecutionCodec(PocketCodec):
         f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of {ENTRIES} entries.",
         "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training; more than 80 in all, none.",
         "Other training seeds are as good up to 16 steps per turn, not beyond (24 steps: .07, .93; 48: .47, 1.00).",
+        "The long style is trained on few problems with earlier turns, and fails on them.",
         "It was trained on right histories only, so a history with errors is outside its training distribution.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
