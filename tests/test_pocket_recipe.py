@@ -15,14 +15,14 @@ import torch
 from safetensors.numpy import load_file
 
 from ponder.core import Request, UserError
-from ponder.models.pocket import CODECS
+from ponder.models.pocket import CODECS, WEIGHTS, execution
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK, Style
 from ponder.models.pocket.execution import added, number
 from ponder.models.pocket.tents import Curriculum
 from ponder.models.pocket.tents_traces import trace, unsound
 from ponder.recipes.network import Shape
-from ponder.recipes.pocket import Data, Pretraining, Recipe, train
+from ponder.recipes.pocket import PLAIN, Data, Pretraining, Recipe, train
 from ponder.tasks.execution import Execution, dictionary
 from ponder.tasks.tents.generator import generate
 
@@ -218,3 +218,22 @@ def test_training_without_hope_begins_again_once(tmp_path) -> None:
     first, second = Pretraining(recipe), Pretraining(recipe, soft=True)
     assert torch.allclose(second.model.blocks[0].q, 0.3 * first.model.blocks[0].q)
     assert torch.equal(second.model.embed.parts, first.model.embed.parts)
+
+
+def test_training_on_own_replies_weighs_verdicts_and_resumes(tmp_path) -> None:
+    drawn = execution.Curriculum(grown=0, per_turn=3, tail=0.0, fresh=1.0)
+    how = {"style": "long", "steps": 60, "tokens": 128, "rounds": (2,), "replies": 6}
+    recipe = replace(PLAIN, curriculum=drawn, patience=0, matrix_rate=1e-3, **how)
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    for folder, stops in ((once, [4]), (twice, [3, 1])):
+        for steps in stops:
+            training = train(recipe, folder, WEIGHTS / "execution-long", save_every=1, test_every=100)
+            last = [next(training) for _ in range(steps)][-1]
+        assert last["step"] == 4
+    assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
+    data = Data(recipe)
+    assert data.batch(1).weights is None
+    data.listen(once, 2)
+    assert data.judged
+    weights = {w for step in range(2, 8) if (b := data.batch(step)).weights is not None for w in b.weights.tolist()}
+    assert weights == {1.0, recipe.stress}
