@@ -225,11 +225,14 @@ def test_training_on_own_replies_weighs_verdicts_and_resumes(tmp_path) -> None:
     how = {"style": "long", "steps": 60, "tokens": 128, "rounds": (2,), "replies": 6}
     recipe = replace(PLAIN, curriculum=drawn, patience=0, matrix_rate=1e-3, **how)
     once, twice = tmp_path / "once", tmp_path / "twice"
+    drawn_at = set()
     for folder, stops in ((once, [4]), (twice, [3, 1])):
         for steps in stops:
             training = train(recipe, folder, WEIGHTS / "execution-long", save_every=1, test_every=100)
             last = [next(training) for _ in range(steps)][-1]
+            drawn_at.add((folder / "replies-2.json").stat().st_mtime_ns)
         assert last["step"] == 4
+    assert len(drawn_at) == 2  # replies are kept, not drawn again from later weights
     assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
     data = Data(recipe)
     assert data.batch(1).weights is None
