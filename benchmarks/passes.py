@@ -1,59 +1,81 @@
-"""What the passes after the first are worth to the pocket model's long style, on problems of the study `long2short`.
+"""What each pass of the pocket model's long style is worth, and what the methods of `long2short` make of its policy.
 
-The sum at the end of a pass is graded as if the model had stopped there. Intervals are 95 %, clustered by problem.
+Reads the attempts of `ponder run long2short` from a store (an argument, or `ponder.db`) and calls no model. The sum at
+the end of a pass is graded as if the model had stopped there. Intervals are 95 %, clustered by problem.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 from measured import table
 
-from ponder.core import Estimate, Request, seed_from
-from ponder.models._batch import Generation, generate_all
-from ponder.models.pocket import WEIGHTS, codec_for
-from ponder.models.pocket.codec import AGAIN, ANSWER
-from ponder.models.pocket.engine import NumpyEngine
+from ponder.core import Estimate
+from ponder.models.pocket.codec import AGAIN
 from ponder.models.pocket.execution import number
-from ponder.stats.accuracy import mean, rate
-from ponder.tasks.execution import Execution
+from ponder.runner.cells import Cell
+from ponder.runner.store import Store
+from ponder.runner.study import Study
+from ponder.stats.accuracy import accuracy, mean
 
-TASK, SIZES, PROBLEMS, SAMPLES, SEED = Execution(per_turn=0, dictionary=16), (6, 16), 180, 2, 5
-HEADS = ("steps", "passes", "first pass %", "last pass %", "gain", "fixed", "broken", "again if right", "if wrong")
+HEADS = (
+    "model",
+    "steps",
+    "attempts",
+    "passes",
+    "starts with a draft %",
+    "first pass %",
+    "answer %",
+    "gain",
+    "again if right %",
+    "if wrong %",
+)
 
 
-def sums(words: Sequence[str]) -> list[int | None]:
-    """The sum at the end of each pass of a reply."""
-    thinking = words[: words.index(ANSWER)] if ANSWER in words else words
-    return [number(one.split()[-4:]) for one in " ".join(thinking).split(AGAIN)]
+def ends(thinking: str) -> list[int | None]:
+    """The sum at the end of each pass."""
+    return [number(one.split()[-4:]) for one in thinking.split(AGAIN)]
+
+
+def drafted(thinking: str) -> bool:
+    """Whether the first step of the first pass shows only the lower two digits."""
+    return not any(word[0] in "hk" and word[1:2].isdigit() for word in thinking.split()[7:10])
 
 
 def shown(estimate: Estimate, sign: str = "") -> str:
     return "{} [{}, {}]".format(*(f"{100 * v:{sign}.1f}" for v in (estimate.value, estimate.low, estimate.high)))
 
 
-def measured(size: int) -> list[str]:
-    codec = codec_for("execution")
-    problems = list(itertools.islice(TASK.problems(size, SEED), PROBLEMS))
-    asked = [problem for problem in problems for _ in range(SAMPLES)]
-    replies = [
-        Generation(codec.prompt_ids(Request.first_turn(TASK, problem)), 1024, 1.0, seed_from("passes", n))
-        for n, problem in enumerate(asked)
-    ]
-    for _ in generate_all(NumpyEngine(WEIGHTS / "execution-long", batch_size=64), replies):
-        pass
-    passes = [sums(codec.decode(reply.tokens)) for reply in replies]
-    true = [problem.gold["sums"][-1] for problem in asked]
-    first, last = (np.array([p[n] == t for p, t in zip(passes, true, strict=True)]) for n in (0, -1))
-    often, cluster = np.array([len(p) for p in passes]), np.arange(len(asked)) // SAMPLES
+def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
+    """One row: all training seeds of a model at one size."""
+    attempts = [done.attempt for cell in cells for done in store.attempts(cell)]
+    thoughts = [attempt.completions[-1].thinking for attempt in attempts]
+    passes = [ends(thinking) for thinking in thoughts]
+    names = list(dict.fromkeys(attempt.problem.id for attempt in attempts))
+    cluster = np.array([names.index(attempt.problem.id) for attempt in attempts])
+    first = np.array([p[0] == a.problem.gold["sums"][-1] for p, a in zip(passes, attempts, strict=True)])
+    last = np.array([bool(attempt.correct) for attempt in attempts])
+    more = np.array([len(p) > 1 for p in passes])
     gain = mean(last.astype(float) - first, cluster, least=-1.0)
-    counts = [int((~first & last).sum()), int((first & ~last).sum())]
-    again = [shown(rate(often[of] > 1, cluster[of])) if of.any() else "" for of in (first, ~first)]
-    accuracies = [shown(rate(right, cluster)) for right in (first, last)]
-    return [str(size), f"{often.mean():.2f}", *accuracies, shown(gain, "+"), *map(str, counts), *again]
+    again = [shown(accuracy(more[of], cluster[of])) if of.any() else "–" for of in (first, ~first)]
+    often = f"{np.mean([len(p) for p in passes]):.2f}"
+    starts = shown(accuracy(np.array([drafted(thinking) for thinking in thoughts]), cluster))
+    right = [shown(accuracy(of, cluster)) for of in (first, last)]
+    return [model, str(attempts[0].problem.size), str(len(attempts)), often, starts, *right, shown(gain, "+"), *again]
+
+
+def rows(study: Study, store: Store) -> Iterable[Sequence[str]]:
+    kinds: dict[tuple[str, int], list[Cell]] = {}
+    for cell in study.cells:
+        if cell.base_label == "long" and store.done(cell):
+            kinds.setdefault((cell.variant_label, cell.size), []).append(cell)
+    for (model, _), cells in kinds.items():
+        yield measured(model, cells, store)
 
 
 if __name__ == "__main__":
-    print(table([measured(size) for size in SIZES], HEADS))
+    with Store(Path(sys.argv[1] if len(sys.argv) > 1 else "ponder.db")) as opened:
+        print(table(list(rows(Study.load("long2short"), opened)), HEADS))

@@ -87,7 +87,7 @@ def _pocket() -> str:
         "renders requests as token ids and reads replies, if you load a folder by other means."
     )
     cards = [json.loads((folder / "card.json").read_text("utf-8")) for folder in sorted(WEIGHTS.iterdir())]
-    cards.sort(key=lambda card: (card["task"] != "tents", ("plain", "long", "short").index(card["style"])))
+    cards.sort(key=lambda card: (card["task"] != "tents", ("plain", "short", "long", "wordy").index(card["style"])))
     parts = ["# The pocket model", NOTE.strip(), about, *(part for card in cards for part in _card(card))]
     return "\n\n".join(parts) + "\n"
 

@@ -15,14 +15,14 @@ import torch
 from safetensors.numpy import load_file
 
 from ponder.core import Request, UserError
-from ponder.models.pocket import CODECS
+from ponder.models.pocket import CODECS, WEIGHTS, execution
 from ponder.models.pocket import tents_words as v
-from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK
+from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK, Style
 from ponder.models.pocket.execution import added, number
 from ponder.models.pocket.tents import Curriculum
 from ponder.models.pocket.tents_traces import trace, unsound
 from ponder.recipes.network import Shape
-from ponder.recipes.pocket import Data, Pretraining, Recipe, train
+from ponder.recipes.pocket import PLAIN, Data, Pretraining, Recipe, train
 from ponder.tasks.execution import Execution, dictionary
 from ponder.tasks.tents.generator import generate
 
@@ -114,18 +114,55 @@ def test_the_prompt_shows_what_the_history_shows() -> None:
     assert [word for word in EXECUTION.prompt(late) if word[0] == "#"] == [f"#{n}" for n in range(1, 5)]
 
 
-def test_a_long_lesson_goes_on_until_it_is_right() -> None:
-    passes = []
+def written(request: Request, style: Style) -> list[str]:
+    """The thinking of the style's example without errors."""
+    said = EXECUTION.lesson(request, style).said
+    return said[: said.index(ANSWER)]
+
+
+def test_a_long_lesson_drafts_and_redoes_what_is_wrong() -> None:
+    kinds = []
     for seed in range(200):
         request = asked(4, 0, seed)
         lesson = EXECUTION.lesson(request, "long", random.Random(seed))
-        *before, last = " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)
-        right = EXECUTION.lesson(request).said[: len(last.split())]
-        assert last.split() == right
-        assert any(one.split() != right for one in before) == bool(lesson.apart)
-        passes.append((1 + len(before), bool(lesson.apart)))
-    assert {number for number, _ in passes} == {1, 2, 3, 4}
-    assert 30 < sum(slipped for _, slipped in passes) < 100
+        draft, careful = written(request, "long"), written(request, "plain")
+        assert draft == [*written(request, "short"), "+00", *lesson.said[-5:-1]]
+        passes = [one.split() for one in " ".join(lesson.said[: lesson.said.index(ANSWER)]).split(AGAIN)]
+        assert passes[-1] in (draft, careful)
+        assert all(len(one) == len(careful) for one in passes[1:])  # only the first pass is a draft
+        wrong = sum(one not in (draft, careful) for one in passes)
+        assert bool(wrong) == bool(lesson.apart)
+        kinds.append((len(passes), len(passes[0]) == len(careful), wrong))
+    assert {passes for passes, _, _ in kinds} == {1, 2, 3}
+    assert 10 < sum(at_once for _, at_once, _ in kinds) < 60
+    assert 30 < sum(wrong > 0 for _, _, wrong in kinds) < 130
+
+
+def test_a_judged_reply_has_the_solvers_verdicts() -> None:
+    request = asked(4, 0, 3)
+    draft, careful, answer = written(request, "long"), written(request, "plain"), EXECUTION.lesson(request).said[-5:]
+    false = [*draft[:-2], f"h{(int(draft[-2][1]) + 1) % 10}", draft[-1]]
+    asks, sure = random.Random(0), random.Random(5)
+    sure.random = lambda: 0.99  # type: ignore[method-assign] a right pass is not checked again
+    asks.random = lambda: 0.0  # type: ignore[method-assign] it is
+
+    def judged(thinking: list[str], rng: random.Random) -> tuple[list[str], set[str], list[str]]:
+        example = EXECUTION.judged(request, [*thinking, ANSWER, *answer], rng)
+        assert example.prompt == EXECUTION.prompt(request)
+        words = example.said
+        return words, {words[n] for n in example.apart}, [words[n] for n in sorted(example.verdicts)]
+
+    # A wrong draft is doubted whatever the model said, and redone; its wrong word isn't learned.
+    redone = [*false, AGAIN, *careful, ANSWER, *answer], {false[-2]}, [AGAIN]
+    assert judged(false, sure) == redone
+    assert judged([*false, AGAIN, *careful], sure) == redone
+    # A right one is trusted, and what the model went on to write is dropped; unless it is to be checked.
+    assert judged([*draft, AGAIN, *careful], sure) == ([*draft, ANSWER, *answer], set(), [ANSWER])
+    checked = judged([*draft, AGAIN, *careful], asks)
+    assert checked == ([*draft, AGAIN, *careful, AGAIN, *careful, ANSWER, *answer], set(), [AGAIN])
+    # Without an end, or with a step left out, there is nothing to judge.
+    assert EXECUTION.judged(request, draft, sure) is None
+    assert EXECUTION.judged(request, [*draft, AGAIN, *careful[:-7], ANSWER, *answer], asks) is None
 
 
 def test_training_never_sees_a_test_puzzle() -> None:
@@ -181,3 +218,25 @@ def test_training_without_hope_begins_again_once(tmp_path) -> None:
     first, second = Pretraining(recipe), Pretraining(recipe, soft=True)
     assert torch.allclose(second.model.blocks[0].q, 0.3 * first.model.blocks[0].q)
     assert torch.equal(second.model.embed.parts, first.model.embed.parts)
+
+
+def test_training_on_own_replies_weighs_verdicts_and_resumes(tmp_path) -> None:
+    drawn = execution.Curriculum(grown=0, per_turn=3, tail=0.0, fresh=1.0)
+    how = {"style": "long", "steps": 60, "tokens": 128, "rounds": (2,), "replies": 6}
+    recipe = replace(PLAIN, curriculum=drawn, patience=0, matrix_rate=1e-3, **how)
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    drawn_at = set()
+    for folder, stops in ((once, [4]), (twice, [3, 1])):
+        for steps in stops:
+            training = train(recipe, folder, WEIGHTS / "execution-long", save_every=1, test_every=100)
+            last = [next(training) for _ in range(steps)][-1]
+            drawn_at.add((folder / "replies-2.json").stat().st_mtime_ns)
+        assert last["step"] == 4
+    assert len(drawn_at) == 2  # replies are kept, not drawn again from later weights
+    assert (once / "model.safetensors").read_bytes() == (twice / "model.safetensors").read_bytes()
+    data = Data(recipe)
+    assert data.batch(1).weights is None
+    data.listen(once, 2)
+    assert data.judged
+    weights = {w for step in range(2, 8) if (b := data.batch(step)).weights is not None for w in b.weights.tolist()}
+    assert weights == {1.0, recipe.stress}

@@ -205,7 +205,7 @@ class Long(Reward):
         return [one(trace) for trace in traces]
 
 
-WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="long", label="wordy"), SFT.teachers[1]), pool=12)
+WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="wordy", label="wordy"), SFT.teachers[1]), pool=12)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import AGAIN, Style
 from ponder.models.pocket.execution import (
     FLAGS,
-    PASSES,
     PLACES,
+    REPEATS,
     VALUES,
     Curriculum,
     added,
@@ -35,7 +35,7 @@ SOUND = 0.4  # fraction of passes without an error
 ONE = 0.7  # fraction of the others with one error; else two
 OFTEN = 0.15  # probability of each kind of error in each step, in traces with many errors
 MISSAID = 0.08  # fraction of answers that differ from the thinking
-STYLES: tuple[Style, ...] = ("plain", "plain", "plain", "long", "short")
+STYLES: tuple[Style, ...] = ("plain", "plain", "plain", "wordy", "short")
 
 Words: TypeAlias = list[str]
 Places: TypeAlias = set[int]  # positions of words in a step
@@ -65,7 +65,7 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
     plan = list(enumerate(keys_in(now.content), done + 1))
     true = _pass(start, plan, style, {}, table, rng)[0]
     thinking, labels, false, end, early = list[Words](), list[bool](), list[Places](), start, False
-    for n in range(rng.randint(1, PASSES) if style == "long" else 1):
+    for n in range(rng.randint(1, REPEATS) if style == "wordy" else 1):
         said, off, end = _pass(start, plan, style, _faults(len(plan), often, rng), table, rng)
         right = True
         for place, step in enumerate(said):

@@ -1,17 +1,19 @@
 """Trains the pocket models that ship with Ponder: `ponder make pocket -o FOLDER`, on one CPU thread.
 
-Problems are generated during training. A model of the style `plain` starts from random weights, the other styles start
-from the plain one. Problems whose id hashes to 0 modulo 10 are never trained on: they are the test set. If interrupted,
-run the same command again to resume from the last checkpoint.
+Problems are generated during training. A model of the style `plain` starts from random weights, `short` and `wordy`
+from the plain model, `long` from the short one. Problems whose id hashes to 0 modulo 10 are never trained on: they are
+the test set. If interrupted, run the same command again to resume from the last checkpoint.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ponder.core import Progress, UserError, seed_from
+from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import codec_for, execution, folder_name, tents
 from ponder.models.pocket.codec import PAD, Example, Style
+from ponder.models.pocket.engine import NumpyEngine
 from ponder.recipes.network import Groups, Llama, Shape
+
+BUDGET = 800  # tokens of a reply that is trained on
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Recipe:
     curriculum: Any  # of the task's codec: which problems at which step
     shape: Shape
     style: Style = "plain"
+    start: Style = "plain"  # the style whose weights another style starts from
     seed: int = 1
     steps: int = 3200
     tokens: int = 2048  # per step, at least
@@ -51,6 +58,12 @@ class Recipe:
     patience: int = 0  # 0: never
     hope: float = 0.0
 
+    # At each of these steps (each with a checkpoint), the model replies to new problems. From then on, half of the
+    # examples are built around the latest replies, with the verdicts that the solver gives (`judged` of the codec).
+    rounds: tuple[int, ...] = ()
+    replies: int = 1500  # per round
+    stress: float = 15.0  # weight of a verdict in the loss: it is one word among a hundred
+
     def rate(self, step: int) -> float:
         """The factor on the learning rates at a step."""
         left = 1 - step / self.steps
@@ -68,13 +81,22 @@ _STYLE = replace(  # starts from the plain model: all sizes from the first step,
     decay=0.7,
     patience=0,
 )
+_WIDE = execution.Curriculum(grown=0, per_turn=16, tail_steps=32)
 RECIPES = (
     Recipe("tents", tents.Curriculum(), Shape()),
     PLAIN,
-    replace(
-        _STYLE, style="long", steps=700, tokens=3072, curriculum=execution.Curriculum(0, per_turn=16, tail_steps=32)
-    ),
     replace(_STYLE, style="short", steps=800),
+    replace(
+        _STYLE,
+        style="long",
+        start="short",
+        steps=500,
+        tokens=2560,
+        matrix_rate=0.005,
+        curriculum=replace(_WIDE, fresh=0.8),
+        rounds=(300, 400),
+    ),
+    replace(_STYLE, style="wordy", steps=700, tokens=3072, curriculum=_WIDE),
 )
 
 
@@ -86,6 +108,7 @@ class Batch:
     groups: Groups
     wanted: Tensor  # positions whose next word enters the loss
     targets: Tensor
+    weights: Tensor | None = None  # of the targets in the loss; None: all are equal
 
 
 class Data:
@@ -93,12 +116,15 @@ class Data:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe, self.codec = recipe, codec_for(recipe.task)
+        self.judged: list[Example] = []  # around the model's own replies
 
     def batch(self, step: int) -> Batch:
         rng = random.Random(seed_from("pocket", self.recipe.seed, step))
         examples: list[Example] = []
         while sum(map(_length, examples)) < self.recipe.tokens:
-            if example := self.codec.practise(rng, step, self.recipe.curriculum, self.recipe.style):
+            if self.judged and rng.random() < 0.5:
+                examples.append(rng.choice(self.judged))
+            elif example := self.codec.practise(rng, step, self.recipe.curriculum, self.recipe.style):
                 examples.append(example)
         return self.packed(examples)
 
@@ -110,6 +136,7 @@ class Data:
         groups: list[tuple[int, int]] = []
         wanted: list[int] = []
         targets: list[int] = []
+        weights: list[float] = []
         while rows:
             length = len(rows[-1][0])
             group = [row for row in rows if len(row[0]) > 0.85 * length]
@@ -119,9 +146,28 @@ class Data:
                 learned = [n for n in range(prompt, len(words)) if n - prompt not in example.apart]
                 wanted += [len(tokens) + n - 1 for n in learned]
                 targets += [words[n] for n in learned]
+                weights += [self.recipe.stress if n - prompt in example.verdicts else 1.0 for n in learned]
                 tokens += words + [self.codec.index[PAD]] * (length - len(words))
             groups.append((len(group), length))
-        return Batch(torch.tensor(tokens), groups, torch.tensor(wanted), torch.tensor(targets))
+        stressed = torch.tensor(weights) if any(weight != 1 for weight in weights) else None
+        return Batch(torch.tensor(tokens), groups, torch.tensor(wanted), torch.tensor(targets), stressed)
+
+    def listen(self, folder: Path, step: int) -> None:
+        """Let the model in a folder reply to new problems, and build examples around the replies."""
+        seed = seed_from("pocket replies", self.recipe.seed, step)
+        rng = random.Random(seed)
+        draws = (self.codec.draw(rng, step, self.recipe.curriculum) for _ in itertools.count())
+        requests = list(islice((r for r in draws if not self.codec.held_out(r.problem)), self.recipe.replies))
+        path = folder / f"replies-{step}.json"
+        if not path.exists():
+            prompts = [self.codec.prompt_ids(request) for request in requests]
+            replies = [Generation(prompt, BUDGET, 1.0, seed_from(seed, n)) for n, prompt in enumerate(prompts)]
+            for _ in generate_all(NumpyEngine(folder, batch_size=64), replies):
+                pass
+            path.write_text(json.dumps([reply.tokens for reply in replies]), "utf-8")
+        said = [self.codec.decode(tokens) for tokens in json.loads(path.read_text("utf-8"))]
+        examples = (self.codec.judged(r, words, rng) for r, words in zip(requests, said, strict=True))
+        self.judged = [example for example in examples if example]
 
 
 def _length(example: Example) -> int:
@@ -190,7 +236,10 @@ class Pretraining:
 
     def learn(self, batch: Batch) -> float:
         logits = self.model(batch.tokens, batch.groups, batch.wanted)
-        return self.update(functional.cross_entropy(logits, batch.targets), len(batch.tokens))
+        loss = functional.cross_entropy(logits, batch.targets, reduction="mean" if batch.weights is None else "none")
+        if batch.weights is not None:
+            loss = loss @ batch.weights / batch.weights.sum()
+        return self.update(loss, len(batch.tokens))
 
     def update(self, loss: Tensor, tokens: int) -> float:
         """One optimizer step on a loss over this many tokens."""
@@ -246,6 +295,9 @@ def train(
     losses: list[float] = []
     while training.step < recipe.steps:
         began = time.process_time()
+        latest = max((step for step in recipe.rounds if step <= training.step), default=None)
+        if latest is not None and (training.step == latest or not data.judged):
+            data.listen(folder, latest)
         losses.append(training.learn(data.batch(training.step)))
         training.seconds += time.process_time() - began
         if training.step % save_every == 0 or training.step == recipe.steps:
@@ -270,7 +322,7 @@ def make(
     folder: Path,
     seed: int = 1,  # of the training
     task: str = "",  # only models for this task; left out: all tasks
-    style: str = "",  # only this style, and the plain model that it starts from; left out: all styles
+    style: str = "",  # only this style, and those that it starts from; left out: all styles
 ) -> Iterator[Progress]:
     """Train the pocket models, each in a folder of its own, and measure them on held-out problems."""
     from ponder.recipes.measure import write_card
@@ -279,12 +331,19 @@ def make(
     if not wanted:
         hint = f"there are {', '.join(f'--task {r.task} --style {r.style}' for r in RECIPES)}"
         raise UserError(f"there is no recipe for task {task!r} and style {style!r}", hint=hint)
-    plain = [r for r in RECIPES if r.style == "plain" and r.task in {w.task for w in wanted}]
-    for recipe in [*plain, *(r for r in wanted if r.style != "plain")]:
+    needed = {(r.task, style) for r in wanted for style in _before(r)}
+    for recipe in (r for r in RECIPES if (r.task, r.style) in needed):
         into = folder / folder_name(recipe.task, recipe.style)
-        start = None if recipe.style == "plain" else folder / folder_name(recipe.task, "plain")
+        start = None if recipe.style == "plain" else folder / folder_name(recipe.task, recipe.start)
         for progress in train(replace(recipe, seed=seed), into, start):
             yield {"model": into.name, **progress}
         if not (into / "card.json").exists():
             for progress in write_card(into, start):
                 yield {"model": into.name, **progress}
+
+
+def _before(recipe: Recipe) -> set[Style]:
+    """A recipe's style, and those that it starts from."""
+    if recipe.style == "plain":
+        return {recipe.style}
+    return {recipe.style} | _before(next(r for r in RECIPES if (r.task, r.style) == (recipe.task, recipe.start)))

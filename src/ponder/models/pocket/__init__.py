@@ -2,9 +2,10 @@
 
 There is one network per task, Tents and execution with values of two digits, each trained from scratch by
 `recipes/pocket.py` on examples that the task generates. It reads a problem in a vocabulary of its own, thinks step by
-step, and answers; the answer is graded like any other model's. `style` sets how much it writes on execution: *long*
-repeats its work until two passes agree, and often once more; *short* skips intermediate results, so it fails at smaller
-sizes. Both were fine-tuned from *plain*. The card beside each network says how it was made and its measured accuracy.
+step, and answers; the answer is graded like any other model's. `style` sets how much it writes on execution: *short*
+skips intermediate results, so it fails at smaller sizes; *long* drafts like short, judges its own draft, and works
+carefully, like *plain*, if it doubts; *wordy* repeats its work, needed or not. The card beside each network says how it
+was made and its measured accuracy.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 @dataclass(kw_only=True)
 class Pocket(Model):
-    style: Style = "plain"  # how much it writes on execution: long, plain or short
+    style: Style = "plain"  # how much it writes on execution: short, plain, long or wordy
     weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder make pocket` wrote; default: shipped
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: greedy, so all samples of a problem are equal

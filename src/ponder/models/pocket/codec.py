@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from ponder.core import Problem, Request, Task, seed_from
 
-Style: TypeAlias = Literal["plain", "long", "short"]
+Style: TypeAlias = Literal["plain", "long", "short", "wordy"]
 
 PAD, BOS, EOS, THINK, ANSWER = "<pad>", "<bos>", "<eos>", "<think>", "</think>"
 AGAIN = "<again>"  # starts another pass over the same steps
@@ -32,6 +32,7 @@ class Example:
     prompt: list[str]
     said: list[str]  # the reply
     apart: frozenset[int] = frozenset()  # indices in the reply without a loss: deliberate errors, questions of a drill
+    verdicts: frozenset[int] = frozenset()  # indices of the words that trust or doubt a pass
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PocketCodec(ABC):
         self.words = [word for word, _ in words]
         self.parts = [parts for _, parts in words]
         self.index = {word: index for index, word in enumerate(self.words)}
-        self._last: tuple[Any, list[str]] | None = None
+        self._last: tuple[Any, dict[Style, list[str]]] = None, {}
 
     def encode(self, words: Iterable[str]) -> list[int]:
         return [self.index[word] for word in words]
@@ -115,6 +116,10 @@ class PocketCodec(ABC):
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
         """The request with a complete, right reply; None if the codec can't generate one."""
 
+    def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:  # noqa: ARG002
+        """An example around a sampled reply, with the right verdicts on its passes; None if there are none to give."""
+        return None
+
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
         """The first word of the thinking that is wrong or doesn't follow; None if there is none.
 
@@ -126,12 +131,15 @@ class PocketCodec(ABC):
         return next((a for a, b in zip(thinking, right, strict=False) if a != b), EOS)
 
     def _right(self, request: Request, style: Style) -> list[str]:
-        """The thinking of the example; the last one is kept, because steps are checked one after the other."""
-        key = (request.problem.id, request.messages, style)
-        if self._last is None or self._last[0] != key:
+        """The thinking of the example; those of the last request are kept: steps are checked one after the other."""
+        key = request.problem.id, request.messages
+        if self._last[0] != key:
+            self._last = key, {}
+        kept = self._last[1]
+        if style not in kept:
             taught = self.lesson(request, style)
-            self._last = key, taught.said[: taught.said.index(ANSWER)] if taught else []
-        return self._last[1]
+            kept[style] = taught.said[: taught.said.index(ANSWER)] if taught else []
+        return kept[style]
 
     def steps(self, thinking: Iterable[str]) -> list[list[str]]:
         """Thinking, split where a step starts."""
@@ -155,21 +163,23 @@ class PocketCodec(ABC):
     def sound(self, request: Request, steps: Sequence[str], style: str = "") -> list[bool]:
         """The steps of a pass are right up to its first word that is wrong or doesn't follow.
 
-        Without a style, the one counts in which the most steps are right: trained and merged models mix them.
+        Without a style, the one counts for each pass in which the most steps are right: trained and merged models mix
+        them.
         """
-        if not style:
-            # A pass of the long style is checked as a plain one.
-            kinds = ("plain", "short") if "short" in self.styles else ("plain",)
-            return max((self.sound(request, steps, kind) for kind in kinds), key=sum)
+        kinds = [kind for kind in self.styles if style in ("", kind)]
+        starts = [n for n, step in enumerate(steps) if n == 0 or step.startswith(AGAIN)]
+        passes = [steps[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
+        return [right for one in passes for right in max((self._sound(request, one, k) for k in kinds), key=sum)]
+
+    def _sound(self, request: Request, steps: Sequence[str], style: Style) -> list[bool]:
+        """The steps of one pass."""
         verdicts: list[bool] = []
         words: list[str] = []
         right, ended = True, False
         for step in steps:
-            if step.startswith(AGAIN):
-                words, right, ended = [], True, False
             words += [word for word in step.split() if word != AGAIN]
             if right:
-                fault = self.unsound(request, words, "short" if style == "short" else "plain")
+                fault = self.unsound(request, words, style)
                 # `EOS`: right so far but unfinished, unless it was finished before: then the words since are wrong.
                 right = fault is None or (fault == EOS and not ended)
                 ended = fault is None

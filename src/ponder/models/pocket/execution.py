@@ -7,10 +7,16 @@ A prompt lists the dictionary, then each turn's steps by number and key, and aft
 history shows, right or wrong. The thinking starts with the last sum; the rest depends on the style:
 
 - plain: each step as its number, its key, the key's value, and the new sum.
-- long: like plain, repeated up to four times. In the examples, a single pass is enough for one in five; after two
-  passes that agree, half of them stop; after two that disagree, all continue. The last pass counts. One pass in five
-  contains a deliberate error, so that the model learns to recompute instead of copying the previous pass.
 - short: like plain, but with only the lower two digits of each sum; carries beyond them are not written down.
+- long: a draft, which is like short and ends with `+00` and the whole sum, then a verdict: `</think>` if the model
+  trusts the sum, `<again>` if it doubts it. After a doubt comes a careful pass, like plain, with a verdict of its own,
+  up to three passes; the last one counts. One example in seven starts with a careful pass at once, and a right pass is
+  checked once more in three of ten, so that a method that shortens has several ways to choose from.
+- wordy: like plain, repeated up to four times, needed or not: a wasteful teacher for the study `selection`. In the
+  examples, a single pass is enough for one in five; after two passes that agree, half of them stop.
+
+The long style is trained twice. First on examples in which some passes contain a deliberate error, to learn the form;
+then on its own sampled passes (`judged`), where the solver says which verdict is right.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from ponder.core import ModelFailure, Request, Task, UserError
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
@@ -27,11 +34,17 @@ from ponder.tasks.execution import WORDS, Execution, dictionary, keys_in, make_d
 STEPS = 96  # most steps in a problem
 ENTRIES = 24  # most entries in a dictionary
 VALUES = 99  # largest value
-PASSES = 4  # most passes in a long example
-ONCE = 0.2  # fraction of long examples that stop after a right first pass
+PASSES, REPEATS = 3, 4  # most passes in a long example, and in a wordy one
+CAREFUL = 0.15  # fraction of long examples that start with a careful pass
+RECHECK = 0.3  # fraction of right passes, the last excepted, after which comes another
+SLIPS, WORDY_SLIPS = 0.3, 0.2  # fraction of passes, the last excepted, with a deliberate error
+ONCE = 0.2  # fraction of wordy examples that stop after a right first pass
 ENOUGH = 0.5  # fraction that stop after two passes that agree
-SLIPS = 0.2  # fraction of passes, the last excepted, with a deliberate error
+UNWRITTEN = 0.7  # fraction of a draft's errors that are in the carries it doesn't write down
 PLACES = "uthk"
+Pass: TypeAlias = Literal["plain", "short", "draft"]  # how one pass is written
+Steps: TypeAlias = Sequence[tuple[int, str, int]]  # number, key and value
+KINDS: dict[Style, Pass] = {"plain": "plain", "short": "short", "long": "draft", "wordy": "plain"}  # of a first pass
 FLAGS = {0: "", 1: "^", -1: "_"}
 
 
@@ -111,13 +124,14 @@ def _exam(per_turn: int, turns: int) -> EvalSet:
 
 class ExecutionCodec(PocketCodec):
     task = "execution"
-    styles = ("plain", "long", "short")
+    styles = ("plain", "long", "short", "wordy")
     exams = tuple(_exam(*kind) for kind in ALONE + TURNS)
     glances = tuple(_exam(*kind) for kind in ((2, 1), (4, 1), (8, 1), (16, 1), (24, 1), (48, 1), (4, 6)))
     limits = (
         f"Its vocabulary covers {STEPS} steps in all, values up to {VALUES} and dictionaries of {ENTRIES} entries.",
         "More than 8 steps per turn, or 24 in earlier turns, are a quarter of its training; more than 80 in all, none.",
         "Other training seeds are as good up to 16 steps per turn, not beyond (24 steps: .07, .93; 48: .47, 1.00).",
+        "The long style is trained on few problems with earlier turns, and fails on them.",
         "It was trained on right histories only, so a history with errors is outside its training distribution.",
     )
     can = f'it executes up to {STEPS} steps: dictionary = {ENTRIES}, values = {VALUES}, mode = "thinking", or less'
@@ -194,69 +208,135 @@ class ExecutionCodec(PocketCodec):
         return Example(prompt, reply, frozenset(range(0, len(reply), 2)))
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
-        prompt = self.prompt(request)
+        if (asked := self._asked(request)) is None:
+            return None
+        passes = {"long": _passes, "wordy": _repeated}.get(style) if rng else None
+        thinking, wrong = passes(*asked, rng) if passes and rng else _pass(*asked, KINDS[style])
+        return Example(self.prompt(request), [*thinking, ANSWER, *_end(*asked), EOS], frozenset(wrong))
+
+    def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:
+        """A sampled long reply up to the first verdict that the solver contradicts, then continued as it should be.
+
+        Sampled words that are wrong have no loss. Only the verdicts on drafts are marked: after a careful step either
+        the next step or the verdict follows, and a weight on verdicts would teach the model to stop early. None if the
+        reply has no end, or a pass has too few or too many words.
+        """
+        if ANSWER not in said or said[-1] != EOS or (asked := self._asked(request)) is None:
+            return None
+        end, draft, careful = _end(*asked), _pass(*asked, "draft")[0], _pass(*asked, "plain")[0]
+        words, wrong, verdicts = list[str](), set[int](), set[int]()
+        passes = _split(said[: said.index(ANSWER)])
+        for n, one in enumerate(passes, 1):
+            true = max(draft, careful, key=lambda words: _shared(words, one))
+            wrong |= {len(words) + place for place, word in enumerate(one) if true[place : place + 1] != [word]}
+            words += one
+            if len(one) != len(true):
+                return None
+            verdicts |= {len(words)} if true is draft else set()
+            if number(one[-4:]) == number(end) and (n >= PASSES or rng.random() >= RECHECK):
+                break
+            words.append(AGAIN)
+            if n == len(passes) or n + 1 >= PASSES:
+                words += careful
+                break
+        return Example(self.prompt(request), [*words, ANSWER, *end, EOS], frozenset(wrong), frozenset(verdicts))
+
+    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
+        """A pass of the long style may be a draft or a careful one."""
+        kinds: dict[Style, tuple[Style, ...]] = {"long": ("plain", "long"), "wordy": ("plain",)}
+        for one in _split(thinking):
+            kind = max(kinds.get(style, (style,)), key=lambda kind: _shared(self._right(request, kind), one))
+            if fault := super().unsound(request, one, kind):
+                return fault
+        return None
+
+    def _asked(self, request: Request) -> tuple[int, Steps] | None:
+        """The sum to start from, and the steps to do; None if the history doesn't show a sum."""
         *past, now = [m for m in request.messages if m.role != "system"]
         shown = request.task.parse(request.problem, past[-1].content) if past else 0
         if shown is None:
             return None
-        table, keys = dictionary(request.problem), keys_in(now.content)
-        done = sum(len(keys_in(m.content)) for m in past if m.role == "user")
-        steps = [(done + n, key, table[key]) for n, key in enumerate(keys, 1)]
-        if style != "long":
-            words, end, _ = _pass(shown, steps, style)
-            return Example(prompt, [*words, ANSWER, *digits(end), EOS])
-        thinking, wrong = _passes(shown, steps, rng or random.Random(0), SLIPS if rng else 0.0)
-        return Example(prompt, [*thinking, ANSWER, *digits(shown + sum(v for _, _, v in steps)), EOS], frozenset(wrong))
-
-    def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
-        if style != "long":
-            return super().unsound(request, thinking, style)
-        passes = [words.split() for words in " ".join(thinking).split(AGAIN)]
-        return next((word for one in passes if (word := super(ExecutionCodec, self).unsound(request, one))), None)
+        table, done = dictionary(request.problem), sum(len(keys_in(m.content)) for m in past if m.role == "user")
+        return shown, [(n, key, table[key]) for n, key in enumerate(keys_in(now.content), done + 1)]
 
 
-def _passes(
-    total: int, steps: Sequence[tuple[int, str, int]], rng: random.Random, slips: float
-) -> tuple[list[str], set[int]]:
+def _end(total: int, steps: Steps) -> list[str]:
+    """The digits of the right sum."""
+    return digits(total + sum(value for _, _, value in steps))
+
+
+def _split(thinking: Sequence[str]) -> list[list[str]]:
+    """The words of each pass."""
+    return [words.split() for words in " ".join(thinking).split(AGAIN)]
+
+
+def _shared(words: Sequence[str], others: Sequence[str]) -> int:
+    """How many words two passes have in common at their start."""
+    pairs = zip(words, others, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(words), len(others)))
+
+
+def _passes(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
     """The words of a long example's passes, and the indices of those that are deliberately wrong."""
     words, wrong = list[str](), set[int]()
-    ends = list[int]()
-    right = total + sum(value for _, _, value in steps)
-    while True:
-        slip = rng.randrange(len(steps)) if rng.random() < slips and len(ends) < PASSES - 1 else None
-        once, end, errors = _pass(total, steps, "long", slip, rng)
+    kind: Pass = "plain" if rng.random() < CAREFUL else "draft"
+    for left in reversed(range(PASSES)):
+        one, errors = _pass(total, steps, kind, rng if left and rng.random() < SLIPS else None)
         wrong |= {len(words) + place for place in errors}
-        words += once
-        ends.append(end)
+        words += one
+        if not left or (not errors and rng.random() >= RECHECK):
+            break
+        words.append(AGAIN)
+        kind = "plain"
+    return words, wrong
+
+
+def _repeated(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
+    """The same for a wordy example."""
+    words, wrong, right = list[str](), set[int](), number(_end(total, steps))
+    ends = list[int | None]()
+    while True:
+        slips = rng.random() < WORDY_SLIPS and len(ends) < REPEATS - 1
+        one, errors = _pass(total, steps, "plain", rng if slips else None)
+        wrong |= {len(words) + place for place in errors}
+        words += one
+        ends.append(number(one[-4:]))
         sure = ONCE if len(ends) == 1 else ENOUGH if ends[-1] == ends[-2] else 0.0
-        if len(ends) == PASSES or (end == right and rng.random() < sure):
+        if len(ends) == REPEATS or (ends[-1] == right and rng.random() < sure):
             return words, wrong
         words.append(AGAIN)
 
 
-def _pass(
-    total: int,
-    steps: Sequence[tuple[int, str, int]],
-    style: Style,
-    slip: int | None = None,
-    rng: random.Random | None = None,
-) -> tuple[list[str], int, set[int]]:
-    """All steps once: the words, the final sum, and the indices of words that are deliberately wrong."""
-    words, wrong = digits(total), set[int]()
+def _pass(total: int, steps: Steps, kind: Pass, slips: random.Random | None = None) -> tuple[list[str], set[int]]:
+    """All steps once: the words, and the indices of those that are deliberately wrong, if it is to slip."""
+    words, wrong, shown = digits(total), set[int](), 4 if kind == "plain" else 2
+    slip = slips.randrange(len(steps)) if slips else None
+    if slips and kind == "draft" and slips.random() < UNWRITTEN:
+        slip = len(steps)
     for n, (step, key, value) in enumerate(steps):
-        looked_up, off = _slip(value, rng) if rng and n == slip else (value, 0)
+        looked_up, off = _slip(value, shown, slips) if slips and n == slip else (value, 0)
         follows = added(total, looked_up)
         total += looked_up + off
         sums = digits(total) if off else follows
         words += [step_word(step), key, value_word(looked_up)]
         wrong |= {len(words) - 1} if looked_up != value else set()
-        wrong |= {len(words) + place for place, word in enumerate(sums) if word != follows[place]}
-        words += sums[:2] if style == "short" else sums
-    return words, total, wrong
+        wrong |= _differ(sums[:shown], follows, len(words))
+        words += sums[:shown]
+    if kind == "draft":
+        words.append(value_word(0))  # nothing more to add: without a word between, copying the digits is learned late
+        claim = digits(total + slips.choice((-200, -100, 100, 200)) if slips and slip == len(steps) else total)
+        wrong |= _differ(claim, digits(total), len(words))
+        words += claim
+    return words, wrong
 
 
-def _slip(value: int, rng: random.Random) -> tuple[int, int]:
-    """A deliberate error: a wrong value, or the right value and an offset of the sum."""
+def _differ(words: Sequence[str], others: Sequence[str], start: int) -> set[int]:
+    """The indices of the words that differ, counted from `start`."""
+    return {start + n for n, (word, other) in enumerate(zip(words, others, strict=False)) if word != other}
+
+
+def _slip(value: int, shown: int, rng: random.Random) -> tuple[int, int]:
+    """A deliberate error: a wrong value, or the right value and an offset of the sum in a digit that is shown."""
     if rng.random() < 0.5:
         return rng.choice([v for v in range(-VALUES, VALUES + 1) if v != value]), 0
-    return value, rng.choice((-1, 1)) * 10 ** rng.randrange(3)
+    return value, rng.choice((-1, 1)) * 10 ** rng.randrange(min(3, shown))
