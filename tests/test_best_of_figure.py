@@ -56,7 +56,7 @@ def test_best_of_draws_what_was_counted() -> None:
     one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
     assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
     assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
-    said = found.findings
+    said = found.figure.findings
     assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
     assert said[0].endswith("paired by problem, for 8.0 times the output tokens of one sample.")
     assert said[2].startswith(
@@ -111,7 +111,7 @@ def test_published_best_of() -> None:
     assert len(rows) == 48
     assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
     found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
-    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
+    said = {s.partition(",")[0]: s for s in found.figure.findings if ", published: " in s}
     assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
     assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
@@ -165,7 +165,7 @@ def test_a_reward_is_shown_with_what_it_can_tell_apart() -> None:
         ("made", 0.5, 1.0),
         ("made", 0.1, 0.0),
     }
-    said = " ".join(found.findings)
+    said = " ".join(found.figure.findings)
     assert "made ranks a right sample above a wrong one of the same problem in 100%" in said
     assert "so it can tell them apart" in said
     assert "so it can't be shown to tell them apart" in said

@@ -26,6 +26,7 @@ VERBS = [
     "view",
     "compare",
     "export",
+    "import",
     "prepare",
     "store",
     "make",

@@ -67,7 +67,7 @@ def test_the_figure_counts_every_subset_of_the_samples() -> None:
         assert row["tokens"] == pytest.approx(k * 155)
         assert row["maj_at_k_low"] < row["maj_at_k"] < row["maj_at_k_high"]
         assert (row["samples"], row["problems"]) == (72, 12)
-    (said,) = drawn.findings
+    (said,) = drawn.figure.findings
     assert said.startswith(f"math500: qwq: pass@1 {rows[1]['pass_at_k']:.1%} [")
     assert f"; of 6 samples pass@6 {rows[6]['pass_at_k']:.1%} [" in said
     assert f" and maj@6 {rows[6]['maj_at_k']:.1%} [" in said
@@ -89,7 +89,7 @@ def test_each_model_has_a_line_and_each_task_a_panel() -> None:
     drawn = draw_figure("samples", Samples(against="tokens"), outcomes)
     assert [p["panel"] for p in drawn.tables["panels"]] == ["math500", "aime24"]
     assert Counter(r["model"] for r in drawn.tables["samples"]) == {"qwq": 4, "r1": 5}
-    assert drawn.findings[-1].endswith("; pass@k and maj@k need `samples = 2` or more in the study.")
+    assert drawn.figure.findings[-1].endswith("; pass@k and maj@k need `samples = 2` or more in the study.")
     title = drawn.chart.spec["concat"][0]["layer"][1]["encoding"]["x"]["title"]
     assert title == "output tokens (thinking + answer) per problem (log scale)"
 

@@ -221,9 +221,9 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     ends = [row[f"difference{e}"] for e in ("", "_low", "_high")]
     assert (row["line"], row["less"], ends) == ("pocket-l", "pocket-s", [apart.value, apart.low, apart.high])
     how = "beats" if apart.low > 0 else "can't be told from"
-    said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
+    said = [s for s in found.figure.findings if s.startswith("tents, 100 traces: ")]
     assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
-    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
+    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.figure.findings
     # One panel by number, one by size for each number of traces, and the published points of both below.
     measured, below = (row["hconcat"] for row in found.chart.spec["vconcat"])
     assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
@@ -256,7 +256,7 @@ def test_published_points() -> None:
     assert len(rows) == 6
     assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
     names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
-    said = found.findings[-1]
+    said = found.figure.findings[-1]
     assert said.startswith("MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: ")
     assert "differ by −1.5 to −1.0 points for the same students" in said
     _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])

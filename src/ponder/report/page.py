@@ -184,30 +184,38 @@ def _versions() -> dict[str, str]:
 
 
 def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> Records:
-    """How the attempts of each model ended, and their median tokens."""
-    groups: dict[str, list[Outcome]] = {}
-    for o in outcomes:
-        groups.setdefault(o.model, []).append(o)
+    """How the attempts of each model ended, by task if there are several, and their median tokens."""
     rows = []
-    for model, mine in groups.items():
+    for named, mine in _by_model(outcomes).items():
         number = Counter(map(ended, mine))
-        link = attempts.link({"model": model}) if leads else ""
+        link = attempts.link(dict(named)) if leads else ""
         wrong = any(number[ending] for ending in ("wrong", "unparsed", "truncated"))
-        row = {"model": model, "attempts": len(mine), "ended": {ending: number[ending] for ending in ENDINGS[1:]}}
+        row = {
+            "task": "",
+            **dict(named),
+            "attempts": len(mine),
+            "ended": {ending: number[ending] for ending in ENDINGS[1:]},
+        }
         row |= {"tokens": int(median(o.tokens("output") for o in mine)), "link": link}
         rows.append(row | {"longest": link.replace("behind", "wrong") if wrong else ""})
     return rows
 
 
+def _by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
+    """The attempts of each model, by task if there are several: settings of a task are never pooled in silence."""
+    several, groups = len({o.task for o in outcomes}) > 1, dict[tuple[tuple[str, str], ...], list[Outcome]]()
+    for o in outcomes:
+        task = (("task", o.task),) if several else ()
+        groups.setdefault((("model", o.model), *task), []).append(o)
+    return groups
+
+
 def endings(outcomes: Sequence[Outcome]) -> Records:
     """How the attempts of each model ended, by task if there are several, and the tokens they took."""
-    rows, several = [], len({o.task for o in outcomes}) > 1
-    groups: dict[tuple[str, str], list[Outcome]] = {}
-    for o in outcomes:
-        groups.setdefault((o.model, o.task), []).append(o)
-    for (model, task), mine in groups.items():
+    rows = []
+    for named, mine in _by_model(outcomes).items():
         number = Counter(ended(o) for o in mine)
-        row: dict[str, Any] = {"model": model, **({"task": task} if several else {}), "attempts": len(mine)}
+        row: dict[str, Any] = {**dict(named), "attempts": len(mine)}
         row |= {end: number[end] for end in ENDINGS[1:]}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
         rows.append(row)

@@ -88,21 +88,26 @@ def left_out(query: Query) -> list[str]:
 
 
 def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
-    """How the attempts of each model ended, and what they took."""
+    """How the attempts of each model ended, by task if there are several, and what they took."""
     cells, _ = chosen_cells(study, query.chosen)
     index, rows = study.index, study.rows
-    models: dict[str, list[int]] = {}
+    several = len({cell.task_label for cell in study.cells}) > 1
+    models: dict[tuple[str, str], list[int]] = {}
     for n in sorted(cells):
-        models.setdefault(study.cells[n].model_label, []).append(n)
+        cell = study.cells[n]
+        models.setdefault((cell.model_label, cell.task_label if several else ""), []).append(n)
     shown = []
-    for model, own in models.items():
+    for (model, task), own in models.items():
         mine = rows[np.isin(study.cell_of[rows], own)]
         if len(mine):
             counts = np.bincount(index.ended[mine], minlength=len(ENDINGS)).tolist()
-            own_attempts = query.with_(chosen=(*query.only("task", "size", "method").chosen, ("model", model)))
+            only = query.only("size", "method").chosen if several else query.only("task", "size", "method").chosen
+            of_task = (("task", task),) if several else ()
+            own_attempts = query.with_(chosen=(*only, ("model", model), *of_task))
             shown.append(
                 {
                     "model": model,
+                    "task": task,
                     "attempts": len(mine),
                     "ended": {name: counts[n] for n, name in enumerate(ENDINGS) if n != OPEN},
                     "tokens": int(np.median(index.tokens[mine])),
