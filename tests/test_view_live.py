@@ -170,6 +170,28 @@ def test_a_running_study_updates_by_itself(browser, address, store) -> None:
     assert opened.complaints == []
 
 
+BUSY_RUN = """
+window.EventSource = class { constructor() { window.source = this; } close() {} };
+window.asked = 0;
+const real = window.fetch;
+window.fetch = (address) => { window.asked += address.includes("/figures"); return real(address); };
+"""
+CHANGE = """(n) => source.onmessage({ data: JSON.stringify({ state: "running", asked: 36, answered: 28, ended: {}, failures: [],
+    seconds_left: null, version: [n] }) })"""
+
+
+def test_figures_follow_a_run_that_never_pauses(browser, address) -> None:
+    page = browser.new_context().new_page()
+    page.clock.install()
+    page.add_init_script(BUSY_RUN)
+    page.goto(f"{address}/ponder/cheaper")
+    before = page.evaluate("asked")
+    for n in range(60):  # half a minute
+        page.evaluate(CHANGE, n)
+        page.clock.run_for(500)
+    assert page.evaluate("asked") - before in (2, 3)
+
+
 def test_a_wrong_token_sees_nothing(browser, store) -> None:
     with served(store, host="0.0.0.0", token="secret") as address:
         opened = Opened(browser, f"{address}/?token=wrong")
