@@ -26,6 +26,14 @@
     place.innerHTML = text;
     $$("details", place).forEach((one, n) => { one.open = open.has(n); });
   }
+  // How the attempts of each model ended, as the page would say it now.
+  async function loadModels() {
+    const [place, now] = [$("#by-model"), new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html")];
+    const text = $("#by-model", now)?.innerHTML;
+    if (!place || text === undefined) return;
+    if ($("details", place)) keepOpen(place, text);
+    else place.innerHTML = text;
+  }
   const figures = $("#figures[data-src]");
   if (figures) load(figures, figures.dataset.src);
 
@@ -124,6 +132,7 @@
       later = setTimeout(() => {
         [later, drawn] = [undefined, Date.now()];
         load($("#figures"), `${live.dataset.live.replace(/\/live$/, "/figures")}${location.search}`, true);
+        loadModels().catch(() => {}); // the server has ended; the next event, if one comes, tries again
       }, Math.max(now.state === "running" ? 2000 : 0, 10000 - (Date.now() - drawn)));
     };
     addEventListener("pagehide", () => events.close());
