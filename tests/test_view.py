@@ -22,6 +22,7 @@ from ponder.report.view.queries import Query, find, search
 from ponder.report.view.stores import ViewedStore
 from ponder.report.view.studies import ViewedStudy, studies, study_named
 from ponder.runner.store import Done, Store
+from ponder.runner.study import Study
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
@@ -385,6 +386,12 @@ def test_what_an_address_asks_in_vain_is_said(address) -> None:
         shown = get(address, f"{page}?foo=1&model=long")[2]
         assert "This study can't be filtered by foo; that part of the address is left out." in shown
         assert "No attempt of this study" not in shown
+
+
+def test_home_names_a_study_that_was_given_and_not_run(viewed_store) -> None:
+    given = [Study.load("effort"), study()]
+    with served(viewed_store, given=given) as address:
+        assert "Not run with this store yet: effort." in get(address)[2]
 
 
 def test_an_address_that_makes_no_sense_is_a_users_mistake(address) -> None:

@@ -107,7 +107,10 @@ class View:
             store.close()
 
     def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
-        return self._render("view/home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
+        shelves = pages.shelves(self.stores.values(), self.given)
+        shown = {card["study"].name for shelf in shelves for card in shelf.studies}
+        not_run = [study.name for study in self.given if study.name not in shown]
+        return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
 
     def study(self, request: Request) -> Response:
         study, given = self._study(request), Query.read(request.url.query)
