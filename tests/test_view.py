@@ -305,6 +305,8 @@ def test_a_port_in_use_is_a_users_mistake(address) -> None:
 
     with pytest.raises(UserError, match="can't serve"):
         bound("127.0.0.1", int(address.rpartition(":")[2]))
+    with pytest.raises(UserError, match="--host is an address of this machine"):
+        bound("192.0.2.1", 0)  # kept for documentation: nobody has it
 
 
 def test_two_models_side_by_side(address, viewed) -> None:

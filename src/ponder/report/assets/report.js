@@ -82,7 +82,6 @@
     const same = attempts.filter((other) => other.problem === one.problem);
     $(".same", inside).replaceChildren(...same.slice(0, 24).map((other) => element("li", other === one ? { class: "here", "aria-current": "true" } : {},
       element("a", { href: `#attempt-${other.id}` }, badge(other), element("span", {}, labels(other)[0]), element("span", { class: "number" }, count(tokens(other)))))));
-    ponderMistake();
   }
   function around(id) {
     const at = list.rows.findIndex((one) => one.id === id);
@@ -106,6 +105,7 @@
     around(id);
     if (!reader.open) reader.showModal();
     reader.scrollTo(0, 0);
+    ponderMistake(); // now that it has a height
   }
   addEventListener("hashchange", open);
   reader.addEventListener("close", () => { if (/^#(behind|wrong|near|attempt)-/.test(location.hash)) location.hash = "page"; });
