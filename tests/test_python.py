@@ -106,7 +106,7 @@ def test_failed_attempts_are_told_with_a_reason(folder: Path, capsys: pytest.Cap
     sums(model=broken).run(progress=False)
     assert capsys.readouterr().err.splitlines() == [
         "failed 6: out of ink",
-        "6 attempts failed and left out; run again to ask them again",
+        "6 attempts failed and left out; run again to retry",
     ]
 
 

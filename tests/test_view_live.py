@@ -170,6 +170,49 @@ def test_a_running_study_updates_by_itself(browser, address, store) -> None:
     assert opened.complaints == []
 
 
+BUSY_RUN = """
+window.EventSource = class { constructor() { window.source = this; } close() {} };
+window.asked = 0;
+const real = window.fetch;
+window.fetch = (address) => { window.asked += address.includes("/figures"); return real(address); };
+"""
+CHANGE = """(n) => source.onmessage({ data: JSON.stringify({ state: "running", asked: 36, answered: 28, ended: {}, failures: [],
+    seconds_left: null, version: [n] }) })"""
+
+
+def test_figures_follow_a_run_that_never_pauses(browser, address) -> None:
+    page = browser.new_context().new_page()
+    page.clock.install()
+    page.add_init_script(BUSY_RUN)
+    page.goto(f"{address}/ponder/cheaper")
+    before = page.evaluate("asked")
+    counted = page.locator("#by-model td:nth-child(3)").first
+    page.evaluate("document.querySelector('#by-model td:nth-child(3)').textContent = 'old'")
+    for n in range(60):  # half a minute
+        page.evaluate(CHANGE, n)
+        page.clock.run_for(500)
+    assert page.evaluate("asked") - before in (2, 3)
+    expect(counted).to_have_text(re.compile(r"\d+"))
+
+
+def test_charts_can_be_read_on_a_dark_phone(browser, address) -> None:
+    page = Opened(browser, f"{address}/ponder/cheaper", color_scheme="dark").page
+    spec = {"title": {"text": "B compared with A on the same problems"}, "mark": "point"}
+    spec["encoding"] = {"color": {"field": "x", "scale": {"scheme": {"name": "viridis", "extent": [0, 0.9]}}}}
+    themed = page.evaluate("(spec) => ponderTheme(spec, 330, 330)", spec)
+    assert len(themed["title"]["text"]) == 2
+    assert themed["encoding"]["color"]["scale"]["scheme"]["extent"] == [0.25, 1]
+
+
+def test_a_long_drawing_shows_its_first_mistake(browser, address) -> None:
+    page = Opened(browser, f"{address}/ponder/cheaper").page
+    rows = "".join(f"<tr><td{' class=wrong' if n in (60, 70) else ''}>{n}</td></tr>" for n in range(90))
+    drawing = f"<section class=drawings><div class=table><table class=drawing>{rows}</table></div></section>"
+    page.evaluate("(html) => { document.querySelector('main').innerHTML = html; ponderMistake(); }", drawing)
+    box, wrong = (page.locator(one).first.bounding_box() for one in (".drawings .table", "td.wrong"))
+    assert box["y"] < wrong["y"] < box["y"] + box["height"] - wrong["height"]
+
+
 def test_a_wrong_token_sees_nothing(browser, store) -> None:
     with served(store, host="0.0.0.0", token="secret") as address:
         opened = Opened(browser, f"{address}/?token=wrong")

@@ -115,7 +115,7 @@ class Study(runner.Study):
         if told := summary(tally):
             sys.stderr.write(f"{told}\n")
         if tally.failed:
-            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to ask them again\n")
+            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n")
         return Results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:

@@ -57,15 +57,24 @@ def behind(study: HasCells, row: Mapping[str, Any]) -> Choices | None:
 
 
 def chosen_cells(study: HasCells, chosen: Choices) -> tuple[set[int], tuple[str, ...]]:
-    """The numbers of the cells that every filter admits, and the filters that are about none of them."""
+    """The numbers of the cells that every filter admits, and the filters that none of them matches.
+
+    What is no filter of the study (`not_filters`) chooses nothing.
+    """
     admitted, unknown = set(range(len(study.cells))), []
-    for name in dict.fromkeys(name for name, _ in chosen if name not in OF_ATTEMPTS):
+    left_out = {*OF_ATTEMPTS, *not_filters(study, chosen)}
+    for name in dict.fromkeys(name for name, _ in chosen if name not in left_out):
         values = [value for key, value in chosen if key == name]
         found = {value: matching(study, name, value) for value in values}
         unknown += [f"{name}={value}" for value in values if not found[value]]
-        if name in EXACT or any(found.values()):
-            admitted &= set().union(*(cells for cells in found.values() if cells))
+        admitted &= set().union(*(cells for cells in found.values() if cells))
     return admitted, tuple(unknown)
+
+
+def not_filters(study: HasCells, chosen: Choices) -> tuple[str, ...]:
+    """The names that an address chooses by, though no attempt of the study has such a thing."""
+    known = {*EXACT, *LABELS, *OF_ATTEMPTS}.union(*settings_of(study))
+    return tuple(dict.fromkeys(name for name, _ in chosen if name not in known))
 
 
 def matching(study: HasCells, name: str, value: str) -> set[int] | None:

@@ -24,6 +24,14 @@
     const open = all.some((one) => !one.open);
     for (const one of all) one.open = open;
   }
+  // A long drawing, such as a table of turns, shows its first mistake.
+  globalThis.ponderMistake = () => {
+    for (const box of document.querySelectorAll(".drawings .table")) {
+      const wrong = box.querySelector("td.wrong");
+      if (wrong) box.scrollTop += wrong.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
+    }
+  };
+  ponderMistake();
   globalThis.ponderKeys = { j: () => choose(1), k: () => choose(-1), t: unfold }; // a page may add its own
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -105,6 +105,7 @@
     around(id);
     if (!reader.open) reader.showModal();
     reader.scrollTo(0, 0);
+    ponderMistake(); // now that it has a height
   }
   addEventListener("hashchange", open);
   reader.addEventListener("close", () => { if (/^#(behind|wrong|near|attempt)-/.test(location.hash)) location.hash = "page"; });

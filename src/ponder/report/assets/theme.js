@@ -11,6 +11,7 @@
   const recoloured = (value, key) => {
     if (typeof value === "string") return DARK[value.toLowerCase()] ?? value;
     if (key === "values" || key === "datasets" || value === null || typeof value !== "object") return value;
+    if (value.name === "viridis") return { ...value, extent: [0.25, 1] }; // its dark end can't be seen on a dark page
     if (value.condition) return value; // inks that the chart itself chooses by what lies below them
     if (Array.isArray(value)) return value.map((each) => recoloured(each));
     return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, recoloured(inner, name)]));
@@ -27,9 +28,9 @@
     Object.fromEntries(Object.entries(encoding).map(([name, channel]) =>
       [name, channel?.legend ? { ...channel, legend: gradual(channel) ? { ...channel.legend, orient: "bottom", direction: "horizontal" } : below(channel.legend, width) } : channel]));
   const gradual = (channel) => channel.type === "quantitative" && !channel.bin && !channel.legend.symbolType; // a bar of colours
-  // A title in lines of about 7 pixels a letter.
+  // A title in lines of about 9 pixels a letter: bold, in a wide font.
   const lines = (title, width) =>
-    [title].flat().flatMap((text) => text.match(new RegExp(`.{1,${Math.floor((width - MARGIN) / 7.5)}}(\\s|$)|\\S+`, "g")) ?? [text]).map((line) => line.trim());
+    [title].flat().flatMap((text) => text.match(new RegExp(`.{1,${Math.floor((width - MARGIN) / 9)}}(\\s|$)|\\S+`, "g")) ?? [text]).map((line) => line.trim());
   const narrowed = (spec, width, beside) => {
     const { hconcat, ...rest } = spec;
     const one = rest.encoding ? { ...rest, encoding: stacked(rest.encoding, width) } : { ...rest };

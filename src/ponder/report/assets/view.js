@@ -26,6 +26,14 @@
     place.innerHTML = text;
     $$("details", place).forEach((one, n) => { one.open = open.has(n); });
   }
+  // How the attempts of each model ended, as the page would say it now.
+  async function loadModels() {
+    const [place, now] = [$("#by-model"), new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html")];
+    const text = $("#by-model", now)?.innerHTML;
+    if (!place || text === undefined) return;
+    if ($("details", place)) keepOpen(place, text);
+    else place.innerHTML = text;
+  }
   const figures = $("#figures[data-src]");
   if (figures) load(figures, figures.dataset.src);
 
@@ -70,7 +78,7 @@
     const state = $(".state", live);
     state.textContent = now.state;
     state.className = `state ${now.state.split(" ")[0]}`;
-    $(".done", live).textContent = count(now.answered) + (now.asked ? ` of ${count(now.asked)}` : "") + " attempts";
+    $(".done", live).textContent = count(now.answered) + (now.asked ? ` of ${count(now.asked)}` : "") + ((now.asked ?? now.answered) === 1 ? " attempt" : " attempts");
     if (now.tokens) $(".spent", live).textContent = `${short(now.tokens)} tokens spent` + (now.cost ? `, ${now.cost.toFixed(2)} ${now.currency}` : "");
     const pace = [];
     if (now.state === "running" && now.per_minute) pace.push(`${count(now.per_minute)} per minute`);
@@ -117,11 +125,14 @@
       show(live, now);
       if (now.version.join(",") === version || !$("#figures")) return;
       version = now.version.join(",");
+      // Figures are estimated anew at most every ten seconds, and once more when the run has ended. A change while they
+      // are due puts them off no further: a busy run changes its store all the time.
+      if (later && now.state === "running") return;
       clearTimeout(later);
-      // Figures are estimated anew at most every ten seconds, and once more when the run has ended.
       later = setTimeout(() => {
-        drawn = Date.now();
+        [later, drawn] = [undefined, Date.now()];
         load($("#figures"), `${live.dataset.live.replace(/\/live$/, "/figures")}${location.search}`, true);
+        loadModels().catch(() => {}); // the server has ended; the next event, if one comes, tries again
       }, Math.max(now.state === "running" ? 2000 : 0, 10000 - (Date.now() - drawn)));
     };
     addEventListener("pagehide", () => events.close());

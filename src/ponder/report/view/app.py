@@ -82,7 +82,8 @@ class View:
 
     async def refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        problem = UserError(str(error.detail), hint="start at the list of studies")
+        what = "there is no such page" if error.detail == "Not Found" else str(error.detail)  # Starlette's own words
+        problem = UserError(what, hint="start at the list of studies")
         return self._render("view/error.html", error.status_code, title="Not found", error=problem)
 
     async def broken(self, _: Request, error: Exception) -> Response:
@@ -106,7 +107,10 @@ class View:
             store.close()
 
     def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
-        return self._render("view/home.html", title="Studies", shelves=pages.shelves(self.stores.values(), self.given))
+        shelves = pages.shelves(self.stores.values(), self.given)
+        shown = {card["study"].name for shelf in shelves for card in shelf.studies}
+        not_run = [study.name for study in self.given if study.name not in shown]
+        return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
 
     def study(self, request: Request) -> Response:
         study, given = self._study(request), Query.read(request.url.query)
@@ -174,7 +178,11 @@ class View:
 
     def behind(self, request: Request) -> Response:
         study = self._study(request)
-        row, base = json.loads(request.query_params.get("row", "{}")), request.query_params.get("base", "")
+        base = request.query_params.get("base", "")
+        try:
+            row = json.loads(request.query_params.get("row", "{}"))
+        except (ValueError, RecursionError):
+            row = None
         chosen = behind(study, row) if isinstance(row, dict) else None
         if chosen is None:
             raise UserError(

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ponder.core import UserError
+from ponder.core.plugins import nearest
 from ponder.report.view.estimates import Asked, asked
 from ponder.report.view.index import FAILED, RIGHT, Whole
 from ponder.report.view.pages import listed
@@ -33,8 +35,11 @@ def variants(study: ViewedStudy) -> list[str]:
 def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
     """The two that are named; where one isn't, the first that remains. None if the study has only one model."""
     known = variants(study)
-    a = a if a in known else next((one for one in known if one != b), "")
-    b = b if b in known and b != a else next((one for one in known if one != a), "")
+    for label in (a, b):
+        if label and label not in known:
+            raise UserError(f"this study has no model `{label}`", hint=nearest(label, known))
+    a = a or next((one for one in known if one != b), "")
+    b = b if b and b != a else next((one for one in known if one != a), "")
     return Pair(a, b) if a and b else None
 
 

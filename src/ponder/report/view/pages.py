@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ponder.core import UserError
-from ponder.report.behind import ENDINGS, OF_ATTEMPTS, behind, chosen_cells, settings_of
+from ponder.report.behind import ENDINGS, OF_ATTEMPTS, behind, chosen_cells, not_filters, settings_of
 from ponder.report.estimated import Estimated
 from ponder.report.transcript import Transcript
 from ponder.report.view.index import OPEN, RIGHT, TRUNCATED, UNPARSED, WRONG
@@ -73,6 +73,7 @@ def study_page(study: ViewedStudy, query: Query, left_out: Sequence[str]) -> dic
     return {
         "left_out": left_out,
         "unknown": chosen_cells(study, query.chosen)[1],
+        "not_filters": not_filters(study, query.chosen),
         "facets": facets(study, query, "study"),
         "progress": progress(study),
         "models": by_model(study, query),
@@ -231,7 +232,8 @@ def address(study: ViewedStudy, *parts: object, **query: object) -> str:
 
 def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
     found = find(study, query)
-    values: dict[str, Any] = {"total": len(found.rows), "unknown": found.unknown, "next": None, "previous": None}
+    values: dict[str, Any] = {"total": len(found.rows), "next": None, "previous": None}
+    values |= {"unknown": found.unknown, "not_filters": not_filters(study, query.chosen)}
     if query.q:
         hits, looked = search(study, found.rows, query, PAGE, SEARCH_SECONDS)
         values |= {"rows": hits, "looked": looked, "pages": 1}

@@ -119,8 +119,8 @@ def find(study: ViewedStudy, query: Query) -> Found:
     for name, number in chosen.items():
         numbers = {value: number(value) for value in query.values(name)}
         unknown += tuple(f"{name}={value}" for value, known in numbers.items() if known is None)
-        if wanted := [known for known in numbers.values() if known is not None]:
-            keep &= np.isin(of[name][rows], wanted)
+        if numbers:
+            keep &= np.isin(of[name][rows], [known for known in numbers.values() if known is not None])
     if query.against:
         keep &= _right_here(study, query.against)
     rows = rows[keep]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 import signal
@@ -28,9 +29,9 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         why = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"can't serve on {host}, port {port}: {why}", hint="use another: --port 0 takes any free one"
-        ) from None
+        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        hint = "use another: --port 0 takes any free one" if taken else "--host is an address of this machine"
+        raise UserError(f"can't serve on {host}, port {port}: {why}", hint=hint) from None
     return listening
 
 
