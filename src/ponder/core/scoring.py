@@ -86,6 +86,17 @@ class Policy(Plugin, ABC):
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
         return self
 
+    def with_training(self, on: str) -> Policy:  # noqa: ARG002 for subclasses
+        """The same policy, to be fitted on the problems under a study's [[train]], of which `on` is a digest.
+
+        A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems.
+        """
+        return self
+
+    def fitted_name(self) -> str:
+        """What `fit` writes beside the weights."""
+        return self.plugin_name()
+
     def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
         """Whether it must be trained for the weights in a folder before it can score."""
         return False
