@@ -48,6 +48,7 @@ class Compress(Method):
     ratio_of: Literal["evictable", "all"] = (
         "evictable"  # the tokens that may be evicted, or, as published for DynTS, all
     )
+    allocation: Literal["even", "pyramid", "adakv"] = "even"  # tokens per layer and head: equal; falling; by score
     settings: dict[str, Any] = field(
         default_factory=dict
     )  # of the policy, such as { queries = 64 }: `ponder show snapkv`
@@ -77,6 +78,7 @@ class Compress(Method):
             self.answer,
             self.granularity,
             self.ratio_of,
+            self.allocation,
         )
 
     def title(self) -> str:
