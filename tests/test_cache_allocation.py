@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import pytest
 
@@ -99,6 +100,28 @@ def test_as_many_tokens_as_in_an_even_cache(allocation, granularity) -> None:
         held = positions[tuple(index)][filled[tuple(index)]].tolist()
         assert held == sorted(set(held))
         assert set(range(prompt.shape[1])) | set(range(seen - 5, seen)) <= set(held)
+
+
+class Watching(Snapkv):
+    """SnapKV that remembers how many real columns it was shown, on average over heads."""
+
+    shown: ClassVar[list[float]] = []
+
+    def score(self, view):
+        scores = super().score(view)
+        self.shown.append(float((~view.padding).sum(-1).float().mean()))
+        assert not scores[view.padding].any()  # attention to what isn't there
+        return scores
+
+
+def test_policies_are_shown_empty_columns_as_padding() -> None:
+    model, prompt = tiny(), ragged(1)["input_ids"]
+    Watching.shown.clear()
+    cache = SelectCache(model, Watching(queries=6, pool=1), budget("adakv"))
+    model.generate(prompt, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    assert cache.peaks[0] > 24
+    assert Watching.shown == [24] * len(Watching.shown)
+    assert len(Watching.shown) >= 3 * 3
 
 
 def test_a_copy_goes_its_own_way() -> None:
