@@ -36,8 +36,8 @@ class Drift:
     kl: float  # mean per token, in nats: divergence of the pruned cache's next-token distribution from the full one's
     agrees: float  # fraction of tokens after which both predict the same most likely token
     tokens: int
-    bytes: float = 0.0  # of the pruned cache, mean over the tokens
-    peak: float = 0.0  # of the pruned cache, the most
+    bytes: float = 0.0  # of the tokens in the pruned cache, mean over the tokens
+    peak: float = 0.0  # of the pruned cache's columns, the most; they are more if heads keep different numbers
 
 
 def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
