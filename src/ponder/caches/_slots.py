@@ -75,8 +75,8 @@ class SlotCache(SelectCache):
         positions = self.positions.transpose(0, 1), one.positions[..., :length].transpose(0, 1)
         self.positions = _with_row(*positions, row).transpose(0, 1)
         if one.empty is not None:
-            mine = None if self.empty is None else self.empty.transpose(0, 1)
-            self.empty = _with_row(mine, one.empty[..., :length].transpose(0, 1), row).transpose(0, 1)
+            empty = None if self.empty is None else self.empty.transpose(0, 1)
+            self.empty = _with_row(empty, one.empty[..., :length].transpose(0, 1), row).transpose(0, 1)
         self.seeds = torch.cat([self.seeds[:row], one.seeds.new_tensor([seed])])
         self.answering = torch.cat([self.answering[:row], one.answering])
         self.reading = False

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +91,13 @@ def batches(lengths: Sequence[int], recipe: Recipe) -> Iterator[Tensor]:
         for _ in range(recipe.steps):
             yield torch.randint(sum(lengths), (recipe.tokens,))
         return
-    numbers, order = torch.arange(sum(lengths)).split(list(lengths)), list[int]()
+    ends, order = list(accumulate(lengths, initial=0)), list[int]()
     for _ in range(recipe.steps):
         size = min(recipe.traces, len(lengths))
         while len(order) < size:  # each trace once, then all again
             order += torch.randperm(len(lengths)).tolist()
         drawn, order = order[:size], order[size:]
-        yield torch.cat([numbers[n] for n in drawn])
+        yield torch.cat([torch.arange(ends[n], ends[n + 1]) for n in drawn])
 
 
 def fit(
@@ -128,7 +128,8 @@ def fit(
     for step, drawn in enumerate(batches([len(t.wanted) for t in train], recipe)):
         adam.zero_grad()
         loss = 0.0
-        for part in drawn.split(max(recipe.tokens, 1)):  # whole traces may be too many tokens at once
+        for start in range(0, len(drawn), recipe.tokens):  # whole traces may be too many tokens at once
+            part = drawn[start : start + recipe.tokens]
             part_loss = loss_of(predictor(hidden[part]), wanted[part], recipe) * len(part) / len(drawn)
             part_loss.backward()  # type: ignore[no-untyped-call]
             loss += part_loss.item()
