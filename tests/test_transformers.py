@@ -25,7 +25,17 @@ from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
-from ponder.core import CacheBudget, Grade, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
+from ponder.core import (
+    CacheBudget,
+    Grade,
+    Policy,
+    Request,
+    Source,
+    TokenTrace,
+    TrainingProblems,
+    UserError,
+    fingerprint,
+)
 from ponder.methods.compress import Compress
 from ponder.models._torch_engine import SampledGeneration, load, load_anew, prompt_tokens
 from ponder.models.oracle import Oracle as OracleModel
@@ -189,7 +199,13 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
         words = [loaded.tokenizer.convert_tokens_to_ids(w) for w in thinking]
         tail = [end, *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]), loaded.tokenizer.eos_token_id]
         traces.append(TokenTrace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
-    *_, quality = fit(loaded.model, traces, Recipe(steps=60, tokens=512), folder / "dynts", {"task": "tents"})
+    *_, quality = fit(
+        loaded.model,
+        traces,
+        Recipe(steps=60, tokens=512),
+        folder / "dynts",
+        {"model": fingerprint(folder / "model.safetensors")},
+    )
     assert quality["rank_correlation"] > 0.3
     assert isinstance(Dynts().fitted(folder, loaded.tokenizer).predictor, Predictor)
     card = json.loads((folder / "dynts/card.json").read_text())
@@ -323,7 +339,8 @@ def test_what_a_predictor_learnt_from_is_in_the_key_if_a_study_says_it() -> None
     assert key_of("random", train=small) == key_of("random")  # it learns nothing
 
 
-def test_each_training_set_has_its_own_predictor(weights, practice, monkeypatch) -> None:
+def test_each_training_set_has_its_own_predictor(weights, practice, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "made"))
     for name, recipe in RECIPES.items():
         monkeypatch.setitem(RECIPES, name, replace(recipe, steps=5))
     model = Transformers(id=str(weights))
@@ -337,7 +354,7 @@ def test_each_training_set_has_its_own_predictor(weights, practice, monkeypatch)
     for method in methods:
         (path,) = method.unmade(model)
         made.add(path)
-        assert path.parent == weights
+        assert path.parent == tmp_path / "made"
         with pytest.raises(UserError, match="no predictor") as caught:
             answered(method.apply(model), requests(16, 1))
         assert path.name in caught.value.hint
@@ -384,7 +401,7 @@ def test_batches_of_whole_traces() -> None:
 def test_what_a_policy_cannot_be_fitted_to(practice, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="only to weights in a folder, not to org/name") as caught:
-        list(Transformers(id="org/name").fit_policy(Dynts(), [practice]))
+        list(Transformers(id="org/name").fit_policy(Dynts("published"), [practice]))
     assert "hf download org/name" in caught.value.hint
     turns = TrainingProblems(Execution(dictionary=8), 4, seed=1)
     with pytest.raises(UserError, match="problems of one turn"):

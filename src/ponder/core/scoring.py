@@ -94,16 +94,17 @@ class Policy(Plugin, ABC):
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
         return self
 
-    def with_training(self, on: str) -> Policy:  # noqa: ARG002 for subclasses
-        """The same policy, to be fitted on the problems under a study's [[train]], of which `on` is a digest.
+    def with_training(self, on: str, made: Path) -> Policy:  # noqa: ARG002 for subclasses
+        """The same policy, to be fitted on the problems under a study's [[train]], of which `on` is a digest, or "".
 
-        A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems.
+        A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems,
+        for example in the folder of made models.
         """
         return self
 
-    def fitted_name(self) -> str:
-        """What `fit` writes beside the weights."""
-        return self.plugin_name()
+    def fitted_path(self, folder: Path) -> Path:
+        """What `fit` writes for the weights in a folder."""
+        return folder / self.plugin_name()
 
     def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
         """Whether it must be trained for the weights in a folder before it can score."""

@@ -32,6 +32,7 @@ from ponder.core import (
     renamed,
 )
 from ponder.core.settings import build
+from ponder.models import models_folder
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Compress(Method):
 
     def unmade(self, model: Model) -> tuple[Path, ...]:
         policy, folders = self._policy(), {model.source(problems.task).folder for problems in self.train_on}
-        return tuple(folder / policy.fitted_name() for folder in folders if policy.needs_fit(folder))
+        return tuple(policy.fitted_path(folder) for folder in folders if policy.needs_fit(folder))
 
     def make(self, model: Model) -> Iterator[Progress]:
         yield from model.fit_policy(self._policy(), self.train_on)
@@ -125,4 +126,4 @@ class Compress(Method):
 
     def _policy(self) -> Policy:
         policy: Policy = build("caches", {"name": self.policy, **self.settings}, "settings", Path())
-        return policy.with_training(on) if (on := self._on()) else policy
+        return policy.with_training(self._on(), models_folder())

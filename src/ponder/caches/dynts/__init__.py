@@ -3,7 +3,8 @@
 arXiv 2601.18383: a predictor reads each token's last hidden state when the token is generated, and predicts how much
 attention the answer will pay to it. `ponder prepare STUDY` trains a predictor for each model of a study, on the model's
 own correct traces, and writes it beside the weights: `dynts/predictor.safetensors`, with its recipe and accuracy in
-`dynts/card.json`. A study with [[train]] has a predictor of its own, `dynts-…`, which is part of an attempt's key.
+`dynts/card.json`. A study with [[train]] has a predictor of its own, among the made models, as `dynts-…`; what it is
+trained on is part of an attempt's key.
 
 Unlike in the paper, the protected question doesn't count towards the ratio, labels are divided by their mean, so that
 one recipe serves every model, and a training step draws tokens, not traces. `ratio_of = "all"` beside the policy, with
@@ -34,7 +35,8 @@ class Dynts(Policy):
     by_order = False
     per_layer = False
     recipe: Literal["ponder", "published"] = "ponder"  # how its predictor is trained
-    on: str = field(default="", compare=False)  # set by `with_training`
+    on: str = field(default="", compare=False)  # these two are set by `with_training`
+    made: Path | None = field(default=None, compare=False)
     predictor: Any = field(default=None, compare=False)  # set by `fitted`
 
     def fitted(self, folder: Path, tokenizer: Any) -> Dynts:  # noqa: ARG002 needs no vocabulary
@@ -44,34 +46,32 @@ class Dynts(Policy):
 
         from ponder.caches.dynts.predictor import Predictor
 
-        own, hint = self._own(folder), "ponder prepare STUDY trains one"
+        own, hint = self.fitted_path(folder), "ponder prepare STUDY trains one"
         try:
             card, weights = _card(own), load_file(own / WEIGHTS)
         except OSError:
             hint += f", for the weights of the tasks under [[train]], as {own}" if self.on else ""
-            raise UserError(f"there is no predictor beside the weights in {folder}", hint=hint) from None
+            raise UserError(f"there is no predictor for the weights in {folder}", hint=hint) from None
         if self.needs_fit(folder):
             raise UserError(f"the predictor in {folder} was trained for other weights", hint=hint)
         predictor = Predictor(card["width"])
         predictor.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         return replace(self, predictor=predictor.eval())
 
-    def with_training(self, on: str) -> Dynts:
-        return replace(self, on=on)
+    def with_training(self, on: str, made: Path) -> Dynts:
+        return replace(self, on=on, made=made)
 
-    def fitted_name(self) -> str:
-        usual = not self.on and self.recipe == "ponder"
-        return "dynts" if usual else f"dynts-{digest(self.on, self.recipe).hex()[:12]}"
-
-    def _own(self, folder: Path) -> Path:
-        """The folder of its predictor, beside the weights; they may also be one .gguf file."""
-        # Of its own: vLLM takes every safetensors file beside the weights for a part of them.
-        return (folder if folder.is_dir() else folder.parent) / self.fitted_name()
+    def fitted_path(self, folder: Path) -> Path:
+        # A folder of its own: vLLM takes every safetensors file beside the weights for a part of them.
+        if not self.on and self.recipe == "ponder":
+            return _beside(folder) / "dynts"
+        model = _model(folder) if folder.is_dir() else str(folder)  # a file, or a name on the hub: refused by `fit`
+        own = digest(self.on, self.recipe, model).hex()[:20]
+        return (self.made or _beside(folder)) / f"dynts-{own}"
 
     def needs_fit(self, folder: Path) -> bool:
-        own = self._own(folder)
         try:
-            return bool(_card(own)["model"] != fingerprint(own.parent / "model.safetensors"))
+            return bool(_card(self.fitted_path(folder))["model"] != _model(folder))
         except FileNotFoundError:
             return True
 
@@ -80,8 +80,8 @@ class Dynts(Policy):
     ) -> Iterator[Progress]:
         from ponder.caches.dynts.predictor import RECIPES, fit
 
-        own = self._own(folder)
-        yield from fit(network, traces, RECIPES[self.recipe], own, dict(facts))
+        own = self.fitted_path(folder)
+        yield from fit(network, traces, RECIPES[self.recipe], own, {**facts, "model": _model(folder)})
         yield {"made": str(own / WEIGHTS)}
 
     def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002 needs only the states
@@ -92,6 +92,15 @@ class Dynts(Policy):
     def score(self, view: CacheView) -> Tensor:
         assert view.features is not None
         return view.features
+
+
+def _beside(folder: Path) -> Path:
+    """The folder in which the weights are; they may also be one .gguf file."""
+    return folder if folder.is_dir() else folder.parent
+
+
+def _model(folder: Path) -> str:
+    return fingerprint(_beside(folder) / "model.safetensors")
 
 
 def _card(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ponder.caches.dynts import CARD, WEIGHTS
 from ponder.caches.dynts.labels import importance
-from ponder.core import TokenTrace, UserError, fingerprint
+from ponder.core import TokenTrace, UserError
 
 
 class Predictor(nn.Module):
@@ -140,11 +140,10 @@ def fit(
         if (step + 1) % 100 == 0:
             yield {"step": step + 1, "loss": round(float(np.mean(losses[-100:])), 4)}
     quality = measured(predictor, test)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     save_file({name: t.half() for name, t in predictor.state_dict().items()}, folder / WEIGHTS)
     card = {
         **facts,
-        "model": fingerprint(folder.parent / "model.safetensors"),
         "width": hidden.shape[1],
         "recipe": asdict(recipe),
         "traces": {"learnt": len(train), "tested": len(test)},
