@@ -35,8 +35,8 @@ class Dynts(Policy):
     by_order = False
     per_layer = False
     recipe: Literal["ponder", "published"] = "ponder"  # how its predictor is trained
-    on: str = field(default="", compare=False)  # these two are set by `with_training`
-    made: Path | None = field(default=None, compare=False)
+    on: Any = field(default="", compare=False)  # a digest; it and the folder are set by `with_training`
+    made: Any = field(default=None, compare=False)
     predictor: Any = field(default=None, compare=False)  # set by `fitted`
 
     def fitted(self, folder: Path, tokenizer: Any) -> Dynts:  # noqa: ARG002 needs no vocabulary
@@ -67,7 +67,8 @@ class Dynts(Policy):
             return _beside(folder) / "dynts"
         model = _model(folder) if folder.is_dir() else str(folder)  # a file, or a name on the hub: refused by `fit`
         own = digest(self.on, self.recipe, model).hex()[:20]
-        return (self.made or _beside(folder)) / f"dynts-{own}"
+        path: Path = (self.made or _beside(folder)) / f"dynts-{own}"
+        return path
 
     def needs_fit(self, folder: Path) -> bool:
         try:
