@@ -13,13 +13,20 @@ from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
+from ponder.core import Policy
 
 
-@pytest.mark.parametrize("granularity", ["model", "head"])
-@pytest.mark.parametrize("policy", [*POLICIES, None], ids=lambda p: p.plugin_name() if p else "full")
-def test_rows_join_and_leave_at_any_step(policy, granularity) -> None:
+@pytest.mark.parametrize(
+    ("policy", "granularity", "allocation"),
+    [
+        *((policy, granularity, "even") for policy in [*POLICIES, None] for granularity in ("model", "head")),
+        *((H2o(), "head", "adakv"), (Snapkv(queries=6, pool=3), "head", "adakv"), (H2o(), "layer", "pyramid")),
+    ],
+    ids=lambda value: value.plugin_name() if isinstance(value, Policy) else value or "full",
+)
+def test_rows_join_and_leave_at_any_step(policy, granularity, allocation) -> None:
     model = tiny()
-    budget = CacheBudget(budget=24, window=5, ratio=0.5, granularity=granularity) if policy else None
+    budget = CacheBudget(24, 5, 0.5, granularity=granularity, allocation=allocation) if policy else None
     prompts = [
         torch.randint(2, VOCABULARY, (1, n), generator=torch.Generator().manual_seed(n)) for n in (7, 12, 4, 9, 15)
     ]

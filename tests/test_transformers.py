@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,23 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ponder.caches import SelectCache, drift
 from ponder.caches.dynts import Dynts
 from ponder.caches.dynts.labels import importance
-from ponder.caches.dynts.predictor import Predictor, Recipe, fit
+from ponder.caches.dynts.predictor import RECIPES, Predictor, Recipe, batches, fit, labels, loss_of
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
 from ponder.caches.random import Random
 from ponder.caches.snapkv import Snapkv
-from ponder.core import CacheBudget, Grade, Policy, Request, Source, TokenTrace, TrainingProblems, UserError
+from ponder.core import (
+    CacheBudget,
+    Grade,
+    Policy,
+    Request,
+    Source,
+    TokenTrace,
+    TrainingProblems,
+    UserError,
+    fingerprint,
+)
 from ponder.methods.compress import Compress
 from ponder.models._torch_engine import SampledGeneration, load, load_anew, prompt_tokens
 from ponder.models.oracle import Oracle as OracleModel
@@ -188,7 +199,13 @@ def test_a_predictor_learns_and_is_known_by_its_model(tmp_path) -> None:
         words = [loaded.tokenizer.convert_tokens_to_ids(w) for w in thinking]
         tail = [end, *loaded.tokenizer.convert_tokens_to_ids(["a1A", "b2A"]), loaded.tokenizer.eos_token_id]
         traces.append(TokenTrace(prompt + words + tail, len(prompt), len(prompt) + len(words) + 1))
-    *_, quality = fit(loaded.model, traces, Recipe(steps=60, tokens=512), folder, {"task": "tents"})
+    *_, quality = fit(
+        loaded.model,
+        traces,
+        Recipe(steps=60, tokens=512),
+        folder / "dynts",
+        {"model": fingerprint(folder / "model.safetensors")},
+    )
     assert quality["rank_correlation"] > 0.3
     assert isinstance(Dynts().fitted(folder, loaded.tokenizer).predictor, Predictor)
     card = json.loads((folder / "dynts/card.json").read_text())
@@ -272,7 +289,7 @@ def test_a_policy_is_fitted_on_right_answers_to_other_problems(weights, practice
     assert [report["answered"] for report in progress[:-1]] == [*range(16, 31, 16), 30]
     assert progress[0] == {"task": "tents", "size": 16, "answered": 16, "of": 30}
     assert progress[-2]["correct"] == progress[-1]["fitted"] == len(policy.traces)
-    assert policy.facts == {"task": "tents"}
+    assert policy.facts == {"task": "tents", "on": [practice.identity()]}
     prompts = {}
     for problem in practice.task.fixed():
         prompts[tuple(Pocket.codec("tents").prompt_ids(Request.first_turn(practice.task, problem)))] = problem
@@ -304,10 +321,87 @@ def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
     assert reply.thinking
 
 
+def key_of(policy: str, **study) -> str:
+    """The key of the only cell of a study with the shipped weights."""
+    method = {"name": "compress", "policy": policy, "budget": 96, "window": 8, "ratio": 0.1}
+    model = {"name": "transformers", "id": "pocket", "budget": 400, "method": [method]}
+    task = {"name": "tents", "size": 25}
+    (cell,) = Study.from_table({"problems": 4, "seed": 18, "task": [task], "model": [model], **study}).cells
+    return cell.key.hex()
+
+
+def test_what_a_predictor_learnt_from_is_in_the_key_if_a_study_says_it() -> None:
+    # The key of stored attempts with the predictor that ships.
+    assert key_of("dynts") == "250aabeb22ef22e3c097909553a4b49e"
+    small, large = ([{"name": "tents", "size": size}] for size in (16, 36))
+    assert len({key_of("dynts"), key_of("dynts", train=small), key_of("dynts", train=large)}) == 3
+    assert key_of("dynts", train=small) == key_of("dynts", train=small)
+    assert key_of("random", train=small) == key_of("random")  # it learns nothing
+
+
+def test_each_training_set_has_its_own_predictor(weights, practice, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "made"))
+    for name, recipe in RECIPES.items():
+        monkeypatch.setitem(RECIPES, name, replace(recipe, steps=5))
+    model = Transformers(id=str(weights))
+    methods = [
+        Compress(policy="dynts", budget=64, window=8, settings=settings).with_training(
+            (replace(practice, seed=seed, explicit=True),)
+        )
+        for seed, settings in ((1, {}), (2, {}), (1, {"recipe": "published"}))
+    ]
+    made = set()
+    for method in methods:
+        (path,) = method.unmade(model)
+        made.add(path)
+        assert path.parent == tmp_path / "made"
+        with pytest.raises(UserError, match="no predictor") as caught:
+            answered(method.apply(model), requests(16, 1))
+        assert path.name in caught.value.hint
+    for method in methods[1:]:
+        (path,) = method.unmade(model)
+        *_, last = method.make(model)
+        assert last == {"made": str(path / "predictor.safetensors")}
+        card = json.loads((path / "card.json").read_text())
+        assert card["on"] == [method.train_on[0].identity()]
+        assert not method.unmade(model)
+        assert answered(method.apply(model), requests(16, 1))[0].thinking
+    assert len(made) == 3
+    assert methods[0].unmade(model)  # its own isn't there, whatever the others have made
+    assert not (weights / "dynts").exists()
+
+
+def test_the_published_recipe() -> None:
+    published = RECIPES["published"]
+    paid = torch.tensor([0.001, 0.0014, 0.002, 0.0])
+    # 10 · .001^.3 / .3 = 33.333 · 10^-.9 = 4.1964; .0014: 4.6422; .002: 5.1664.
+    wanted = labels(paid, published)
+    assert wanted.tolist() == pytest.approx([4.1964, 4.6422, 5.1664, 0], abs=1e-4)
+    # Errors of 1: (5 + 5 + 1 + 1) / 4.
+    assert loss_of(wanted + 1, wanted, published).item() == pytest.approx(3)
+    assert loss_of(wanted + 1, wanted, RECIPES["ponder"]).item() == pytest.approx(1)
+    edge = torch.tensor([4.0, 5.0])
+    assert loss_of(edge + 1, edge, published).item() == pytest.approx(3)
+
+
+def test_batches_of_whole_traces() -> None:
+    torch.manual_seed(0)
+    lengths, of = [3, 1, 4, 2], torch.tensor([0, 0, 0, 1, 2, 2, 2, 2, 3, 3])
+    seen = []
+    for batch in batches(lengths, Recipe(steps=4, traces=2)):
+        traces = of[batch].unique().tolist()
+        assert len(traces) == 2
+        assert len(batch) == sum(lengths[n] for n in traces)  # whole
+        seen += traces
+    assert sorted(seen[:4]) == sorted(seen[4:]) == [0, 1, 2, 3]
+    assert {len(batch) for batch in batches(lengths, Recipe(steps=2, traces=9))} == {10}
+    assert {len(batch) for batch in batches(lengths, Recipe(steps=2, tokens=7))} == {7}
+
+
 def test_what_a_policy_cannot_be_fitted_to(practice, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="only to weights in a folder, not to org/name") as caught:
-        list(Transformers(id="org/name").fit_policy(Dynts(), [practice]))
+        list(Transformers(id="org/name").fit_policy(Dynts("published"), [practice]))
     assert "hf download org/name" in caught.value.hint
     turns = TrainingProblems(Execution(dictionary=8), 4, seed=1)
     with pytest.raises(UserError, match="problems of one turn"):

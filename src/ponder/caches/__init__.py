@@ -6,13 +6,15 @@
     cache = SelectCache(model, Snapkv(), CacheBudget(budget=1024, window=256, ratio=0.3))
     model.generate(**inputs, past_key_values=cache)
 
-It works inside `generate()`, in batches, with left padding. Three ideas:
+It works inside `generate()`, in batches, with left padding. Four ideas:
 
 - A token's position (how many tokens came before it) and its column in the buffer are separate. Keys keep the rotary
   embedding of their position; eviction only moves columns.
 - All rows of a batch lose equally many columns, padding first. The padding that remains in a row is then what the
   model's own attention mask says, shifted by the number of evicted columns, so the mask needs no change.
 - The engine decides which tokens are never evicted (sinks, question, answer, the recent window); a policy only scores.
+- All layers and heads have equally many columns. Where a budget is divided between them (`allocation`), some of the
+  columns are empty: attention doesn't see them, policies see them as padding, and they count as no tokens.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ def _attend(
 ) -> tuple[Tensor, Tensor | None]:
     layer: Layer | None = PASS.cache.layer(getattr(module, "layer_idx", None)) if PASS.cache else None
     own = sdpa_attention_forward if stock == "sdpa" else _own_eager(module)
+    if layer is not None:
+        attention_mask = layer.cache.hides(layer, attention_mask, query, key.shape[2])
     mask = attention_mask if stock == "sdpa" else _additive(attention_mask, query.dtype)
     if layer is None:
         assert own is not None

@@ -8,7 +8,9 @@ from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from ponder.caches._allocation import allotted
 from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
 from ponder.caches._pass import SelectCacheBase, attach, own_attention
@@ -16,6 +18,8 @@ from ponder.caches._rope import frequencies
 from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
+
+EVEN = 'allocation = "even"'
 
 
 class SelectCache(SelectCacheBase):
@@ -41,19 +45,26 @@ class SelectCache(SelectCacheBase):
         self.outer: dict[str, Any] = {}
         self.end_of_thinking, self.prompt = end_of_thinking, prompt
         super().__init__(layers=layers_of(self.decoder, lambda index: Layer(self, index)))
+        for number, layer in enumerate(self.pruned_layers):
+            layer.number = number
         if not untested:
             check_tested(model)
-        needs = bool(policy.queries or policy.accumulates)
+        self.allocates = budget is not None and budget.allocation != "even"
+        needs = bool(policy.queries or policy.accumulates or self.allocates)
         self.observes = reveals_attention(self.decoder) and (needs or kernel == "grouped")
         if needs and not self.observes:
-            what = f"`{policy.plugin_name()}` needs attention, which this model doesn't reveal"
-            raise UserError(what, hint="use `streaming` or `random`")
+            raise self._unrevealed()
+        numbers = {layer.index for layer in self.pruned_layers}
+        if self.allocates and any(getattr(m, "layer_idx", 0) not in numbers for m in self.decoder.modules()):
+            raise UserError("only a model with full attention in all layers can divide a budget", hint=EVEN)
         own_attention([self.decoder.config])
         self.shape = 0, 0  # rows and new tokens of this forward pass
         self.failed = ""  # why the cache can't be used any more
         self.lengths: list[int] = []  # columns of each row
+        self.extra: list[int] = []  # how many columns each row has beyond its tokens per head: some heads have more
+        self.peaks: list[int] = []  # the most columns that each row had
         self.seen_tokens: list[int] = []  # tokens of each row, evicted ones included
-        self.held: list[list[int]] = []  # columns of each row after each forward pass, before pruning
+        self.held: list[list[int]] = []  # tokens per head of each row after each forward pass, before pruning
         self.answering = torch.zeros(0, dtype=torch.bool)
         self.seeds = torch.zeros(0, dtype=torch.long)
         self.reading = True  # the prompt
@@ -66,6 +77,7 @@ class SelectCache(SelectCacheBase):
         self.features: Tensor | None = None
         # By column; one layer or one head if they share their decisions.
         self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)  # layers × rows × heads × columns
+        self.empty: Tensor | None = None  # which columns hold nothing; None: heads have equally many tokens
         self.frequencies = frequencies(self.decoder) if policy.needs_rope else None
         if policy.needs_rope and self.frequencies is None:
             what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
@@ -107,6 +119,11 @@ class SelectCache(SelectCacheBase):
         """Bytes that one token takes in all layers together."""
         buffers = [buffer for layer in self.pruned_layers for buffer in (layer.keys, layer.values)]
         return sum(int(b.shape[1] * b.shape[-1] * b.element_size()) for b in buffers)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the longest row, on average over heads; columns, if its heads have equally many."""
+        return max((n - extra for n, extra in zip(self.lengths, self.extra, strict=True)), default=0)
 
     def capacity(self, columns: int) -> int:
         """How large to make a buffer that must hold this many columns now."""
@@ -178,19 +195,24 @@ class SelectCache(SelectCacheBase):
 
     def _check_layers(self) -> None:
         """Raise `UserError` if a layer didn't take part in a forward pass as it should have."""
-        observed = bool(self.policy.queries or self.policy.accumulates)
+        observed = bool(self.policy.queries or self.policy.accumulates or self.allocates)
         for layer in self.pruned_layers:
             if not layer.updated:
                 raise UserError(f"layer {layer.index} of this model didn't use its cache", hint=OWN)
             if observed and not layer.observed:
-                what = f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal"
-                raise UserError(what, hint="use `streaming` or `random`")
+                raise self._unrevealed()
+
+    def _unrevealed(self) -> UserError:
+        if self.allocates:
+            return UserError("a budget can be divided only if a model reveals its attention", hint=EVEN)
+        what = f"`{self.policy.plugin_name()}` needs attention, which this model doesn't reveal"
+        return UserError(what, hint="use `streaming` or `random`")
 
     def _start(self, rows: int, hidden: Tensor) -> None:
         """The first forward pass reads the prompt, or a part of it."""
         device = hidden.device
         self.lengths, self.seen_tokens, self.held = [0] * rows, [0] * rows, [[] for _ in range(rows)]
-        self.real_tokens = [0] * rows
+        self.real_tokens, self.extra, self.peaks = [0] * rows, [0] * rows, [0] * rows
         self.answering = torch.zeros(rows, dtype=torch.bool, device=device)
         self.seeds = torch.arange(rows, device=device)
         new = hidden.shape[1]
@@ -206,6 +228,7 @@ class SelectCache(SelectCacheBase):
                 raise UserError(what, hint='granularity = "layer"')
         count = 1 if unit == "model" else len(layers)
         self.positions = torch.zeros(count, rows, heads, 0, dtype=torch.int32, device=device)
+        self.empty = torch.zeros_like(self.positions, dtype=torch.bool) if self.allocates else None
 
     def _append(self, ids: Tensor, features: Tensor | None) -> None:
         """Record new tokens; their keys and values are in the buffers already."""
@@ -218,14 +241,17 @@ class SelectCache(SelectCacheBase):
             )
             self.features = None if self.features is None else grown(self.features, len(self.features), size)
         if columns + new > self.positions.shape[3]:
-            self.positions = grown(self.positions, self.positions.shape[1], (columns + new) * 2, dim=1)
+            size = (columns + new) * 2
+            self.positions = grown(self.positions, self.positions.shape[1], size, dim=1)
+            self.empty = None if self.empty is None else grown(self.empty, self.empty.shape[1], size, dim=1)
         if features is not None and self.features is None:
             self.features = features.new_zeros(self.ids.shape)
         self._record(ids, self._protects(ids, start), features)
         for r in range(rows):
             self.seen_tokens[r] += new
             self.lengths[r] += new
-            self.held[r].append(self.lengths[r])
+            self.held[r].append(self.lengths[r] - self.extra[r])
+            self.peaks[r] = max(self.peaks[r], self.lengths[r])
 
     def _protects(self, ids: Tensor, start: int) -> Tensor:
         """Which of the new tokens are never evicted: sinks, the prompt, the answer."""
@@ -259,16 +285,18 @@ class SelectCache(SelectCacheBase):
         if self.new_padding is not None:
             self.padding[:rows, at] = self.new_padding
             self.padded = True
+            if self.empty is not None:
+                self.empty[:, :rows, :, column : column + new] = self.new_padding[:, None]
         if features is not None and self.features is not None:
             self.features[:rows, at] = features
         self.positions[:, :rows, :, column : column + new] = torch.arange(start, start + new, device=ids.device)
 
     def _prune(self) -> None:
-        if self.budget is None or self.max_length < self.budget.budget:
+        if self.budget is None or self.tokens < self.budget.budget:
             return
         rows, length = slice(0, len(self.lengths)), self.max_length
-        kept = self.budget.kept(length, max(self._protected(rows, length)))
-        if kept is not None and kept < length - self.budget.window:
+        kept = self.budget.kept(self.tokens, max(self._protected(rows, length)))
+        if kept is not None and kept < self.tokens - self.budget.window:
             self._evict(rows, length, kept)
             if self.padded:
                 left, seen = self._padding_columns(), self.seen_tokens[0]
@@ -277,6 +305,8 @@ class SelectCache(SelectCacheBase):
 
     def _padding_columns(self) -> Tensor:
         """Which columns are padding, R × n: the same in all layers and heads, because the oldest is evicted first."""
+        if self.empty is not None:  # where padding counts as empty
+            return self.padding[:, : self.max_length] & False
         columns = self.positions[0, :, :1, : self.max_length].long()
         return _at_positions(self.padding, columns)[:, 0]
 
@@ -301,20 +331,53 @@ class SelectCache(SelectCacheBase):
         at, left = positions.long(), kept + self.budget.window
         scores = self._scores(rows, positions, length)
         padding = _at_positions(self.padding[rows], at) if self.padded else None
+        if self.empty is not None:
+            empty = self.empty[:, rows, :, :length]
+            padding = empty if padding is None else empty | padding
         finite = scores.isfinite() if padding is None else scores.isfinite() | padding
         if not finite.all():
             raise UserError(f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number")
         if padding is not None:
             scores = scores.masked_fill(padding, -torch.inf)
         scores = scores.masked_fill(_at_positions(self.protected[rows], at) | self._recent(rows, at), torch.inf)
-        if left == length - 1 and padding is None and not self.policy.by_order:
+        columns = left
+        if self.empty is not None:
+            columns = self._divide(rows, length, scores.masked_fill(self.empty[:, rows, :, :length], -torch.inf), left)
+        elif left == length - 1 and padding is None and not self.policy.by_order:
             self._replace(rows, scores.argmin(-1), length - 1)
         else:
             # Sorted from the newest to the oldest, so that the oldest of equal scores leave first.
             best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :left]
             self._keep(rows, length, (length - 1 - best).sort(dim=-1).values)
         for r in range(*rows.indices(len(self.lengths))) if isinstance(rows, slice) else rows.tolist():
-            self.lengths[r] = left
+            self.lengths[r], self.extra[r] = columns, max(0, columns - left)
+
+    def _divide(self, rows: slice | Tensor, length: int, scores: Tensor, left: int) -> int:
+        """Keep `left` columns on average, and return how many the longest head has; empty ones come first."""
+        assert self.budget
+        assert self.empty is not None
+        assert self.budget.allocation != "even"
+        counts = allotted(self.budget.allocation, scores, left)
+        longest = int(counts.max())
+        newest = scores.flip(-1).sort(dim=-1, descending=True, stable=True)
+        columns = length - 1 - newest.indices[..., :longest]
+        empty = torch.arange(longest, device=columns.device) >= counts[..., None]
+        order = columns.masked_fill(empty, -1).argsort(-1)
+        self._keep(rows, length, columns.gather(-1, order))
+        self.empty[:, rows] = False
+        self.empty[:, rows, :, :longest] = empty.gather(-1, order)
+        return longest
+
+    def hides(self, layer: Layer, mask: Tensor | None, query: Tensor, columns: int) -> Tensor | None:
+        """A layer's attention mask, which also hides the empty columns of each head."""
+        if self.empty is None:
+            return mask
+        new, empty = query.shape[2], self.empty[layer.number, : len(query), :, :columns]
+        empty = pad(empty, (0, columns - empty.shape[-1]))[:, :, None]
+        empty = empty.repeat_interleave(query.shape[1] // empty.shape[1], 1)
+        if mask is None:
+            mask = torch.ones(new, columns, dtype=torch.bool, device=query.device).tril(columns - new)
+        return mask & ~empty if mask.dtype == torch.bool else mask.masked_fill(empty, torch.finfo(mask.dtype).min)
 
     def _replace(self, rows: slice | Tensor, columns: Tensor, last: int) -> None:
         """Move the newest column to where one is evicted, layers × R × heads: nothing else is copied.
@@ -361,6 +424,9 @@ class SelectCache(SelectCacheBase):
     def _view(self, layer: Layer, rows: slice | Tensor, positions: Tensor, length: int) -> CacheView:
         index = positions.long()
         first = rows.start if isinstance(rows, slice) else int(rows[0])
+        padding = _at_positions(self.padding[rows], index)
+        if self.empty is not None:
+            padding = padding | self.empty[layer.number, rows, :, :length]
         return CacheView(
             layer=layer.index,
             keys=layer.keys[rows, :, :length],
@@ -369,7 +435,7 @@ class SelectCache(SelectCacheBase):
             accumulated=None if layer.accumulated is None else layer.accumulated[rows, :, :length],
             scaling=1.0 if layer.weigh is None else layer.weigh.scaling,
             positions=positions,
-            padding=_at_positions(self.padding[rows], index),
+            padding=padding,
             ids=_at_positions(self.ids[rows], index),
             features=None if self.features is None else _at_positions(self.features[rows], index),
             seen_tokens=self.seen_tokens[first],

@@ -42,13 +42,15 @@ class WatchedCache(SelectCache):
         self.prunings = 0
 
     def after_forward(self, ids: Tensor | None, hidden: Tensor) -> None:
-        held, seen, new = self.max_length, max(self.seen_tokens, default=0), hidden.shape[1]
-        before = self.positions[..., :held]
+        held, seen, new, tokens = self.max_length, max(self.seen_tokens, default=0), hidden.shape[1], self.tokens
         for n in range(new):  # a token sees what the cache held, and the earlier tokens of its own pass
+            before = self.positions[..., :held]
+            if self.empty is not None:
+                before = before.masked_fill(self.empty[..., :held], seen + n)  # itself
             among = torch.arange(seen, seen + n + 1, device=hidden.device, dtype=torch.int32)
             self.visible.append(torch.cat([before, among.expand(*before.shape[:-1], -1)], -1) if held else among)
         super().after_forward(ids, hidden)
-        self.prunings += self.max_length < held + new
+        self.prunings += self.tokens < tokens + new
 
 
 def exactness(

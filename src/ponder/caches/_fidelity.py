@@ -36,8 +36,8 @@ class Drift:
     kl: float  # mean per token, in nats: divergence of the pruned cache's next-token distribution from the full one's
     agrees: float  # fraction of tokens after which both predict the same most likely token
     tokens: int
-    bytes: float = 0.0  # of the pruned cache, mean over the tokens
-    peak: float = 0.0  # of the pruned cache, the most
+    bytes: float = 0.0  # of the tokens in the pruned cache, mean over the tokens
+    peak: float = 0.0  # of the pruned cache's columns, the most; they are more if heads keep different numbers
 
 
 def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
@@ -71,10 +71,10 @@ class _Reader:
 
     def __init__(self, cache: SelectCache) -> None:
         self.cache, self.kl, self.agreed, self.tokens = cache, 0.0, 0, 0
-        self.held: list[int] = []  # columns after each token, before pruning; the prompt counts as one
+        self.held: list[int] = []  # tokens per head after each token, before pruning; the prompt counts as one
 
     def read(self, model: Any, ids: Tensor, first: int, expected: Tensor) -> None:
-        before, new = self.cache.max_length, ids.shape[1]
+        before, new = self.cache.tokens, ids.shape[1]
         own = _log_probs(model, ids, self.cache, first)
         self.kl += float((expected.exp() * (expected - own)).sum())
         self.agreed += int((expected.argmax(-1) == own.argmax(-1)).sum())
@@ -83,7 +83,7 @@ class _Reader:
 
     def drift(self) -> Drift:
         size, count = self.cache.token_bytes, max(1, self.tokens)
-        mean, most = sum(self.held) / max(1, len(self.held)), max(self.held, default=0)
+        mean, most = sum(self.held) / max(1, len(self.held)), max(self.cache.peaks, default=0)
         return Drift(self.kl / count, self.agreed / count, self.tokens, size * mean, float(size * most))
 
 
@@ -98,7 +98,7 @@ def tokens_until_pruning(cache: SelectCache) -> int:
     if cache.budget is None:
         return CHUNK
     due = cache.budget.budget if cache.budget.ratio is not None else cache.budget.budget + 1
-    return min(CHUNK, max(1, due - cache.max_length))
+    return min(CHUNK, max(1, due - cache.tokens))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ class Layer(CacheLayerMixin):
     def __init__(self, cache: SelectCache, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.belongs_to(cache)
-        self.index = index
+        self.index = index  # in the model
+        self.number = 0  # among the layers that are pruned
         self.queries: Tensor | None = None
         self.accumulated: Tensor | None = None
         self.weigh: Weights | None = None  # known from the first forward pass on

@@ -52,6 +52,8 @@ class SlotCache(SelectCache):
         self._ends = None
         row, length, seen = len(self.lengths), one.lengths[0], one.seen_tokens[0]
         self.lengths.append(length)
+        self.extra.append(one.extra[0])
+        self.peaks.append(one.peaks[0])
         for mine, other in zip(self.pruned_layers, one.pruned_layers, strict=True):
             if not mine.is_initialized:
                 mine.lazy_initialization(other.keys, other.values)
@@ -72,6 +74,9 @@ class SlotCache(SelectCache):
         self.features = None if one.features is None else _with_row(self.features, one.features[:, :seen], row)
         positions = self.positions.transpose(0, 1), one.positions[..., :length].transpose(0, 1)
         self.positions = _with_row(*positions, row).transpose(0, 1)
+        if one.empty is not None:
+            empty = None if self.empty is None else self.empty.transpose(0, 1)
+            self.empty = _with_row(empty, one.empty[..., :length].transpose(0, 1), row).transpose(0, 1)
         self.seeds = torch.cat([self.seeds[:row], one.seeds.new_tensor([seed])])
         self.answering = torch.cat([self.answering[:row], one.answering])
         self.reading = False
@@ -85,11 +90,15 @@ class SlotCache(SelectCache):
         last = len(self.lengths) - 1
         buffers = [self.ids, self.padding, self.protected, self.seeds, self.answering, self.positions.transpose(0, 1)]
         buffers += [self.features] if self.features is not None else []
+        buffers += [self.empty.transpose(0, 1)] if self.empty is not None else []
         for layer in self.pruned_layers:
             buffers += [t for t in (layer.keys, layer.values, layer.accumulated, layer.queries) if t is not None]
         for buffer in buffers:
             buffer[row] = buffer[last]
-        counts: tuple[list[Any], ...] = (self.lengths, self.seen_tokens, self.real_tokens, self.held)
+        counts: tuple[list[Any], ...] = (
+            *(self.lengths, self.extra, self.peaks),
+            *(self.seen_tokens, self.real_tokens, self.held),
+        )
         for count in counts:
             count[row] = count[last]
             count.pop()
@@ -108,15 +117,15 @@ class SlotCache(SelectCache):
     def _prune(self) -> None:
         if self.budget is None:
             return
-        of_length: dict[int, list[int]] = {}
-        for row, length in enumerate(self.lengths):
-            if length >= self.budget.budget:
-                of_length.setdefault(length, []).append(row)
-        for length, rows in of_length.items():
+        of_length: dict[tuple[int, int], list[int]] = {}
+        for row, (length, extra) in enumerate(zip(self.lengths, self.extra, strict=True)):
+            if length - extra >= self.budget.budget:
+                of_length.setdefault((length, extra), []).append(row)
+        for (length, extra), rows in of_length.items():
             alike: dict[int, list[int]] = {}
             for row, protected in zip(rows, self._protected(self._at(rows), length), strict=True):
-                kept = self.budget.kept(length, protected)
-                if kept is not None and kept < length - self.budget.window:
+                kept = self.budget.kept(length - extra, protected)
+                if kept is not None and kept < length - extra - self.budget.window:
                     alike.setdefault(kept, []).append(row)
             for kept, each in alike.items():
                 self._evict(self._at(each), length, kept)

@@ -26,7 +26,7 @@ class CacheView:
     accumulated: Tensor | None  # R × H × n: attention received from all queries so far, if the policy asks for it
     scaling: float  # of the attention logits
     positions: Tensor  # R × h × n: how many tokens came before this one, evicted ones included
-    padding: Tensor  # R × h × n: True for padding
+    padding: Tensor  # R × h × n: True for padding, and for columns of a head that keeps fewer tokens than others
     ids: Tensor  # R × h × n: token ids; -1 if the model was called without them
     features: Tensor | None  # R × h × n: the policy's `token_features`
     seen_tokens: int  # tokens so far, evicted ones included

@@ -187,6 +187,7 @@ class TrainingProblems:
     size: int
     seed: int  # the study's
     asked: int | None = 0  # problems of this task and size that the study asks; None: all of them
+    explicit: bool = False  # whether the study names them, under [[train]]
 
     def identity(self) -> dict[str, Any]:
         # Without `asked`, so that a study that asks more needn't train again; but a fixed set has no other problems.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 AsyncScore: TypeAlias = Callable[[Sequence[Steps], Request], Awaitable[list[Scores]]]
 
 
+ALLOCATED = {"pyramid": ("layer", "head"), "adakv": ("head",)}  # what must decide for itself
+
+
 @dataclass(frozen=True)
 class CacheBudget:
     """How many tokens a KV cache holds, and which of them are never evicted."""
@@ -38,6 +41,8 @@ class CacheBudget:
     # What the ratio is a fraction of: the tokens before the window that may be evicted, or all of them, as in DynTS's
     # published code, where a long prompt uses up what may be kept.
     ratio_of: Literal["evictable", "all"] = "evictable"
+    # How many tokens each layer and head keeps: equally many; fewer in later layers; by score within a layer.
+    allocation: Literal["even", "pyramid", "adakv"] = "even"
 
     def __post_init__(self) -> None:
         if not 0 < self.window < self.budget:
@@ -47,6 +52,9 @@ class CacheBudget:
             raise UserError(f"ratio is a fraction above 0 and at most 1, not {self.ratio}", hint="ratio = 0.3")
         if self.sinks < 0:
             raise UserError(f"sinks is a number of tokens, not {self.sinks}")
+        if self.allocation != "even" and self.granularity not in ALLOCATED[self.allocation]:
+            units = " or ".join(f'granularity = "{unit}"' for unit in ALLOCATED[self.allocation])
+            raise UserError(f'allocation = "{self.allocation}" needs decisions of their own', hint=units)
 
     def check_prompt(self, tokens: int) -> None:
         """Raise `UserError` if a prompt of so many tokens leaves none that could be evicted."""
@@ -85,6 +93,18 @@ class Policy(Plugin, ABC):
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
         return self
+
+    def with_training(self, on: str, made: Path) -> Policy:  # noqa: ARG002 for subclasses
+        """The same policy, to be fitted on the problems under a study's [[train]], of which `on` is a digest, or "".
+
+        A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems,
+        for example in the folder of made models.
+        """
+        return self
+
+    def fitted_path(self, folder: Path) -> Path:
+        """What `fit` writes for the weights in a folder."""
+        return folder / self.plugin_name()
 
     def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
         """Whether it must be trained for the weights in a folder before it can score."""

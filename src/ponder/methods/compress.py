@@ -26,11 +26,13 @@ from ponder.core import (
     Task,
     TrainingProblems,
     UserError,
+    digest,
     not_in_key,
     plugins,
     renamed,
 )
 from ponder.core.settings import build
+from ponder.models import models_folder
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Compress(Method):
     ratio_of: Literal["evictable", "all"] = (
         "evictable"  # the tokens that may be evicted, or, as published for DynTS, all
     )
+    allocation: Literal["even", "pyramid", "adakv"] = "even"  # tokens per layer and head: equal; falling; by score
     settings: dict[str, Any] = field(
         default_factory=dict
     )  # of the policy, such as { queries = 64 }: `ponder show snapkv`
@@ -76,6 +79,7 @@ class Compress(Method):
             self.answer,
             self.granularity,
             self.ratio_of,
+            self.allocation,
         )
 
     def title(self) -> str:
@@ -96,12 +100,23 @@ class Compress(Method):
     def measures(self) -> tuple[str, ...]:
         return ("kl", "agrees") if self.fidelity != "no" else ()
 
+    def identity(self) -> dict[str, Any]:
+        on = self._on()
+        return {**super().identity(), **({"on": on} if on else {})}
+
+    def _on(self) -> str:
+        """A digest of the problems that its policy is fitted on, if the study names them and the policy is fitted."""
+        named = [problems.identity() for problems in self.train_on if problems.explicit]
+        # Read, not imported: a plan has no time for torch, and needn't have it installed.
+        file = plugins.source("caches", self.policy, Path()) if named else None
+        return digest(named).hex()[:20] if file and "def with_training(" in file.read_text("utf-8") else ""
+
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
     def unmade(self, model: Model) -> tuple[Path, ...]:
         policy, folders = self._policy(), {model.source(problems.task).folder for problems in self.train_on}
-        return tuple(folder / self.policy for folder in folders if policy.needs_fit(folder))
+        return tuple(policy.fitted_path(folder) for folder in folders if policy.needs_fit(folder))
 
     def make(self, model: Model) -> Iterator[Progress]:
         yield from model.fit_policy(self._policy(), self.train_on)
@@ -111,4 +126,4 @@ class Compress(Method):
 
     def _policy(self) -> Policy:
         policy: Policy = build("caches", {"name": self.policy, **self.settings}, "settings", Path())
-        return policy
+        return policy.with_training(self._on(), models_folder())

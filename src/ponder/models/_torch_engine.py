@@ -274,7 +274,7 @@ class TorchEngine:
                 held, size = self._cache.held[n], self._cache.token_bytes
                 generation.measures = {
                     "cache_bytes": size * sum(held) / len(held),
-                    "cache_peak": float(size * max(held)),
+                    "cache_peak": float(size * self._cache.peaks[n]),
                 }
                 if steps := generation.steps:
                     generation.measures["seconds_per_token"] = generation.seconds / steps

@@ -91,7 +91,8 @@ class Transformers(LocalWeights):
             for problems in sets:
                 yield from self._correct_traces(loaded, problems, traces)
             tasks = ", ".join(dict.fromkeys(problems.task.plugin_name() for problems in sets))
-            yield from policy.fit(loaded.model, traces, source.folder, {"task": tasks})
+            facts = {"task": tasks, "on": [problems.identity() for problems in sets]}
+            yield from policy.fit(loaded.model, traces, source.folder, facts)
 
     def _correct_traces(
         self, loaded: Loaded, train_on: TrainingProblems, traces: list[TokenTrace]

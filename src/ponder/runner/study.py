@@ -317,7 +317,7 @@ class Study:
             number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
             if not self.train and task.fixed() is not None:
                 number = None  # training on a benchmark needs an explicit [[train]]
-            one = TrainingProblems(task, size, self.seed, number)
+            one = TrainingProblems(task, size, self.seed, number, bool(self.train))
             sets += [one] if one not in sets else []
         return tuple(sets)
 

@@ -2,7 +2,8 @@
 
 As published: three linear layers (d → 2d → d/2 → 1) without bias, Softplus after each; mean squared error on the
 thinking tokens of correct traces; AdamW at 5e-4 with warm-up and cosine decay; the model itself is frozen. The
-published label is 10 · I^0.3 / 0.3 for one model and 10,000 · I for another; here it is (I / mean of I)^0.3 for all.
+published label is 10 · I^0.3 / 0.3 for one model and 10,000 · I for another; here it is (I / mean of I)^0.3 for all,
+except in the recipe `published`, which has the first of the two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from ponder.caches.dynts import CARD, WEIGHTS
 from ponder.caches.dynts.labels import importance
-from ponder.core import TokenTrace, UserError, fingerprint
+from ponder.core import TokenTrace, UserError
 
 
 class Predictor(nn.Module):
@@ -45,9 +46,15 @@ class Recipe:
     tokens: int = 4096  # per step, drawn from all traces
     rate: float = 5e-4
     decay: float = 0.01
-    power: float = 0.3  # of the relative importance, in the label
+    power: float = 0.3  # of the importance, in the label
     test: float = 0.2  # fraction of the traces that are held out for measuring
     seed: int = 2025
+    traces: int | None = None  # per step, whole, instead of tokens
+    absolute: bool = False  # label 10 · I^power / power instead of (I / mean of I)^power
+    weight: float = 1.0  # of the loss where 4 ≤ label < 5
+
+
+RECIPES = {"ponder": Recipe(), "published": Recipe(traces=256, absolute=True, weight=5.0)}
 
 
 @dataclass(frozen=True)
@@ -58,18 +65,45 @@ class Labelled:
     wanted: Tensor
 
 
-def labelled(model: Any, trace: TokenTrace, power: float) -> Labelled:
+def labelled(model: Any, trace: TokenTrace, recipe: Recipe) -> Labelled:
     ids = torch.tensor(trace.ids, device=model.device)
     paid, hidden = importance(model, ids, trace.answer)
     thinking = slice(trace.question, trace.answer)
-    part = paid[thinking]
-    return Labelled(hidden[thinking].float().cpu(), ((part / part.mean().clamp(min=1e-12)) ** power).cpu())
+    return Labelled(hidden[thinking].float().cpu(), labels(paid[thinking], recipe).cpu())
+
+
+def labels(paid: Tensor, recipe: Recipe) -> Tensor:
+    """What a predictor learns, from the attention that the answer pays to each thinking token of a trace."""
+    if recipe.absolute:
+        return 10 * paid**recipe.power / recipe.power
+    return (paid / paid.mean().clamp(min=1e-12)) ** recipe.power
+
+
+def loss_of(predicted: Tensor, wanted: Tensor, recipe: Recipe) -> Tensor:
+    """The mean squared error, weighted where labels are from 4 to 5."""
+    weights = torch.where((wanted >= 4) & (wanted < 5), recipe.weight, 1.0)
+    return (weights * (predicted - wanted) ** 2).mean()
+
+
+def batches(lengths: Sequence[int], recipe: Recipe) -> Iterator[Tensor]:
+    """For each step, which tokens of the traces, put end to end, it learns from."""
+    if recipe.traces is None:
+        for _ in range(recipe.steps):
+            yield torch.randint(sum(lengths), (recipe.tokens,))
+        return
+    ends, order = list(accumulate(lengths, initial=0)), list[int]()
+    for _ in range(recipe.steps):
+        size = min(recipe.traces, len(lengths))
+        while len(order) < size:  # each trace once, then all again
+            order += torch.randperm(len(lengths)).tolist()
+        drawn, order = order[:size], order[size:]
+        yield torch.cat([torch.arange(ends[n], ends[n + 1]) for n in drawn])
 
 
 def fit(
     model: Any, traces: Sequence[TokenTrace], recipe: Recipe, folder: Path, facts: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Train a predictor, measure it on held-out traces, and write it, with `facts` on its card, beside the weights."""
+    """Train a predictor, measure it on held-out traces, and write it, with `facts` on its card, to a folder."""
     if len(traces) < 10:
         raise UserError(
             f"{len(traces)} correct traces are too few to train a predictor; 10 are needed",
@@ -78,7 +112,7 @@ def fit(
     torch.manual_seed(recipe.seed)
     examples = []
     for n, trace in enumerate(traces):
-        examples.append(labelled(model, trace, recipe.power))
+        examples.append(labelled(model, trace, recipe))
         if (n + 1) % 100 == 0:
             yield {"labelled": n + 1}
     test = examples[: max(2, int(recipe.test * len(examples)))]
@@ -91,23 +125,25 @@ def fit(
         adam, lambda n: min((n + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * max(0, n - warm) / (recipe.steps - warm)))
     )
     losses = []
-    for step in range(recipe.steps):
-        drawn = torch.randint(len(hidden), (recipe.tokens,))
-        loss = nn.functional.mse_loss(predictor(hidden[drawn]), wanted[drawn])
+    for step, drawn in enumerate(batches([len(t.wanted) for t in train], recipe)):
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = 0.0
+        for start in range(0, len(drawn), recipe.tokens):  # whole traces may be too many tokens at once
+            part = drawn[start : start + recipe.tokens]
+            part_loss = loss_of(predictor(hidden[part]), wanted[part], recipe) * len(part) / len(drawn)
+            part_loss.backward()  # type: ignore[no-untyped-call]
+            loss += part_loss.item()
         nn.utils.clip_grad_norm_(predictor.parameters(), 1.0)
         adam.step()
         schedule.step()
-        losses.append(loss.item())
+        losses.append(loss)
         if (step + 1) % 100 == 0:
             yield {"step": step + 1, "loss": round(float(np.mean(losses[-100:])), 4)}
     quality = measured(predictor, test)
-    (folder / WEIGHTS).parent.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     save_file({name: t.half() for name, t in predictor.state_dict().items()}, folder / WEIGHTS)
     card = {
         **facts,
-        "model": fingerprint(folder / "model.safetensors"),
         "width": hidden.shape[1],
         "recipe": asdict(recipe),
         "traces": {"learnt": len(train), "tested": len(test)},
