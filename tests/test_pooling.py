@@ -271,7 +271,9 @@ def test_the_plan_and_the_report_have_a_line_per_setting(write, ponder) -> None:
     page = Path("out/report.html").read_text()
     table = page[page.index("How the attempts") : page.index("The study with every setting")]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
-    shown = {(*re.sub(r"<[^>]+>", "|", row[0]).strip("|").split("||"), row[2], "wrong" in row[1]) for row in rows if row}
+    shown = {
+        (*re.sub(r"<[^>]+>", "|", row[0]).strip("|").split("||"), row[2], "wrong" in row[1]) for row in rows if row
+    }
     assert shown == {(*line, "3", "=1" in line[0]) for line in lines}
     assert "execution mode=answer, size 2" in page  # above a transcript
     with Path("out/tradeoff-points.csv").open() as file:
