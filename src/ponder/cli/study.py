@@ -238,7 +238,10 @@ def report(
     track: Literal["mlflow", "wandb"] | None,
     megabytes: float,
 ) -> None:
-    """Draw the figures of STUDY and write its report: one HTML page that needs nothing else, and a file per figure."""
+    """Draw the figures of STUDY and write its report page.
+
+    The page is one HTML file that needs nothing else; each figure is a file of its own too.
+    """
     from ponder.core.plugins import need
     from ponder.exchange.tracking import track as log_report
     from ponder.report.page import report as write_report
@@ -296,7 +299,7 @@ def export(
     out: Path | None,
     number: int,
 ) -> None:
-    """Write the attempts of STUDY to a file, or its problems for an RL library.
+    """Write the attempts of STUDY, or its problems, to a file.
 
     An Inspect log has room for one model: of several models, each has a file of its own. verifiers and trl get
     problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
