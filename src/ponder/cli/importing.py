@@ -31,7 +31,7 @@ def import_(
     size: str,
     as_json: bool,
 ) -> None:
-    """Read logs of Inspect or lm-eval into a store, with a study file for them.
+    """Read logs of Inspect or lm-eval into a store and a study.
 
     LOG is an .eval or .json file of Inspect, a samples_*.jsonl file of lm-eval, or a folder with such files. Then
     `ponder report`, `compare`, `view` and `export` work on the study. Give all logs of an evaluation at once: models
