@@ -203,7 +203,7 @@ def unknown(kind: str, name: str) -> UserError:
 
 def from_files() -> list[Path]:
     """The files that plugins were imported from by their paths: another process needs them before it can unpickle."""
-    return list(_files.values())
+    return [path for name, path in _files.items() if getattr(sys.modules.get(name), "__file__", None) == str(path)]
 
 
 def from_path(path: Path) -> ModuleType:
