@@ -274,7 +274,8 @@ def test_the_plan_and_the_report_have_a_line_per_setting(write, ponder) -> None:
     named = [[*filter(None, re.sub(r"<[^>]+>", "|", row[0]).split("|"))] for row in rows if row]
     shown = {(*names, row[2], "wrong" in row[1]) for names, row in zip(named, filter(None, rows), strict=True)}
     assert shown == {(*line, "3", "=1" in line[0]) for line in lines}
-    assert "execution mode=answer, size 2" in page  # above a transcript
+    index = page[page.index('type="application/json"') :]  # what the lists of attempts are made from
+    assert all(f'"execution mode={mode}"' in index for mode in MODES)
     with Path("out/tradeoff-points.csv").open() as file:
         points = {(row["series"], row["attempts"]) for row in csv.DictReader(file)}
     assert points == {
