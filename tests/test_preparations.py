@@ -170,7 +170,7 @@ for _ in prepare(study_of(Path({str(tmp_path)!r}), [{{"seed": 1, "steps": 10**6}
     pytest.fail("the process goes on")
 
 
-def test_weights_are_the_same_whoever_makes_them(models, monkeypatch, tmp_path) -> None:
+def test_weights_are_the_same_wherever_they_are_made(models, monkeypatch, tmp_path) -> None:
     pytest.importorskip("torch")
     small = {"problems": 6, "n": 3, "temperature": 2.0, "batch": 3, "epochs": 1}
     method = {"name": "shortest", **small, "rate": [1e-4, 1e-3]}  # of the same samples
