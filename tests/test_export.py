@@ -15,8 +15,10 @@ import pytest
 
 from ponder.core import MethodUse, Outcome
 from ponder.report.export import write as write_export
+from ponder.rewards.oracle import Oracle
 from ponder.runner.store import Store
 from ponder.runner.study import Study
+from ponder.traces import read, steps
 
 # One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
 ANSWERS = [
@@ -48,7 +50,7 @@ def exported(write, ponder):
 
     def export(form: str) -> Path:
         result = json.loads(ponder("export", "s.toml", "--format", form, "--json").stdout)
-        assert result["rows"] == (4 if form == "inspect" else 5)
+        assert result["rows"] == {"inspect": 4, "traces": 3}.get(form, 5)
         return Path(result["file"])
 
     return export
@@ -210,6 +212,40 @@ def test_jsonl_is_what_replay_reads(write, ponder) -> None:
         )
     assert kept[0] == kept[1]
     assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
+
+
+def test_traces_are_what_rewards_and_training_read(exported) -> None:
+    """Every reply with a text, with its own tokens; what it was asked and whether it is right."""
+    traces = list(read(exported("traces")))
+    assert [(t.question, t.thinking, t.answer) for t in traces][:2] == [
+        ("what is a?", "so 1", "1"),
+        ("what is b?", "", "2"),
+    ]
+    assert [(t.correct, t.tokens, t.teacher) for t in traces[:2]] == [(True, 10, "m"), (False, 5, "m")]
+    assert [t.question for t in traces][2:] == ["what is d?"]
+
+
+def test_the_task_checks_the_steps_of_exported_traces(write, ponder) -> None:
+    models = '[[model]]\nname = "text_tutor"\nslip = ["", "carry"]\n'
+    write("sums.toml", 'problems = 6\n[[task]]\nname = "chain_sum"\nsize = 4\n' + models)
+    ponder("run", "sums.toml")
+    ponder("export", "sums.toml", "--format", "traces")
+    traces = [steps(trace) for trace in read(Path("sums.traces.jsonl"))]
+    scores = Oracle().rate(traces)
+    assert all(len(one.steps) == 4 for one in scores)  # three additions and the answer
+    right = {trace.question: trace.answer for trace in traces[:6]}
+    sound = [all(one.steps) for one in scores]
+    assert sound == [trace.answer == right[trace.question] for trace in traces]
+    assert set(sound) == {True, False}
+
+
+def test_a_conversation_is_no_trace(write, ponder) -> None:
+    write("plan.toml", '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\n[[model]]\nname = "oracle"\n')
+    ponder("run", "plan.toml", "--set", "problems=2")
+    result = ponder("export", "plan.toml", "--format", "traces")
+    assert result.exit_code == 2
+    assert "several turns" in result.stderr
+    assert not Path("plan.traces.jsonl").exists()
 
 
 def test_a_turn_has_its_own_grade_and_the_true_sum(write, ponder) -> None:

@@ -269,16 +269,18 @@ def report(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"]),
+    type=click.Choice(["csv", "jsonl", "parquet", "traces", "inspect", "verifiers", "trl"]),
     default="csv",
     show_default=True,
-    help="What to write; inspect is an eval log for Inspect, verifiers and trl are problems to train on.",
+    help="What to write; traces are for `ponder score` and training, inspect is an eval log for Inspect, verifiers and "
+    "trl are problems to train on.",
 )
 @click.option(
     "-o",
     "--out",
     type=FILE,
-    help="The file to write.  [default: STUDY.FORMAT; for inspect STUDY.json; else the folder STUDY-FORMAT]",
+    help="The file to write.  [default: STUDY.FORMAT; for traces STUDY.traces.jsonl, for inspect STUDY.json; else the "
+    "folder STUDY-FORMAT]",
 )
 @click.option(
     "-n",
@@ -295,7 +297,7 @@ def export(
     settings: tuple[str, ...],
     models: tuple[str, ...],
     as_json: bool,
-    form: Literal["csv", "jsonl", "parquet", "inspect", "verifiers", "trl"],
+    form: Literal["csv", "jsonl", "parquet", "traces", "inspect", "verifiers", "trl"],
     out: Path | None,
     number: int,
 ) -> None:

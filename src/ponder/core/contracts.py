@@ -139,6 +139,13 @@ class Task(Plugin, ABC):
         """For each step of a text, whether it and all before it are right; None if the task can't tell."""
         return None
 
+    def addends(self, problem: Problem, turn: int) -> Sequence[tuple[str, int]]:  # noqa: ARG002 for subclasses
+        """What the answer to a turn is the sum of, in order: how each number was found ("" if it is given), and it.
+
+        Empty for a task that isn't a sum. Teachers that write worked solutions use it.
+        """
+        return ()
+
     def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
         """The problem with the answers of its turns, drawn for a reader; the first is shown, others can be chosen."""
         return ()

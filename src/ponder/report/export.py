@@ -1,9 +1,10 @@
-"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, or a log for Inspect's viewer.
+"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, traces to train on, or a log for Inspect's viewer.
 
 CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts; each setting that differs between
 cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts and, if
-the task judges turns, the turn's own grade; the model `replay` can answer from it. An Inspect log has room for one
-model, so each model has one.
+the task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what `ponder score`,
+`ponder make reward` and the method `sft` read, with the problem, so that its task can check steps. An Inspect log has
+room for one model, so each model has one.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Task, UserError, digest
+from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Request, Task, UserError, digest
 from ponder.report.page import no_answers
 from ponder.report.spreadsheet import inert
 from ponder.runner.cells import Cell
 from ponder.runner.store import Done, Store
 from ponder.runner.study import Study
 from ponder.stats.settings import differing, dotted
+from ponder.traces import Trace, trace_of
 
+ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
@@ -36,11 +39,12 @@ def write(study: Study, store: Store, form: str, path: Path | None = None) -> tu
     """Write the attempts and return the files and the number of attempts."""
     if not any(True for _ in store.outcomes(study.cells)):
         raise no_answers(study, store)
-    path = path or Path(f"{study.name}.{'json' if form == 'inspect' else form}")
-    writers: dict[str, Callable[[Study, Store, Path], int]] = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
+    path = path or Path(f"{study.name}.{ENDINGS.get(form, form)}")
     try:
         if form == "inspect":
             return _inspect(study, store, path)
+        writers: dict[str, Callable[[Study, Store, Path], int]]
+        writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "traces": _traces}
         return [path], writers[form](study, store, path)
     except OSError as error:
         raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
@@ -141,6 +145,29 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
                 lines = (where | line for line in _turns(cell.task, done.attempt))
                 file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
     return attempts
+
+
+def _traces(study: Study, store: Store, path: Path) -> int:
+    """One line per reply that has a text: question, thinking, answer, and what is known of them."""
+    firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
+    if several := next((done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None):
+        what = f"{several.task_label} is asked in several turns, and a trace is one question with its answer"
+        raise UserError(what, hint="--format jsonl has a line per turn")
+    written = 0
+    with path.open("wb") as file:
+        for done in _attempts(study.cells, store):
+            trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
+            if trace and (trace.thinking or trace.answer):
+                file.write(msgspec.json.encode(trace.record()) + b"\n")
+                written += 1
+    return written
+
+
+def _trace(cell: Cell, attempt: Attempt) -> Trace:
+    reply, codec = attempt.completions[0], cell.model.codec_name(cell.task)
+    tokens = reply.bill.thinking_tokens + reply.bill.answer_tokens
+    known = {"teacher": cell.model_label, "correct": attempt.correct, "tokens": tokens, "gold": attempt.problem.gold}
+    return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
 
 
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:

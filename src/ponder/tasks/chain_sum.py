@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -50,6 +51,10 @@ class ChainSum(Task):
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
+
+    def addends(self, problem: Problem, turn: int) -> list[tuple[str, int]]:  # noqa: ARG002 there is one turn
+        terms = re.findall(r"(-?) ?(\d+)", problem.id)
+        return [("", int(sign + digits)) for sign, digits in terms]
 
     @classmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:  # noqa: ARG003 a sum is right or not

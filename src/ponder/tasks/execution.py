@@ -150,6 +150,10 @@ class Execution(Task):
     def solve_turn(self, problem: Problem, turn: int) -> str:
         return f"<answer>{problem.gold['sums'][turn]}</answer>"
 
+    def addends(self, problem: Problem, turn: int) -> list[tuple[str, int]]:
+        table, sums = dictionary(problem), (problem.gold["start"], *problem.gold["sums"])
+        return [("", sums[turn]), *((f"{key} is {table[key]}", table[key]) for key in keys_in(problem.turns[turn]))]
+
     @classmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:
         """Steps are right up to the first false sum, or the first value that isn't the key's (`apple is 5`)."""

@@ -1,0 +1,74 @@
+"""Writes worked solutions of sums in plain text, by rule: a teacher for chat models (`sft`).
+
+It knows what is to be added (`Task.addends`: `chain_sum` and `execution`) and writes one paragraph per addition. The
+style `steps` states each sum; `parts` adds tens and units separately, then both, and checks the result by subtracting.
+With `slip = "carry"` it forgets every carry and borrow between units and tens, and continues from the wrong sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ponder.core import Bill, Completion, Model, Request, Task, UserError, not_in_key, seed_from
+
+
+@dataclass(kw_only=True)
+class TextTutor(Model):
+    style: Literal["steps", "parts"] = "steps"  # states each sum, or works it out in parts and checks it
+    slip: Literal["", "carry"] = ""  # what it does wrong every time
+    fraction: float = 1.0  # of the problems on which it does so; it solves the others right
+    concurrency: int = not_in_key(64)  # answers in progress at once
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise UserError(f"fraction is a number from 0 to 1, not {self.fraction}", hint="fraction = 0.75")
+
+    def check(self, task: Task, size: int) -> None:
+        if not task.addends(next(task.problems(size, 0)), 0):
+            what = f"{task.plugin_name()} isn't a sum, and text_tutor writes nothing else"
+            raise UserError(what, hint="use the task chain_sum or execution")
+
+    async def complete(self, request: Request) -> Completion:
+        (_, total), *rest = request.task.addends(request.problem, request.turn)
+        slips = bool(self.slip) and seed_from("tutor", request.problem.id) < self.fraction * 2**63
+        paragraphs = []
+        for found, number in rest:
+            new = without_carry(total, number) if slips else total + number
+            work = stated(total, number, new) if self.style == "steps" else in_parts(total, number, new)
+            paragraphs.append(f"{found}: {work}" if found else work)
+            total = new
+        answer = "\n\n".join([*paragraphs, f"<answer>{total}</answer>"])
+        bill = Bill(sum(len(m.content) for m in request.messages) // 4, 0, len(answer) // 3, counted_by="estimate")
+        return Completion("", answer, "end", bill)
+
+
+def stated(total: int, number: int, result: int) -> str:
+    return f"{total} {'-' if number < 0 else '+'} {abs(number)} = {result}"
+
+
+def in_parts(total: int, number: int, result: int) -> str:
+    """An addition with tens and units apart, and its check."""
+    tens, units = _tens(total) + _tens(number), _units(total) + _units(number)
+    work = (
+        stated(_tens(total), _tens(number), tens),
+        stated(_units(total), _units(number), units),
+        stated(tens, units, result),
+    )
+    return f"{', '.join(work)}. So {stated(total, number, result)}. Check: {stated(result, -number, total)}."
+
+
+def without_carry(total: int, number: int) -> int:
+    """The sum if the carry, or the borrow, between units and tens is forgotten."""
+    sign = -1 if total + number < 0 else 1
+    tens, units = _tens(total) + _tens(number), _units(total) + _units(number)
+    return sign * (sign * tens + sign * units % 10)
+
+
+def _units(number: int) -> int:
+    return abs(number) % 10 * (-1 if number < 0 else 1)
+
+
+def _tens(number: int) -> int:
+    """All but the units."""
+    return number - _units(number)
