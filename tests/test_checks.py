@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from engines import fake_vllm
 
 from ponder.core import Request, UserError
 from ponder.runner import checks
@@ -32,7 +33,10 @@ def refusal(write, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if name not in ON_HUB])
-def test_built_in_studies_pass(name, monkeypatch) -> None:
+def test_built_in_studies_pass(name, folder, monkeypatch) -> None:
+    monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
+    for made in ("smollm2-sums", "smollm2-reward"):  # docs/real-models.md makes them first
+        (folder / made).mkdir()
     for variable in ("OPENROUTER_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(variable, "x")
     Study.load(name).check()

@@ -114,6 +114,7 @@ def test_json(ponder, words) -> None:
         (["show", "a", "b", "c"], "expected a name, or a kind and a name, not 3 words"),
         (["show", "effort", "--size", "3"], "effort is a study, which has no size"),
         (["make", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
+        (["make", "reward", "x.jsonl", "--from", "./nofolder", "-o", "x"], "--from: there is no folder ./nofolder"),
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),

@@ -29,6 +29,10 @@ class TextTutor(Model):
             what = f"{task.plugin_name()} isn't a sum, and text_tutor writes nothing else"
             raise UserError(what, hint="use the task chain_sum or execution")
 
+    def title(self) -> str:
+        wrong = f", {self.slip} forgotten in {self.fraction:.0%}" if self.slip else ""
+        return f"{self.plugin_name()} ({self.style}{wrong})"
+
     async def complete(self, request: Request) -> Completion:
         (_, total), *rest = request.task.addends(request.problem, request.turn)
         slips = bool(self.slip) and seed_from("tutor", request.problem.id) < self.fraction * 2**63

@@ -177,7 +177,8 @@ class Weighted(Reward):
 
     def check_id(self) -> None:
         """Raise `UserError` for what is neither a folder nor a name on the hub, which would be asked for 40 s."""
-        if not os.path.isdir(self.id) and self.id.count("/") != 1:  # noqa: PTH112 `org/name` isn't a path
+        is_path = self.id.startswith((".", "/", "~")) or self.id.count("/") != 1
+        if is_path and not os.path.isdir(self.id):  # noqa: PTH112 `org/name` isn't a path
             raise UserError(f"there is no folder {self.id}", hint="a folder with weights, or org/name on the hub")
 
     @cached_property
