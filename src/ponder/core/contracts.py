@@ -274,6 +274,10 @@ class Model(Plugin, ABC):
         """How many GPUs one copy of it needs, where a cluster hands them out."""
         return 0
 
+    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:  # noqa: ARG002 for subclasses
+        """A rough speed of all its replies together, and what that is from; None: unknown, or not worth a warning."""
+        return None
+
     def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
         """How long a prompt is, in tokens; None if that is unknown before it is asked."""
         return None

@@ -37,13 +37,16 @@ from ponder.core import (
     seed_from,
 )
 from ponder.models._batch import BatchWorker, generate_all
-from ponder.models._local_weights import LocalWeights
+from ponder.models._local_weights import LocalWeights, parameters
 from ponder.models._torch_engine import SDPA, Loaded, SampledGeneration, TorchEngine, load
 
 FIT_PROBLEMS = 200  # problems of each task and size that an eviction policy is fitted on
 FIT_BATCH = 16  # replies generated at once meanwhile
 Attention: TypeAlias = Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"]
 GENERATES = ("auto", "sdpa", "eager")  # attention that our KV cache works with
+# Rough speeds, for a forecast. SmolLM2 on one AVX2 core at 16 in flight: 13e9. Those of a GPU are not measured here.
+CPU_FLOPS = 10e9  # per thread
+GPU_STEP_SECONDS, GPU_BYTES_PER_SECOND = 0.03, 1e12  # a step of any batch takes this long, or reading the weights does
 FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}  # and the package of each
 
 
@@ -81,6 +84,20 @@ class Transformers(LocalWeights):
             raise UserError(f'attn = "{self.attn}" needs the package {package}, or kernels', hint=SDPA)
         if package and self.device == "cpu":
             raise UserError(f'attn = "{self.attn}" needs a GPU', hint=f'device = "cuda"; {SDPA}')
+
+    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:
+        try:
+            number = parameters(self.weights(task).folder)
+        except (OSError, ValueError):  # loading the weights will say what is wrong
+            number = None
+        if not number:
+            return None
+        if self.device == "cpu":
+            speed = self.threads * CPU_FLOPS / (2 * number)
+        else:
+            bytes_read = number * (4 if self.dtype == "float32" else 2)
+            speed = self.concurrency / max(GPU_STEP_SECONDS, bytes_read / GPU_BYTES_PER_SECOND)
+        return speed, f"a guess from {number / 1e9:.2g} billion parameters on {self.device}"
 
     def measures(self) -> tuple[str, ...]:
         return "cache_bytes", "cache_peak", "seconds_per_token", "cpu_seconds_per_token"
