@@ -38,6 +38,17 @@ def sums(number: int) -> list[Request]:
     return [Request.first_turn(task, p, seed=n) for n, p in enumerate(islice(task.problems(2, 3), number))]
 
 
+def answered(path: Path, study: Path) -> int:
+    """How many attempts of a study are in a store, which may be in use."""
+    from ponder.runner.store import Store
+    from ponder.runner.study import Study
+
+    if not path.is_file():
+        return 0
+    with Store(path) as store:
+        return store.spent(Study.load(str(study)).cells)[0]
+
+
 def wait_for(happened: Callable[[], bool]) -> None:
     for _ in range(6000):
         if happened():

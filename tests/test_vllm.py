@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FAKE, ask, fake_vllm, sums, wait_for
+from engines import FAKE, answered, ask, fake_vllm, sums, wait_for
 
 from ponder.core import ModelFailure, Request, UserError
 from ponder.methods.merge import Merge
@@ -204,6 +204,21 @@ time.sleep(600)
         ponder.kill()
 
 
+def test_a_run_killed_in_the_middle_leaves_nothing_and_resumes(fake, running, ponder, write, folder) -> None:
+    record = fake()
+    write("s.toml", STUDY.replace("problems = 4", "problems = 200"))
+    with running("run", "s.toml") as run:
+        wait_for(lambda: answered(folder / "ponder.db", folder / "s.toml") > 0)
+        ((server, engine, _),) = done(record, "started")
+        run.kill()
+    wait_for(lambda: not any(map(alive, (server, engine))))
+    before = answered(folder / "ponder.db", folder / "s.toml")
+    assert 0 < before < 400
+    result = ponder("run", "s.toml", "--json", "--set", "problems=100")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["done"] <= 200
+
+
 def test_a_study_runs_and_ends_its_server(fake, ponder, write) -> None:
     record = fake()
     write("s.toml", STUDY + '[[model]]\nname = "pocket"\n')
@@ -330,6 +345,48 @@ def test_length_rl_samples_through_it_with_the_weights_of_each_iteration(fake, m
     assert len(second) == 4
     assert len(set(first)) == len({weights for _, weights, _ in second}) == 1
     assert first[0] != second[0][1]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refused) -> None:
+    from ponder.core import TrainingProblems
+    from ponder.methods.length_rl import LengthRl
+
+    record = fake(no_adapter=refused)
+    settings = {"iterations": 3, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3, "seed": 1, "lora": 4}
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=60)).with_training((TrainingProblems(PLANS, 3, 1),))
+    model = Pocket(style="long")
+    notes = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())["notes"]
+    asked, starts = done(record, "asked"), [given for _, _, given in done(record, "started")]
+    assert len(asked) == 12
+    if refused:  # then the adapter is merged into the weights
+        assert "can't be served: vLLM can't load the adapter" in notes["sampler"]
+        assert ["enable-lora" in given for given in starts] == [True, False]
+        assert len({weights for _, weights, _ in asked}) == 3
+        return
+    assert notes["sampler"] == "adapter"
+    assert len(starts) == 1
+    assert (starts[0]["model"], starts[0]["max-lora-rank"]) == (str(model.source(PLANS).folder), "8")
+    assert done(record, "reload") == []
+    # Each iteration asks for its own adapter, by a name of its own; that of the iteration before is gone, as is its cache.
+    names = [name for name, _, _ in asked]
+    assert [len({*names[n : n + 4]}) for n in (0, 4, 8)] == [1, 1, 1]
+    assert len({*names}) == len(done(record, "adapter")) == 3
+    assert [name for (name,) in done(record, "unloaded")] == [names[0], names[4]]
+    order = [json.loads(line)[0] for line in record.read_text().splitlines()]
+    for n in (i for i, kind in enumerate(order) if kind == "unloaded"):
+        assert order[n + 1] == "reset"
+
+
+def test_an_adapter_on_other_weights_needs_a_start(fake, words, adapter, tmp_path) -> None:
+    record = fake()
+    ask(Vllm(id=str(words), lora=adapter), sums(1))
+    other = shutil.copytree(words, tmp_path / "other")
+    (other / "model.safetensors").write_bytes(b"other weights")
+    ask(Vllm(id=str(other), lora=adapter), sums(1))
+    assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(other)]
+    assert done(record, "reload") == []
+    assert len(done(record, "adapter")) == 2
 
 
 def test_an_endpoint_can_not_sample_for_length_rl() -> None:

@@ -305,6 +305,10 @@ class Model(Plugin, ABC):
         """The same model with the weights in a folder."""
         raise NotImplementedError
 
+    def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
+        """The same model with a LoRA adapter on the weights in a folder; None if it can't serve one unmerged."""
+        return None
+
     def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Model:  # noqa: ARG002
         """The same model with a KV cache that a policy prunes to a budget."""
         what = f"a KV cache can be pruned only in local weights, not in a model of the kind `{self.plugin_name()}`"

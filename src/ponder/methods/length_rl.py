@@ -19,7 +19,7 @@ ours.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -100,9 +100,12 @@ class LengthRl(TrainingMethod):
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
         codec = model.codec_name(self.train_on[0].task)
+        served = yield from self._serves_adapter(model, trainer, folder / "rollouts", record)
         for iteration in range(state.get("iteration", 0), self.iterations):
             drawn = self.drawn(pool, rates, iteration)
-            sampled = self._sampled(model, trainer, folder / "rollouts", [pool[p] for p in drawn], iteration)
+            rollouts = folder / "rollouts"
+            sampler = self._sampler(model, trainer, rollouts, iteration, merged=not served)
+            sampled = self._sampled(sampler, trainer, rollouts, [pool[p] for p in drawn], iteration)
             for progress in sampled:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **progress}
             samples = sampled.samples
@@ -126,15 +129,41 @@ class LengthRl(TrainingMethod):
         record.training_tokens += trainer.tokens
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
 
-    def _sampled(
-        self, model: Model, trainer: Trainer, folder: Path, problems: Sequence[TrainingProblem], iteration: int
-    ) -> Rollouts:
-        """Samples of the model with the weights as they are now."""
+    def _serves_adapter(
+        self, model: Model, trainer: Trainer, folder: Path, record: MakingRecord
+    ) -> Generator[Progress, None, bool]:
+        """Whether the sampler serves the LoRA adapter as it is, so that its weights needn't be replaced each time."""
+        sampler = self._with_adapter(model, trainer, folder / "adapter") if self.lora else None
+        if sampler is None:
+            return False
+        try:
+            yield from sampler.start(self.train_on[0].task)
+        except UserError as error:  # an architecture without LoRA in vLLM; whatever else is wrong will show again
+            record.notes["sampler"] = f"merged weights, because the adapter can't be served: {error.what}"
+            return False
+        record.notes["sampler"] = "adapter"
+        return True
+
+    def _with_adapter(self, model: Model, trainer: Trainer, folder: Path) -> Model | None:
+        """The sampler with the adapter as it is now; None if it takes merged weights only."""
+        if sampler := (self.sampler or model).with_adapter(self.weights(model).folder, folder):
+            trainer.write_adapter(folder)
+        return sampler
+
+    def _sampler(self, model: Model, trainer: Trainer, folder: Path, iteration: int, *, merged: bool) -> Model:
+        """The sampler with the weights as they are now."""
+        # A server may still read the adapter of the iteration before.
+        if not merged and (sampler := self._with_adapter(model, trainer, folder / f"adapter{iteration % 2}")):
+            return sampler.at_temperature(self.temperature)
         trainer.write(folder)
         write_card(model.source(self.train_on[0].task).folder, folder)
         load.cache_clear()  # the folder held other weights in the iteration before
+        return (self.sampler or model).with_weights(folder).at_temperature(self.temperature)
+
+    def _sampled(
+        self, sampler: Model, trainer: Trainer, folder: Path, problems: Sequence[TrainingProblem], iteration: int
+    ) -> Rollouts:
         (folder / "samples").unlink(missing_ok=True)
-        sampler = (self.sampler or model).with_weights(folder).at_temperature(self.temperature)
         seed = seed_from("rl", self.seed, iteration)
         limit = self.limit_at(iteration)
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)

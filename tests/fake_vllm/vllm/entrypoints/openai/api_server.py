@@ -3,7 +3,7 @@
 Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum that it asks for,
 encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON: `fail` (lines of a log, and it ends),
 `die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `no_reload`
-(a status), `other_name`, `other_ids`, `no_ids`. `record` names a file to which each start and page is written.
+(a status), `no_adapter`, `other_name`, `other_ids`, `no_ids`. `record` names a file to which each start and page is written.
 """
 
 from __future__ import annotations
@@ -81,7 +81,15 @@ class Server:
         body = await request.json()
         assert self.given["enable-lora"] == "true"
         record("adapter", body["lora_path"], self.given["max-lora-rank"])
+        if FAULTS.get("no_adapter") or body["lora_name"] in self.names:
+            return web.Response(status=400, text="no, or it is there")
         self.names.add(body["lora_name"])
+        return web.json_response({})
+
+    async def unload_lora_adapter(self, request: web.Request) -> web.Response:
+        name = (await request.json())["lora_name"]
+        record("unloaded", name)
+        self.names.remove(name)
         return web.json_response({})
 
     def refused(self, body: dict[str, Any], prompt: list[int]) -> web.Response | None:
@@ -144,7 +152,7 @@ async def serve(given: dict[str, str]) -> None:
     app.router.add_get("/v1/models", server.models)
     for handler in (server.tokenize, server.collective_rpc, server.reset_prefix_cache):
         app.router.add_post(f"/{handler.__name__}", handler)
-    for handler in (server.load_lora_adapter, server.completions):
+    for handler in (server.load_lora_adapter, server.unload_lora_adapter, server.completions):
         app.router.add_post(f"/v1/{handler.__name__}", handler)
     app.router.add_post("/v1/chat/completions", server.chat)
     runner = web.AppRunner(app, access_log=None)
