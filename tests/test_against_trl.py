@@ -24,7 +24,7 @@ from ponder.methods.shortest import Shortest
 from ponder.models._torch_engine import load_anew
 from ponder.rewards._weights import Row
 from ponder.rewards.trained import Trained
-from ponder.training import trl_engine, trl_worker
+from ponder.training import trl_engine, trl_trainers, trl_worker
 from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, likelihood
 from ponder.training.reward import RewardSettings, RewardTrainer, RowTarget, Scorer, joint_loss
 from ponder.training.rollouts import Sample, TrainingProblem
@@ -262,5 +262,5 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(tmp_pa
 
 
 def test_private_functions_of_trl_are_as_they_were() -> None:
-    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_worker.py against the new TRL"
-    assert trl_worker.changed_hooks() == [], "training/trl_worker.py overrides what TRL has changed"
+    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_trainers.py against the new TRL"
+    assert trl_trainers.changed_hooks() == [], "training/trl_trainers.py overrides what TRL has changed"

@@ -33,7 +33,7 @@ from ponder.training.loop import TrainingSettings, Unit
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample, TrainingProblem
 
-TRL = "1.16"  # `trl_worker` overrides private functions of this version
+TRL = "1.16"  # `trl_trainers` overrides private functions of this version
 Kind: TypeAlias = Literal["sft", "dpo", "grpo", "reward"]
 Row: TypeAlias = dict[str, Any]
 OWN_KEYS = {  # arguments of TRL that have a name here
