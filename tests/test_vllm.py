@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FAKE, answered, ask, fake_vllm, sums, wait_for
+from engines import FAKE, alive, answered, ask, done, fake_vllm, sums, wait_for
 
 from ponder.core import ModelFailure, Request, UserError
 from ponder.methods.merge import Merge
@@ -45,11 +45,6 @@ def fake(tmp_path, monkeypatch) -> Iterator[Callable[..., Path]]:
     have()
     yield have
     stop_all()
-
-
-def done(record: Path, what: str) -> list[Any]:
-    lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    return [more for kind, *more in lines if kind == what]
 
 
 def plans(number: int, size: int = 4) -> list[Request]:
@@ -146,14 +141,6 @@ def test_other_flags_or_another_architecture_need_another_server(fake, words) ->
     # Nobody used the others any more, and they might hold the memory that the next one needs.
     assert len(_vllm_server._running) == 1
     assert [alive(pid) for pid, _, _ in starts] == [False, False, True]
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # a zombie has ended, whether or not somebody has asked
 
 
 def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
@@ -376,6 +363,54 @@ def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refu
     order = [json.loads(line)[0] for line in record.read_text().splitlines()]
     for n in (i for i, kind in enumerate(order) if kind == "unloaded"):
         assert order[n + 1] == "reset"
+
+
+@pytest.mark.parametrize("settings", [{"processes": 2}, {"lora": 4}], ids=["two processes", "adapter"])
+def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
+    pytest.importorskip("trl")
+    from ponder.core import TrainingProblems, seed_from
+    from ponder.methods.length_rl import LengthRl
+    from ponder.training.rollouts import Rollouts, draw_problems
+    from ponder.training.trl_engine import light
+
+    record, on = fake(), (TrainingProblems(PLANS, 3, 1),)
+    settings = {
+        "iterations": 2,
+        "problems": 2,
+        "n": 3,
+        "pool": 4,
+        "inner": 1,
+        "rate": 1e-3,
+        "engine": "trl",
+        **settings,
+    }
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=80)).with_training(on)
+    model = Pocket(style="long")
+    made = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())
+    assert len(made["notes"]["iterations"]) == 2
+    # One process asks for the samples of all, and gives the server the weights of each iteration.
+    ((server, engine, given),) = done(record, "started")
+    asked = done(record, "asked")
+    assert len(asked) == 2 * 2 * 3
+    if "lora" in settings:
+        assert made["notes"]["sampler"] == "adapter"
+        assert given["model"] == str(model.source(PLANS).folder)
+        assert [len({name for name, _, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert done(record, "reload") == []
+    else:
+        assert [len({weights for _, weights, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert len(done(record, "reload")) == 1
+    assert made["cost"]["rollout_tokens"] == sum(len(prompt) + n for n, prompt in done(record, "prompt"))
+    assert not any(map(alive, (server, engine)))
+    (environment,) = done(record, "environment")
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_CPU"} & {*environment[0]}
+    # In the first iteration the weights are the model's own, with which the same samples are drawn without TRL.
+    pool = draw_problems(on, 4, method.seed)
+    problems = [pool[p] for p in method.drawn(pool, [(0, 0)] * 4, 0)]
+    sampler = Vllm(id="pocket", budget=80).with_weights(model.source(PLANS).folder).at_temperature(1.0)
+    own = Rollouts(sampler, light(model.source(PLANS)), problems, 3, seed_from("rl", method.seed, 0), models / "own")
+    list(own)
+    assert made["notes"]["iterations"][0] == method.summary(own.samples, [])
 
 
 def test_an_adapter_on_other_weights_needs_a_start(fake, words, adapter, tmp_path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -39,6 +40,8 @@ OLDEST = (0, 11)  # the first release that returns token ids as asked here
 IDLE_SECONDS = 60.0  # until a server that nobody uses is stopped
 START_SECONDS = 3600.0
 INSTALL = 'pip install vllm, or python = "…/bin/python": the interpreter of an environment that has it'
+# What torchrun and accelerate tell the process that starts a server, which is no part of that training.
+OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_")
 PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
 
 _lock = threading.RLock()
@@ -155,7 +158,8 @@ class VllmServer:
             mine = range(self._number * self._launch.gpus, (self._number + 1) * self._launch.gpus)
             all_of_them = visible.split(",") if visible else [str(n) for n in range(mine.stop)]
             ours["CUDA_VISIBLE_DEVICES"] = ",".join(all_of_them[mine.start : mine.stop])
-        return {"VLLM_HOST_IP": "127.0.0.1", **os.environ, **ours}
+        inherited = {name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.match(name)}
+        return {"VLLM_HOST_IP": "127.0.0.1", **inherited, **ours}
 
     def healthy(self) -> bool:
         """Whether it answers; raises `UserError` if another server does in its place."""

@@ -7,7 +7,8 @@ must have; a test compares the list with the installed version.
   `_prepare_dataset`, GRPO by `_tokenize_prompts`.
 - The rows of a step and the learning rate are those of our loop (`_get_train_sampler`, `create_scheduler`).
 - GRPO draws its problems when it needs them (`_generate_and_score_completions`), since that depends on how often each
-  was answered right; its loss (`_compute_loss`) is that of `length_rl`, without division by length or clipping.
+  was answered right; its loss (`_compute_loss`) is that of `length_rl`, without division by length or clipping. If the
+  job has a sampler, it draws the samples (`rollout_func`).
 - A process reward has no trainer in TRL: it is trained with the one of transformers.
 """
 
@@ -16,12 +17,14 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import Trainer
@@ -29,13 +32,15 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
+from ponder.core import seed_from
 from ponder.models._batch import Generation
 from ponder.models._torch_engine import Loaded
 from ponder.rewards._weights import Row
+from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import TokenExample, Unit
 from ponder.training.reward import RewardSettings, RowTarget, Scorer, joint_loss
-from ponder.training.rollouts import Sample
-from ponder.training.trl_engine import Job, read_iterations
+from ponder.training.rollouts import Rollouts, Sample
+from ponder.training.trl_engine import Job, complete, light, read_iterations
 
 HOOKS: dict[tuple[type, str], Sequence[str]] = {
     (SFTTrainer, "_get_train_sampler"): ("train_dataset",),
@@ -115,6 +120,10 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         self.job, self.loaded, self.rl = job, loaded, job.rl
         self.prompts = [loaded.prompt(problem.request()) for problem in self.rl.pool]
         self.rates: list[tuple[int, int]] | None = None  # right and all samples per problem
+        self.drawn: list[int] = []  # the problems of this iteration, of all processes
+        self.fresh: FreshSampler | None = None
+        if self.rl.sampler:
+            more["rollout_func"] = self.rollout
         super().__init__(model=loaded.model, reward_funcs=self.reward, processing_class=loaded.tokenizer, **more)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
@@ -126,15 +135,57 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
             self.rates = [(0, 0)] * len(self.rl.pool)
             for entry in read_iterations(self.job.folder, iteration):
                 self._count(entry["rates"])
-        limit = min(self.rl.budget, self.rl.method.limit_at(iteration) or self.rl.budget)
         if self.use_vllm:
-            self.vllm_generation.max_completion_length = limit
+            self.vllm_generation.max_completion_length = self._limit()
         else:
-            self.generation_config.max_new_tokens = limit
-        drawn = self.rl.method.drawn(self.rl.pool, self.rates, iteration)
-        own = len(drawn) // self.accelerator.num_processes  # whole problems: their samples are compared
-        mine = drawn[self.accelerator.process_index * own :][:own]
+            self.generation_config.max_new_tokens = self._limit()
+        self.drawn = self.rl.method.drawn(self.rl.pool, self.rates, iteration)
+        own = len(self.drawn) // self.accelerator.num_processes  # whole problems: their samples are compared
+        mine = self.drawn[self.accelerator.process_index * own :][:own]
         return super()._generate_and_score_completions([{"prompt": str(p)} for p in mine for _ in range(n)])
+
+    def rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:  # noqa: ARG002 TRL's signature
+        """Samples of the job's sampler with the weights as they are now. The first process draws them for all."""
+        folder = self.job.folder / "rollouts"
+        save(self, folder / "saved" if self.job.settings.lora else folder)
+        replies: list[dict[int, list[list[int]]]] = [{}]
+        if self.accelerator.is_main_process:
+            replies = [self._replies(folder)]
+        broadcast_object_list(replies)
+        n = self.rl.method.n
+        mine = [ids for prompt in prompts[::n] for ids in replies[0][int(prompt)]]
+        return {"prompt_ids": self._tokenize_prompts(prompts)[0], "completion_ids": mine, "logprobs": None}
+
+    def _replies(self, folder: Path) -> dict[int, list[list[int]]]:
+        """The token ids of every problem's samples."""
+        problems, iteration = [self.rl.pool[p] for p in self.drawn], self._iteration()
+        self.fresh = self.fresh or self._fresh(folder)
+        (folder / "samples").unlink(missing_ok=True)
+        sampler = self.fresh.refreshed(iteration, self.rl.temperature)
+        seed = seed_from("rl", self.job.settings.seed, iteration)
+        rollouts = Rollouts(sampler, self.loaded, problems, self.rl.method.n, seed, folder / "samples", self._limit())
+        for _ in rollouts:
+            pass
+        return {p: [list(s.text.said) for s in group] for p, group in zip(self.drawn, rollouts.samples, strict=True)}
+
+    def _fresh(self, folder: Path) -> FreshSampler:
+        """The sampler, started; it reads weights that were saved before."""
+        assert self.rl.sampler is not None
+        plain, saved = light(self.job.source), folder / "saved"
+
+        def copy(into: Path) -> None:
+            shutil.copytree(saved, into, dirs_exist_ok=True)
+
+        write, adapter = partial(complete, self.job, plain, saved), copy if self.job.settings.lora else None
+        fresh = FreshSampler(self.rl.sampler, self.job.source.folder, folder, write, adapter)
+        self.rl.sampler.kept_open().__enter__()  # as long as this process runs
+        for _ in fresh.start(self.rl.pool[0].task):
+            pass
+        return fresh
+
+    def _limit(self) -> int:
+        """The most tokens of a reply in this iteration."""
+        return min(self.rl.budget, self.rl.method.limit_at(self._iteration()) or self.rl.budget)
 
     def _iteration(self) -> int:
         return int(self.state.global_step) // self.rl.method.inner
@@ -164,6 +215,7 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         if self.accelerator.is_main_process:
             means = method.summary([g for part in shared for g in part[0]], [s for part in shared for s in part[1]])
             entry = {"iteration": iteration, **means, "rates": rates, "read_tokens": sum(part[3] for part in shared)}
+            entry |= {"sampler": self.fresh.served} if self.fresh and self.fresh.served else {}
             append_line(self.job.folder / "iterations.jsonl", entry)
         return rewards
 
@@ -241,6 +293,13 @@ def _units(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for row in rows
     ]
     return {"units": [Unit((TokenExample(target.row.tokens, ()),), target) for target in targets]}
+
+
+def save(trainer: Any, folder: Path) -> None:
+    """Write a trainer's weights, or its LoRA adapter. All processes must call it: each may hold a part."""
+    if trainer.is_fsdp_enabled:
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model(str(folder))
 
 
 def append_line(path: Path, entry: Mapping[str, Any]) -> None:

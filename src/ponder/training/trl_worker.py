@@ -22,7 +22,7 @@ from ponder.rewards._heads import HEADS
 from ponder.training.launch import end_with_parent
 from ponder.training.reward import Scorer
 from ponder.training.trl_engine import Job, config_class, read_job
-from ponder.training.trl_trainers import Dpo, Grpo, RewardTrainer, Sft, append_line
+from ponder.training.trl_trainers import Dpo, Grpo, RewardTrainer, Sft, append_line, save
 
 
 class Log(TrainerCallback):
@@ -162,11 +162,11 @@ def checkpoint(folder: Path) -> str | None:
 
 def write(job: Job, made: Any, loaded: Loaded) -> None:
     """Write the weights: beside the job's folder, or a LoRA adapter into it."""
+    if job.kind != "reward":
+        save(made, job.folder / "adapter" if job.settings.lora else job.folder.parent)
+        return
     if made.is_fsdp_enabled:
         made.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-    if job.kind != "reward":
-        made.save_model(str(job.folder / "adapter" if job.settings.lora else job.folder.parent))
-        return
     from safetensors.torch import save_file
 
     state = made.accelerator.get_state_dict(made.deepspeed if made.is_deepspeed_enabled else made.model)

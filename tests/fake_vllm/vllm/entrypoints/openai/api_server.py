@@ -140,6 +140,7 @@ class Server:
         generation = Generation(body["prompt"], most, body["temperature"], body["seed"])
         for _ in generate_all(NumpyEngine(self.folder, 1), [generation]):
             pass
+        record("prompt", len(generation.tokens), body["prompt"])
         reply = self.reply(body, body["prompt"], generation.tokens, "")
         reply["choices"][0]["finish_reason"] = "stop" if generation.ended else "length"
         return web.json_response(reply)
@@ -167,6 +168,7 @@ if __name__ == "__main__":
         sys.exit("\n".join(lines))
     # Like vLLM's engine: a process in the same group, which SIGKILL of this one leaves behind.
     engine = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    record("environment", sorted(os.environ))
     record("started", os.getpid(), engine.pid, given)
     signal.signal(signal.SIGTERM, lambda *_: (engine.terminate(), os._exit(0)))
     asyncio.run(serve(given))
