@@ -491,6 +491,21 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     assert lines[0] in log.read_text()
 
 
+def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
+    record, damaged = fake(), shutil.copytree(words, tmp_path / "damaged")
+    (damaged / "model.safetensors").unlink()
+    (damaged / "model.safetensors").mkdir()
+    ask(Vllm(id=str(words)), sums(1))
+    for _ in range(2):  # refused by the running server, then by one that is started with them
+        with pytest.raises(UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"):
+            ask(Vllm(id=str(damaged)), sums(1))
+    assert not _vllm_server._running
+    assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(damaged), str(damaged)]
+    (damaged / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"can't read .*config\.json"):
+        ask(Vllm(id=str(damaged)), sums(1))
+
+
 def test_a_port_that_is_taken(fake) -> None:
     fake()
     with socket.socket() as other:
@@ -505,14 +520,17 @@ def test_a_port_that_is_taken(fake) -> None:
     ("fault", "why"),
     [
         ({"other_name": "another"}, "serves another, not the one started there"),
+        ({"answers_as": "another"}, r"the server at .* answers as `another`, not as `ponder-"),
         ({"other_ids": True}, "token ids don't match"),
+        ({"other_prompt": True}, r"was sent the prompt \[.* and read \[0, .* its token ids don't match"),
     ],
 )
 def test_another_server_or_another_tokenizer(fake, fault, why) -> None:
     fake(**fault)
     with pytest.raises(UserError, match=why):
         ask(Vllm(id="pocket"), plans(1))
-    assert not _vllm_server._running
+    if "other_name" in fault or "other_ids" in fault:  # it never started
+        assert not _vllm_server._running
 
 
 def test_a_server_without_token_ids(fake, slept) -> None:

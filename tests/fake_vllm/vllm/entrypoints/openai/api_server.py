@@ -3,7 +3,7 @@
 Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum that it asks for,
 encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON: `fail` (lines of a log, and it ends),
 `die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `no_reload`
-(a status), `no_adapter`, `other_name`, `other_ids`, `no_ids`. `record` names a file to which each start and page is written.
+(a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`. `record` names a file to which each start and page is written.
 """
 
 from __future__ import annotations
@@ -110,13 +110,19 @@ class Server:
         most = body.get("max_tokens") or self.room - len(prompt)
         finish = "length" if len(ids) > most else "stop"
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+        prompt = [0, *prompt] if FAULTS.get("other_prompt") else prompt
         known: dict[str, Any] = {"token_ids": ids[:most], "prompt_token_ids": prompt}
         if body.get("return_token_ids") and not FAULTS.get("no_ids"):
             choice |= known
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids[:most])}
         message = {"message": {"role": "assistant", "content": text}, "text": text}
         whole = {"prompt_token_ids": choice.pop("prompt_token_ids")} if "chat" in body and known else {}
-        return {"model": body["model"], "choices": [choice | message], "usage": usage, **whole}
+        return {
+            "model": FAULTS.get("answers_as", body["model"]),
+            "choices": [choice | message],
+            "usage": usage,
+            **whole,
+        }
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
