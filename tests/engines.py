@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ponder.core import Completion, Model, Request
+from ponder.core import Completion, Model, Request, UserError
 from ponder.tasks.chain_sum import ChainSum
 
 HERE = Path(__file__).parent
@@ -42,14 +42,15 @@ def sums(number: int) -> list[Request]:
 
 
 def answered(path: Path, study: Path) -> int:
-    """How many attempts of a study are in a store, which may be in use."""
+    """How many attempts of a study are in a store, which another process may use, or be about to make."""
     from ponder.runner.store import Store
     from ponder.runner.study import Study
 
-    if not path.is_file():
+    try:
+        with Store(path) as store:
+            return store.spent(Study.load(str(study)).cells)[0]
+    except UserError:
         return 0
-    with Store(path) as store:
-        return store.spent(Study.load(str(study)).cells)[0]
 
 
 def done(record: Path, what: str) -> list[Any]:
