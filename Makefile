@@ -13,9 +13,10 @@ demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a
 test: $(VENV)/.installed lint  ## ruff, mypy --strict, and the whole suite on all cores
 	$(VENV)/bin/python -m pytest -n auto
 
-engines: $(VENV)/.installed  ## vLLM in an environment of its own (3.5 GB), and the tests that need it; by hand, takes minutes
+engines: $(VENV)/.installed  ## vLLM (3.5 GB) and Ray (1.5 GB), each in an environment of its own, and the tests that need them; by hand, takes minutes
 	scripts/engines
 	$(VENV)/bin/python -m pytest tests/test_vllm_real.py
+	scripts/engines-ray
 
 fire: $(VENV)/.installed  ## the long form of the tests under fire: hundreds of kills, faults, damages; by hand, takes long
 	PONDER_FIRE=1 $(VENV)/bin/python -m pytest -n auto tests/test_fire.py tests/test_caps.py tests/test_ledger.py tests/test_fuzz_*.py
@@ -69,4 +70,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/system-packages
 	touch $@
 
 clean:
-	rm -rf .venv .venv-demo .venv-site .venv-kvpress .venv-mergekit .venv-peers .venv-track .venv-verifiers .venv-vllm reports dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-demo .venv-site .venv-kvpress .venv-mergekit .venv-peers .venv-ray .venv-track .venv-verifiers .venv-vllm reports dist .mypy_cache .ruff_cache .pytest_cache

@@ -22,9 +22,11 @@ from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.shortest import Shortest
 from ponder.models._torch_engine import load_anew
+from ponder.models.transformers import Transformers
 from ponder.rewards._weights import Row
 from ponder.rewards.trained import Trained
-from ponder.training import trl_engine, trl_worker
+from ponder.training import trl_engine, trl_trainers, trl_worker
+from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, likelihood
 from ponder.training.reward import RewardSettings, RewardTrainer, RowTarget, Scorer, joint_loss
 from ponder.training.rollouts import Sample, TrainingProblem
@@ -222,8 +224,11 @@ class Spy(LengthRl):
         return super().group_rewards(problem, samples, iteration, codec)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 1.7])
-def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(tmp_path: Path, temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "sampled"), [(1.0, False), (1.7, False), (1.7, True)])
+def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float, sampled: bool
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     args = {"per_device_train_batch_size": 4}  # a problem in each forward pass
     how = {"n": 4, "problems": 3, "iterations": 2, "inner": 2, "tau": 0.4, "clip": 0.0, "rate": 2e-3, "limit": 20}
     method = Spy(**how, second=1, temperature=temperature, engine="trl", args=args)
@@ -232,7 +237,8 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(tmp_pa
     tokenizer().save_pretrained(tmp_path / "model")
     pool = [TrainingProblem(Parity(), Parity().problem(2 + n % 3, n)) for n in range(6)]
     loaded = load_anew(Source(tmp_path / "model"))
-    rl = Rl(method, pool, 24, temperature)
+    sampler = Transformers(id=str(tmp_path / "model"), budget=30) if sampled else None
+    rl = Rl(method, pool, 24, temperature, sampler)
     source = Source(tmp_path / "model")
     training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=3, iterations=2)
     assert training.job.accumulation == 3
@@ -261,6 +267,39 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(tmp_pa
     assert counted[-1] == sum(len(s.text) for _, _, samples in method.asked for s in samples)
 
 
+@pytest.mark.parametrize("lora", [0, 4])
+def test_a_sampler_gets_the_weights_of_each_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: int
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    method = LengthRl(n=2, problems=2, iterations=2, inner=1, rate=1e-2, engine="trl", lora=lora)
+    tiny().model.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    source, pool = Source(tmp_path / "model"), [TrainingProblem(Parity(), Parity().problem(2, n)) for n in range(4)]
+    rl = Rl(method, pool, 8, 1.0, Transformers(id=str(tmp_path / "model"), budget=8))
+    loaded = load_anew(source)
+    training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=2, iterations=2)
+    training.job.folder.mkdir()
+    trainer = trl_worker.trainer(training.job, loaded)
+    given, trained = [], []
+    refreshed = FreshSampler.refreshed
+
+    def note(fresh: FreshSampler, iteration: int, temperature: float) -> Any:
+        sampler = refreshed(fresh, iteration, temperature)
+        given.append(load_anew(Source(Path(sampler.id))).model.get_parameter("model.layers.0.mlp.up_proj.weight"))
+        layer = loaded.model.get_submodule("model.layers.0.mlp.up_proj")
+        now = layer.base_layer.weight + layer.get_delta_weight("default") if lora else layer.weight
+        trained.append(now.detach().clone())
+        return sampler
+
+    monkeypatch.setattr(FreshSampler, "refreshed", note)
+    trainer.train()
+    assert len(given) == 2
+    for ours, theirs in zip(given, trained, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    assert not torch.allclose(given[0], given[1], atol=1e-6)
+
+
 def test_private_functions_of_trl_are_as_they_were() -> None:
-    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_worker.py against the new TRL"
-    assert trl_worker.changed_hooks() == [], "training/trl_worker.py overrides what TRL has changed"
+    assert version("trl").startswith(f"{trl_engine.TRL}."), "check training/trl_trainers.py against the new TRL"
+    assert trl_trainers.changed_hooks() == [], "training/trl_trainers.py overrides what TRL has changed"

@@ -325,3 +325,67 @@ def test_the_last_state_stays_in_a_log(capsys) -> None:
     with progress.shown(tally):
         tally.right = 3
     assert capsys.readouterr().err.splitlines()[-1].startswith("█" * 12 + "░" * 4 + " 3/4")
+
+
+def local(**settings: Any) -> Study:
+    model = {"name": "transformers", "id": "pocket", "budget": 60, **settings}
+    return Study(task=[{"name": "tents", "size": [16]}], model=[model], problems=4, samples=2)
+
+
+def weights(folder: Path, parameters: int) -> str:
+    """A folder whose one tensor has this many elements, says its header."""
+    header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}})
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    return str(folder)
+
+
+def test_how_long_local_weights_take(tmp_path) -> None:
+    pytest.importorskip("torch")
+    folder = weights(tmp_path / "weights", 10**9)
+    for settings, speed in (  # of 8 × 60 tokens
+        ({}, 5),  # 10e9 floating-point operations per second, two per parameter and token
+        ({"threads": 4}, 20),
+        ({"device": "cuda", "concurrency": 3}, 100),  # 30 ms per step
+        ({"device": "cuda", "concurrency": 3, "id": "org/big-100B-chat", "dtype": "bfloat16"}, 15),  # 200 GB per step
+        ({"id": "org/nobody-knows"}, None),
+    ):
+        result = plan(local(**{"id": folder, **settings}), tmp_path / "s.db")
+        found = result.forecasts[0].duration
+        assert (found and found.seconds) == (speed and pytest.approx(480 / speed))
+        assert result.warning() == ""
+
+
+def test_more_than_a_day_is_warned_about(write, ponder, tmp_path) -> None:
+    pytest.importorskip("torch")
+    study = '[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "transformers"\nid = "{}"\nbudget = 8192\n'
+    write("s.toml", "problems = 50\n" + study.format(weights(tmp_path / "big", 8 * 10**9)))
+    result = ponder("plan", "s.toml")
+    assert result.exit_code == 0
+    said = "warning: this may take up to 8 days; `big (transformers)` alone: 409,600 tokens at 0.6 per second, "
+    assert said + "a guess from 8 billion parameters on cpu" in result.stderr
+    assert 'hint: name = "vllm" serves the same weights faster' in result.stderr
+    forecast = json.loads(ponder("plan", "s.toml", "--json").stdout)["forecasts"][0]
+    assert forecast["duration"]["seconds"] == pytest.approx(655360)
+    run = ponder("run", "s.toml")  # these weights are none, but the warning comes first
+    assert (run.exit_code, said in run.stderr) == (2, True)
+    write("s.toml", study.format("pocket"))
+    assert "warning" not in ponder("plan", "s.toml").stderr
+
+
+def test_how_long_it_takes_is_read_from_stored_attempts(tmp_path) -> None:
+    pytest.importorskip("torch")
+    study, path = local(), tmp_path / "s.db"
+    first = dataclasses.replace(study, problems=2)
+    with Store(path, lock=True) as store:
+        asyncio.run(run(first, store, Tally()))
+        done = list(store.outcomes(first.cells))
+        (written, seconds), bill = store.speed(first.cells), store.spent(first.cells)[1]
+    tokens = bill.thinking_tokens + bill.answer_tokens
+    assert written == pytest.approx(tokens / bill.tokens)
+    took = sum((o.thinking_tokens + o.answer_tokens) * o.details["seconds_per_token"] for o in done)
+    assert seconds == pytest.approx(took / tokens)
+    (forecast,) = plan(study, path).forecasts
+    assert forecast.duration.seconds == pytest.approx(forecast.tokens.expected * written * seconds)
+    assert forecast.duration.how.endswith("per second, as stored")
+    assert not forecast.duration.at_most

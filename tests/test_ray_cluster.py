@@ -21,6 +21,7 @@ ray = pytest.importorskip("ray")
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays what it is
 
+from engines import alive, done, fake_vllm, wait_for
 from ray.cluster_utils import Cluster as LocalNodes
 
 from ponder.core import UserError
@@ -104,6 +105,37 @@ def test_a_run_that_loses_a_node_or_an_actor_stores_the_same(nodes, address, mod
     assert len(there) == 120
     assert there == here
     assert (tally.failed, tally.making) == (0, {})
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(address, models, tmp_path, lost) -> None:
+    record = tmp_path / "record"
+    python = fake_vllm(tmp_path, record=str(record))
+    task = {"name": "execution", "dictionary": 6, "per_turn": 0, "size": [3, 5]}
+    ray_keys = {"gpus": 0, "replicas": 2}
+    model = {"name": "vllm", "id": "pocket", "python": python, "concurrency": 2, "ray": ray_keys}
+    study, tally = Study.from_table({"task": [task], "model": [model], "problems": 20}), Tally()
+
+    def lose_actor() -> None:
+        host = next(host for host in gc.get_objects() if isinstance(host, cluster._Actor))
+        ray.kill(host._actor, no_restart=False)
+
+    with Store(tmp_path / "there.db", lock=True) as store:
+        with Cluster(address, study.cells) as place, ThreadPoolExecutor(1) as thread:
+            acted = thread.submit(after(5, lose_actor if lost else bool), tally)
+            asyncio.run(run(study, store, tally, place=place))
+            acted.result()
+        there = {(o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(study.cells)}
+    own = Study.from_table({"task": [task], "model": [{"name": "pocket"}], "problems": 20})
+    with Store(tmp_path / "here.db", lock=True) as store:
+        asyncio.run(run(own, store, Tally()))
+        here = {(o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(own.cells)}
+    assert there == here
+    assert (len(there), tally.failed) == (40, 0)
+    starts = done(record, "started")
+    assert len(starts) >= 3 if lost else len(starts) == 2
+    assert len({given["port"] for _, _, given in starts}) == len(starts)
+    wait_for(lambda: not any(alive(pid) for server, engine, _ in starts for pid in (server, engine)))
 
 
 def shared_training(folder: Path, **settings: Any) -> Study:

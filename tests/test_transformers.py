@@ -443,3 +443,59 @@ def test_damaged_weights_are_refused(weights) -> None:
     for source in (Source(weights), Source(weights, codec="pocket")):
         with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
             load(source)
+
+
+@pytest.mark.parametrize(
+    ("attn", "generates", "trains"),
+    [("auto", "sdpa", "sdpa"), ("eager", "eager", "eager"), ("flex_attention", "sdpa", "flex_attention")],
+)
+def test_attention_implementations(attn, generates, trains, monkeypatch) -> None:
+    used = []
+    monkeypatch.setattr("ponder.models.transformers.load", lambda source: used.append(load(source)) or used[-1])
+    method = Compress(policy="snapkv", budget=64, window=16, ratio=0.5)
+    model, asked = Transformers(id="pocket", attn=attn, budget=80), requests(16, 2)
+    for other, one in (
+        (Transformers(id="pocket", budget=80), model),
+        (method.apply(Transformers(id="pocket", budget=80)), method.apply(model)),
+    ):
+        assert [c.tokens for c in answered(one, asked)] == [c.tokens for c in answered(other, asked)]
+    assert used[0].model.config._attn_implementation == generates
+    assert load_anew(model.source(Tents())).model.config._attn_implementation == trains
+
+
+def test_attention_is_in_the_key_only_if_it_is_set() -> None:
+    plain = Transformers(id="pocket").identity()
+    assert "attn" not in plain
+    assert Transformers(id="pocket", attn="auto").identity() == plain
+    assert Transformers(id="pocket", attn="eager").identity() == {**plain, "attn": "eager"}
+
+
+def test_attention_that_can_not_be_used(write, ponder, monkeypatch) -> None:
+    study = '[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "transformers"\nid = "pocket"\nattn = "{}"\n'
+    write("s.toml", study.format("spda"))
+    result = ponder("plan", "s.toml")
+    assert (result.exit_code, "sdpa" in result.stderr) == (2, True)
+    write("s.toml", study.format("flash_attention_2"))
+    result = ponder("plan", "s.toml")
+    assert result.exit_code == 2
+    assert 'attn = "flash_attention_2" needs the package flash_attn, or kernels' in result.stderr
+    assert 'hint: attn = "sdpa"' in result.stderr
+    monkeypatch.setattr("ponder.models.transformers.find_spec", lambda package: package == "flash_attn" or None)
+    with pytest.raises(UserError, match='"flash_attention_2" needs a GPU'):
+        Transformers(id="pocket", attn="flash_attention_2").ready()
+    Transformers(id="pocket", attn="flash_attention_2", device="cuda").ready()
+    with pytest.raises(UserError, match=r'with attn = "flash_attention_2": ') as error:  # what transformers says
+        load_anew(Transformers(id="pocket", attn="flash_attention_2").source(Tents()))
+    assert 'attn = "sdpa"' in error.value.hint
+
+
+def test_dtype() -> None:
+    (request,) = requests(16, 1)
+    for dtype, size in (("bfloat16", 2), ("float16", 2), ("float32", 4)):
+        model = Transformers(id="pocket", dtype=dtype, budget=20)
+        weights = load(model.source(Tents())).model
+        assert {p.dtype for p in weights.parameters()} == {getattr(torch, dtype)}
+        (reply,) = answered(model, [request])
+        held = reply.bill.prompt_tokens + 19  # the last token is never read
+        assert reply.measures["cache_peak"] == 2 * 6 * 40 * size * held
+    assert Transformers(id="pocket", dtype="bfloat16").identity()["dtype"] == "bfloat16"

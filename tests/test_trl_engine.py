@@ -152,7 +152,7 @@ def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
         ({"args": {"bf16": True}}, "are for TRL"),
         ({"engine": "trl", "processes": 0}, "processes must be at least 1"),
         ({"engine": "trl", "processes": 2, "launch": Path("a.yaml")}, "is not used with `launch`"),
-        ({"engine": "trl", "sampler": Pocket()}, "`sampler` has no effect"),
+        ({"engine": "trl", "sampler": Pocket(), "args": {"use_vllm": True}}, "can't both draw the samples"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:

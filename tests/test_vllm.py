@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import FAKE, ask, fake_vllm, sums, wait_for
+from engines import FAKE, alive, answered, ask, done, fake_vllm, sums, wait_for
 
 from ponder.core import ModelFailure, Request, UserError
 from ponder.methods.merge import Merge
@@ -45,11 +45,6 @@ def fake(tmp_path, monkeypatch) -> Iterator[Callable[..., Path]]:
     have()
     yield have
     stop_all()
-
-
-def done(record: Path, what: str) -> list[Any]:
-    lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    return [more for kind, *more in lines if kind == what]
 
 
 def plans(number: int, size: int = 4) -> list[Request]:
@@ -148,14 +143,6 @@ def test_other_flags_or_another_architecture_need_another_server(fake, words) ->
     assert [alive(pid) for pid, _, _ in starts] == [False, False, True]
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # a zombie has ended, whether or not somebody has asked
-
-
 def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
     record = fake()
     model = Vllm(id="pocket")
@@ -202,6 +189,21 @@ time.sleep(600)
         os.kill({"ponder": ponder.pid, "keeper": keeper, "server": server}[killed], signal.SIGKILL)
         wait_for(lambda: not any(map(alive, (server, engine, keeper))))
         ponder.kill()
+
+
+def test_a_run_killed_in_the_middle_leaves_nothing_and_resumes(fake, running, ponder, write, folder) -> None:
+    record = fake()
+    write("s.toml", STUDY.replace("problems = 4", "problems = 200"))
+    with running("run", "s.toml") as run:
+        wait_for(lambda: answered(folder / "ponder.db", folder / "s.toml") > 0)
+        ((server, engine, _),) = done(record, "started")
+        run.kill()
+    wait_for(lambda: not any(map(alive, (server, engine))))
+    before = answered(folder / "ponder.db", folder / "s.toml")
+    assert 0 < before < 400
+    result = ponder("run", "s.toml", "--json", "--set", "problems=100")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["done"] <= 200
 
 
 def test_a_study_runs_and_ends_its_server(fake, ponder, write) -> None:
@@ -332,6 +334,96 @@ def test_length_rl_samples_through_it_with_the_weights_of_each_iteration(fake, m
     assert first[0] != second[0][1]
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_length_rl_replaces_the_adapter_in_the_running_server(fake, models, refused) -> None:
+    from ponder.core import TrainingProblems
+    from ponder.methods.length_rl import LengthRl
+
+    record = fake(no_adapter=refused)
+    settings = {"iterations": 3, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3, "seed": 1, "lora": 4}
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=60)).with_training((TrainingProblems(PLANS, 3, 1),))
+    model = Pocket(style="long")
+    notes = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())["notes"]
+    asked, starts = done(record, "asked"), [given for _, _, given in done(record, "started")]
+    assert len(asked) == 12
+    if refused:  # then the adapter is merged into the weights
+        assert "can't be served: vLLM can't load the adapter" in notes["sampler"]
+        assert ["enable-lora" in given for given in starts] == [True, False]
+        assert len({weights for _, weights, _ in asked}) == 3
+        return
+    assert notes["sampler"] == "adapter"
+    assert len(starts) == 1
+    assert (starts[0]["model"], starts[0]["max-lora-rank"]) == (str(model.source(PLANS).folder), "8")
+    assert done(record, "reload") == []
+    # Each iteration asks for its own adapter, by a name of its own; that of the iteration before is gone, as is its cache.
+    names = [name for name, _, _ in asked]
+    assert [len({*names[n : n + 4]}) for n in (0, 4, 8)] == [1, 1, 1]
+    assert len({*names}) == len(done(record, "adapter")) == 3
+    assert [name for (name,) in done(record, "unloaded")] == [names[0], names[4]]
+    order = [json.loads(line)[0] for line in record.read_text().splitlines()]
+    for n in (i for i, kind in enumerate(order) if kind == "unloaded"):
+        assert order[n + 1] == "reset"
+
+
+@pytest.mark.parametrize("settings", [{"processes": 2}, {"lora": 4}], ids=["two processes", "adapter"])
+def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
+    pytest.importorskip("trl")
+    from ponder.core import TrainingProblems, seed_from
+    from ponder.methods.length_rl import LengthRl
+    from ponder.training.rollouts import Rollouts, draw_problems
+    from ponder.training.trl_engine import light
+
+    record, on = fake(), (TrainingProblems(PLANS, 3, 1),)
+    settings = {
+        "iterations": 2,
+        "problems": 2,
+        "n": 3,
+        "pool": 4,
+        "inner": 1,
+        "rate": 1e-3,
+        "engine": "trl",
+        **settings,
+    }
+    method = LengthRl(**settings, sampler=Vllm(id="pocket", budget=80)).with_training(on)
+    model = Pocket(style="long")
+    made = json.loads((method.apply(model).source(PLANS).folder / "made.json").read_text())
+    assert len(made["notes"]["iterations"]) == 2
+    # One process asks for the samples of all, and gives the server the weights of each iteration.
+    ((server, engine, given),) = done(record, "started")
+    asked = done(record, "asked")
+    assert len(asked) == 2 * 2 * 3
+    if "lora" in settings:
+        assert made["notes"]["sampler"] == "adapter"
+        assert given["model"] == str(model.source(PLANS).folder)
+        assert [len({name for name, _, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert done(record, "reload") == []
+    else:
+        assert [len({weights for _, weights, _ in part}) for part in (asked[:6], asked[6:], asked)] == [1, 1, 2]
+        assert len(done(record, "reload")) == 1
+    assert made["cost"]["rollout_tokens"] == sum(len(prompt) + n for n, prompt in done(record, "prompt"))
+    assert not any(map(alive, (server, engine)))
+    (environment,) = done(record, "environment")
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_CPU"} & {*environment[0]}
+    # In the first iteration the weights are the model's own, with which the same samples are drawn without TRL.
+    pool = draw_problems(on, 4, method.seed)
+    problems = [pool[p] for p in method.drawn(pool, [(0, 0)] * 4, 0)]
+    sampler = Vllm(id="pocket", budget=80).with_weights(model.source(PLANS).folder).at_temperature(1.0)
+    own = Rollouts(sampler, light(model.source(PLANS)), problems, 3, seed_from("rl", method.seed, 0), models / "own")
+    list(own)
+    assert made["notes"]["iterations"][0] == method.summary(own.samples, [])
+
+
+def test_an_adapter_on_other_weights_needs_a_start(fake, words, adapter, tmp_path) -> None:
+    record = fake()
+    ask(Vllm(id=str(words), lora=adapter), sums(1))
+    other = shutil.copytree(words, tmp_path / "other")
+    (other / "model.safetensors").write_bytes(b"other weights")
+    ask(Vllm(id=str(other), lora=adapter), sums(1))
+    assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(other)]
+    assert done(record, "reload") == []
+    assert len(done(record, "adapter")) == 2
+
+
 def test_an_endpoint_can_not_sample_for_length_rl() -> None:
     from ponder.methods.length_rl import LengthRl
     from ponder.models.endpoint import Endpoint
@@ -399,6 +491,21 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     assert lines[0] in log.read_text()
 
 
+def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
+    record, damaged = fake(), shutil.copytree(words, tmp_path / "damaged")
+    (damaged / "model.safetensors").unlink()
+    (damaged / "model.safetensors").mkdir()
+    ask(Vllm(id=str(words)), sums(1))
+    for _ in range(2):  # refused by the running server, then by one that is started with them
+        with pytest.raises(UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"):
+            ask(Vllm(id=str(damaged)), sums(1))
+    assert not _vllm_server._running
+    assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(damaged), str(damaged)]
+    (damaged / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"can't read .*config\.json"):
+        ask(Vllm(id=str(damaged)), sums(1))
+
+
 def test_a_port_that_is_taken(fake) -> None:
     fake()
     with socket.socket() as other:
@@ -413,14 +520,17 @@ def test_a_port_that_is_taken(fake) -> None:
     ("fault", "why"),
     [
         ({"other_name": "another"}, "serves another, not the one started there"),
+        ({"answers_as": "another"}, r"the server at .* answers as `another`, not as `ponder-"),
         ({"other_ids": True}, "token ids don't match"),
+        ({"other_prompt": True}, r"was sent the prompt \[.* and read \[0, .* its token ids don't match"),
     ],
 )
 def test_another_server_or_another_tokenizer(fake, fault, why) -> None:
     fake(**fault)
     with pytest.raises(UserError, match=why):
         ask(Vllm(id="pocket"), plans(1))
-    assert not _vllm_server._running
+    if "other_name" in fault or "other_ids" in fault:  # it never started
+        assert not _vllm_server._running
 
 
 def test_a_server_without_token_ids(fake, slept) -> None:

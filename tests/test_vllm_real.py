@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from engines import VLLM, ask, sums, wait_for
+from engines import VLLM, answered, ask, sums, wait_for
 
 from ponder.core import Request, TrainingProblems
 from ponder.models._vllm_server import stop_all
@@ -109,6 +109,21 @@ for _ in Vllm(id="pocket", dtype="float32", args={ARGS!r}).start(Execution(dicti
     wait_for(lambda: not group(server))
 
 
+def test_a_run_that_is_killed_leaves_nothing(running, write, folder) -> None:
+    flags = ", ".join(f"{name} = {json.dumps(value)}" for name, value in ARGS.items())
+    task = '[[task]]\nname = "execution"\ndictionary = 6\nper_turn = 0\nsize = [8, 16]\n'
+    model = f'[[model]]\nname = "vllm"\nid = "pocket"\ndtype = "float32"\nconcurrency = 4\nargs = {{ {flags} }}\n'
+    write("s.toml", f"problems = 60\n{task}{model}")
+    stop_all()
+    with running("run", "s.toml") as run:
+        wait_for(lambda: answered(folder / "ponder.db", folder / "s.toml") > 0)
+        (server,) = serving()
+        assert len(group(server)) >= 3
+        run.kill()
+    wait_for(lambda: not group(server))
+    assert 0 < answered(folder / "ponder.db", folder / "s.toml") < 120
+
+
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory) -> Path:
     from ponder.models._local_weights import as_folder
@@ -125,10 +140,12 @@ def test_a_real_chat_model_writes_what_transformers_writes(smollm2) -> None:
     assert [a.bill.prompt_tokens for a in replies] == [b.bill.prompt_tokens for b in own]
 
 
-def test_length_rl_of_a_real_model(smollm2, models) -> None:
+@pytest.mark.parametrize("engine", [{}, {"engine": "trl", "processes": 2}], ids=["ponder", "trl"])
+def test_length_rl_of_a_real_model(smollm2, models, engine) -> None:
     from ponder.methods.length_rl import LengthRl
 
-    settings = {
+    stop_all()  # TRL's process starts a server of its own
+    settings = engine | {
         "iterations": 2,
         "problems": 2,
         "n": 4,
@@ -146,26 +163,40 @@ def test_length_rl_of_a_real_model(smollm2, models) -> None:
     assert 0 < first["tokens"] <= 24
     assert 0 < second["tokens"] <= 24
     assert made["cost"]["rollout_tokens"] > 0
+    assert made["notes"]["sampler"] == "adapter"
+    if engine:
+        assert serving() == []
 
 
-def test_an_adapter_is_served_without_merging(smollm2, tmp_path) -> None:
+def tuned(base: Path, folder: Path, seed: int) -> None:
+    """A random adapter, and beside it the weights into which it is merged."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    torch.manual_seed(1)
-    plain = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    tuned = get_peft_model(plain, LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"]))
-    for name, weights in tuned.named_parameters():
+    torch.manual_seed(seed)
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = get_peft_model(plain, LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"]))
+    for name, weights in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weights, std=0.05)
-    tuned.save_pretrained(tmp_path / "adapter")
-    merged = tuned.merge_and_unload()
-    merged.save_pretrained(tmp_path / "merged")
+    model.save_pretrained(folder / "adapter")
+    model.merge_and_unload().save_pretrained(folder / "merged")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        (tmp_path / "merged" / name).write_bytes((smollm2 / name).read_bytes())
-    model = Vllm(id=str(smollm2), dtype="float32", budget=16, lora=tmp_path / "adapter", args=ARGS)
-    replies = ask(model, sums(4))
-    own, base = (ask(Transformers(id=str(f), budget=16), sums(4)) for f in (tmp_path / "merged", smollm2))
-    assert sum(list(a.tokens) == list(b.tokens) for a, b in zip(replies, own, strict=True)) >= 3
-    assert sum(list(a.tokens) == list(b.tokens) for a, b in zip(replies, base, strict=True)) <= 1
+        (folder / "merged" / name).write_bytes((base / name).read_bytes())
+
+
+def test_adapters_are_served_without_merging_one_after_another(smollm2, tmp_path) -> None:
+    """The second replaces the first in the running server, and nothing of the first is left in its prefix cache."""
+    model, asked = Vllm(id=str(smollm2), dtype="float32", budget=16, args=ARGS), sums(4)
+    written = [list(reply.tokens) for reply in ask(Transformers(id=str(smollm2), budget=16), asked)]
+    servers = []
+    for seed in (1, 2):
+        tuned(smollm2, tmp_path / str(seed), seed)
+        replies = ask(model.with_adapter(smollm2, tmp_path / str(seed) / "adapter"), asked)
+        servers.append(serving())
+        own = ask(Transformers(id=str(tmp_path / str(seed) / "merged"), budget=16), asked)
+        assert sum(list(a.tokens) == list(b.tokens) for a, b in zip(replies, own, strict=True)) >= 3
+        assert sum(list(reply.tokens) in written for reply in replies) <= 1
+        written += [list(reply.tokens) for reply in replies]
+    assert servers[0] == servers[1]

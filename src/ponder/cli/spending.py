@@ -18,7 +18,7 @@ from ponder.runner.study import Study
 def plan_json(plan: Plan) -> dict[str, Any]:
     def record(forecast: Forecast) -> dict[str, Any]:
         data = dataclasses.asdict(forecast) | {"to_run": forecast.to_run}
-        ranges = {key: value._asdict() for key in ("tokens", "cost") if (value := getattr(forecast, key))}
+        ranges = {key: value._asdict() for key in ("tokens", "cost", "duration") if (value := getattr(forecast, key))}
         return data | ranges
 
     spent = plan.spent._asdict()

@@ -84,6 +84,8 @@ def plan(
     result = planned(loaded, store)
     again = command("plan", study, settings, store, models)
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
+    if slow := result.warning():
+        click.echo(slow, err=True)
 
 
 def _plan_power(
@@ -176,9 +178,12 @@ def run(
     from ponder.cli.spending import adaptive_json, adaptive_text
     from ponder.runner.ending import summary
     from ponder.runner.places import place
+    from ponder.runner.plan import slow
 
     loaded = load(study, settings, models)
     loaded.check()
+    if not ray and (told := slow(loaded, store)):
+        click.echo(told, err=True)
     with place(loaded.cells, ray, jobs) as where:
         tally = run_shown(loaded, store, grace, place=where)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"

@@ -281,6 +281,10 @@ class Model(Plugin, ABC):
         """How many GPUs one copy of it needs, where a cluster hands them out."""
         return 0
 
+    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:  # noqa: ARG002 for subclasses
+        """A rough speed of all its replies together, and what that is from; None: unknown, or not worth a warning."""
+        return None
+
     def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
         """How long a prompt is, in tokens; None if that is unknown before it is asked."""
         return None
@@ -307,6 +311,10 @@ class Model(Plugin, ABC):
     def with_weights(self, folder: Path) -> Model:
         """The same model with the weights in a folder."""
         raise NotImplementedError
+
+    def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
+        """The same model with a LoRA adapter on the weights in a folder; None if it can't serve one unmerged."""
+        return None
 
     def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Model:  # noqa: ARG002
         """The same model with a KV cache that a policy prunes to a budget."""

@@ -354,6 +354,7 @@ class Source(NamedTuple):
     device: str = "cpu"
     threads: int = 1
     codec: str = ""  # the model plugin whose `codec` renders and reads for these weights; "": the chat template
+    attn: str = "auto"  # attention implementation, by its name in transformers
 
 
 class TokenTrace(NamedTuple):

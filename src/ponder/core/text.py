@@ -61,7 +61,7 @@ def number(value: float) -> str:
 
 
 def plural(noun: str) -> str:
-    return f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeou" else f"{noun}s"  # policies, days
 
 
 def plain(error: Exception, table: str = "a table") -> str:

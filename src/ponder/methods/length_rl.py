@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from ponder.core import LengthReward, Model, Progress, Reward, Task, UserError, seed_from
-from ponder.models._torch_engine import Loaded, load
+from ponder.models._torch_engine import Loaded
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
+from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import Trainer, Unit
-from ponder.training.made_models import MakingRecord, write_card
+from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 from ponder.training.trl_engine import Rl, on_samples
 from ponder.training.weight_methods import TrainingMethod
@@ -77,8 +78,8 @@ class LengthRl(TrainingMethod):
             raise UserError("tau and weight can't be negative, and blend is from 0 to 1")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"limit is a number of tokens, at least 1, not {self.limit}", hint="leave it out for none")
-        if self.sampler and self.engine == "trl":
-            raise UserError("TRL draws its own samples: `sampler` has no effect", hint="args = { use_vllm = true }")
+        if self.sampler and self.args.get("use_vllm"):
+            raise UserError("`sampler` and `use_vllm` can't both draw the samples", hint="remove one of the two")
 
     def check(self, model: Model, task: Task) -> None:
         super().check(model, task)
@@ -100,9 +101,14 @@ class LengthRl(TrainingMethod):
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
         codec = model.codec_name(self.train_on[0].task)
+        rollouts = folder / "rollouts"
+        adapter = trainer.write_adapter if self.lora else None
+        sampler = FreshSampler(self.sampler or model, self.weights(model).folder, rollouts, trainer.write, adapter)
+        yield from sampler.start(self.train_on[0].task)
         for iteration in range(state.get("iteration", 0), self.iterations):
             drawn = self.drawn(pool, rates, iteration)
-            sampled = self._sampled(model, trainer, folder / "rollouts", [pool[p] for p in drawn], iteration)
+            fresh = sampler.refreshed(iteration, self.temperature)
+            sampled = self._sampled(fresh, trainer, rollouts, [pool[p] for p in drawn], iteration)
             for progress in sampled:
                 yield {"iteration": iteration + 1, "iterations": self.iterations, **progress}
             samples = sampled.samples
@@ -125,16 +131,12 @@ class LengthRl(TrainingMethod):
         trainer.write(folder)
         record.training_tokens += trainer.tokens
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
+        record.notes |= {"sampler": sampler.served} if sampler.served else {}
 
     def _sampled(
-        self, model: Model, trainer: Trainer, folder: Path, problems: Sequence[TrainingProblem], iteration: int
+        self, sampler: Model, trainer: Trainer, folder: Path, problems: Sequence[TrainingProblem], iteration: int
     ) -> Rollouts:
-        """Samples of the model with the weights as they are now."""
-        trainer.write(folder)
-        write_card(model.source(self.train_on[0].task).folder, folder)
-        load.cache_clear()  # the folder held other weights in the iteration before
         (folder / "samples").unlink(missing_ok=True)
-        sampler = (self.sampler or model).with_weights(folder).at_temperature(self.temperature)
         seed = seed_from("rl", self.seed, iteration)
         limit = self.limit_at(iteration)
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
@@ -147,13 +149,13 @@ class LengthRl(TrainingMethod):
         folder: Path,
         record: MakingRecord,
     ) -> Iterator[Progress]:
-        if (budget := model.max_tokens()) is None:
+        if (budget := (self.sampler or model).max_tokens()) is None:
             raise UserError("TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]")
         fewest = min(len(self.drawn(pool, [(0, 0)] * len(pool), iteration)) for iteration in range(self.iterations))
         if fewest < self.problems:
             what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
             raise UserError(what, hint="raise `pool`, or lower `problems`")
-        rl = Rl(self, pool, budget, self.temperature)
+        rl = Rl(self, pool, budget, self.temperature, self.sampler)
         how = {"problems": self.problems, "iterations": self.iterations}
         training = on_samples(self.settings(), self.weights(model), folder, loaded, rl, **how)
         yield from training
@@ -161,6 +163,8 @@ class LengthRl(TrainingMethod):
         training.bill(record)
         history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
+        if training.iterations and "sampler" in training.iterations[-1]:
+            record.notes["sampler"] = training.iterations[-1]["sampler"]
 
     def trl_step(self) -> tuple[str, int, int]:
         return "problems", self.problems, self.n

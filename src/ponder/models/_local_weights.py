@@ -8,6 +8,9 @@ plugin does.
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,6 +21,7 @@ from ponder.models import making_cost, models_folder, read_card
 from ponder.models._packaged import packaged
 
 BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
+GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
 
 
 def copy_of(source: Source) -> Path:
@@ -60,6 +64,25 @@ def _sampled(path: Path, _: int, size: int) -> str:
             file.seek(n * max(0, size - BLOCK) // (BLOCKS - 1))
             hashed.update(file.read(BLOCK))
     return hashed.hexdigest()
+
+
+def parameters(weights: Path) -> float | None:
+    """How many parameters weights have, roughly; nothing is loaded. None: unknown.
+
+    Read from the headers of safetensors files, guessed from the size of a GGUF file, or from a name such as Qwen3-8B.
+    """
+    if weights.suffix == ".gguf" and weights.is_file():
+        return weights.stat().st_size * GGUF_PER_BYTE
+    if files := sorted(weights.glob("model*.safetensors")):
+        return float(sum(map(_tensor_elements, files)))
+    named = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", weights.name.lower())
+    return float(named[1]) * (1e9 if named[2] == "b" else 1e6) if named else None
+
+
+def _tensor_elements(path: Path) -> int:
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 @dataclass(kw_only=True)

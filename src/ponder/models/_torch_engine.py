@@ -6,6 +6,7 @@ cache is ours (`ponder.caches`), so that an eviction policy can prune it.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 END_OF_THINKING = "</think>"
+SDPA = 'attn = "sdpa" needs no package of its own'
 
 
 @dataclass(eq=False)
@@ -186,17 +188,20 @@ def load_anew(source: Source) -> Loaded:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder, _, dtype, device, threads, codec = source
+    folder, _, dtype, device, threads, codec, attn = source
     torch.set_num_threads(threads)
     no_bars()
     where, more = _place(source)
     read_card(folder)  # raises an error if the weights are damaged
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **more)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **more)
+        own = {} if attn == "auto" else {"attn_implementation": attn}
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **own, **more)
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
+        if attn != "auto" and re.search("attention|attn", first, re.IGNORECASE):
+            raise UserError(f'can\'t load {where} with attn = "{attn}": {first}', hint=SDPA) from None
         raise UserError(f"can't load {where}: {first}", hint=hint) from None
     if folder.suffix == ".gguf":  # the weights were dequantised on loading, and may be saved as such
         model.hf_quantizer = None  # type: ignore[assignment]

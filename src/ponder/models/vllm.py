@@ -2,8 +2,8 @@
 
 Ponder starts vLLM's OpenAI server on this machine, waits until it answers, and stops it at the end. Models that differ
 only in their weights, such as the variants of a sweep or the iterations of a training, use the same server one after
-another: new weights are loaded into it. A LoRA adapter is served without merging. Replies come with their token ids, so
-thinking tokens are exact, and samples can be trained on as they were written.
+another: new weights are loaded into it. A LoRA adapter is served without merging, and replaced while the server runs.
+Replies come with their token ids, so thinking tokens are exact, and samples can be trained on as they were written.
 
 vLLM may be installed elsewhere: `python` names the interpreter that has it. Any other flag of vLLM goes into `args`.
 """
@@ -111,6 +111,11 @@ class Vllm(LocalWeights):
             raise UserError(what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`")
         return super().source(task)
 
+    def with_adapter(self, weights: Path, adapter: Path) -> Self:
+        other = self.with_weights(weights)
+        other.lora = adapter
+        return other
+
     def start(self, task: Task) -> Iterator[Progress]:
         servers = yield from _vllm_server.take(*self._wanted(task))
         servers.release()
@@ -137,9 +142,8 @@ class Vllm(LocalWeights):
             self.tensor_parallel,
             self.port,
             (("--chat-template", PLAIN_TEMPLATE),) if plain else (),
-            adapter,
         )
-        return launch, (weights, known)
+        return launch, Weights(weights, known, adapter)
 
     def _flags(self) -> Iterator[str]:
         yield from ("--dtype", self.dtype, "--tensor-parallel-size", str(self.tensor_parallel))
@@ -191,7 +195,7 @@ class Vllm(LocalWeights):
         """A client of running servers, which are started if need be."""
         servers = _drained(_vllm_server.take(*self._wanted(task)))
         settings: dict[str, Any] = {
-            "id": servers.launch.adapter[1] if servers.launch.adapter else servers.name,
+            "id": servers.weights.adapter[1] if servers.weights.adapter else servers.name,
             "url": tuple(f"{server.url}/v1" for server in servers.each),
             "servers": servers,
             "budget": self.budget,

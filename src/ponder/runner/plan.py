@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ponder.core import Bill, Message, Prices, Problem, Request, Spend, UserError
 from ponder.runner.cells import Cell
+from ponder.runner.duration import Duration, duration, guesses, warning
 from ponder.runner.ledger import Money, check, currency, priced, priced_at_most
 from ponder.runner.store import Store
 from ponder.runner.study import Study
@@ -49,6 +50,7 @@ class Forecast:
     tokens: Range  # still to spend, prompt tokens included
     cost: Range | None  # the same in money; None: the model has no prices
     basis: str  # what the expected number is from
+    duration: Duration | None = None  # of the replies, on this machine; None: unknown
 
     @property
     def to_run(self) -> int:
@@ -65,6 +67,15 @@ class Plan:
     spent: Money  # by earlier runs of the study, if the caps count them
     making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit
     stop: str = ""  # what an adaptive run will find out
+
+    def warning(self) -> str:
+        """That it will take more than a day, and what to do about it; "" if it won't."""
+        return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
+
+
+def slow(study: Study, path: Path) -> str:
+    """The warning of a plan, where a model of the study knows its speed; for others nothing is planned."""
+    return plan(study, path).warning() if any(map(guesses, study.cells)) else ""
 
 
 def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
@@ -164,6 +175,7 @@ def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Fore
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
         cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
         basis=basis,
+        duration=duration(cells, store, expected and expected.tokens, limit),
     )
 
 

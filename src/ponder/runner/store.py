@@ -317,6 +317,20 @@ class Store:
             (squares,) = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
         return float(squares)
 
+    def speed(self, cells: Iterable[Cell]) -> tuple[float, float] | None:
+        """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per such token."""
+        sql = """SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
+                        TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND position < ? AND sample < ? AND status NOT IN ('failed', 'open')
+                 AND details LIKE '%"seconds_per_token"%'"""
+        every = written = seconds = 0.0
+        with self._one_at_a_time, self._reading():
+            for cell in cells:
+                sums = self._db.execute(sql, (self._find(cell), _limit(cell), cell.samples)).fetchone()
+                every, written, seconds = every + sums[0], written + sums[1], seconds + sums[2]
+        return (written / every, seconds / written) if seconds else None
+
     def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
         """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}

@@ -79,7 +79,7 @@ class Launch:
 
     def environment(self, threads: int) -> dict[str, str]:
         own = {"PYTHONSAFEPATH": "1"}  # a folder called `vllm` or `trl` where Ponder was started is not the package
-        own |= {"TOKENIZERS_PARALLELISM": "false"}
+        own |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
         own |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": str(threads)} if self.cpu else {}
         return {**os.environ, **own}
 

@@ -222,6 +222,11 @@ class Trainer:
         self.step, self.tokens = state["at"]
         return state
 
+    def write_adapter(self, folder: Path) -> None:
+        """Write the LoRA adapter alone, as peft does."""
+        if self.accelerator.is_main_process:
+            self.plain.save_pretrained(folder)
+
     def write(self, folder: Path) -> None:
         """Write the model in the Hugging Face format, with a LoRA adapter merged into the weights."""
         if not self.accelerator.is_main_process:

@@ -25,7 +25,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ponder.core import Progress, Source, UserError, plugins, seed_from
+from ponder.core import Model, Progress, Source, UserError, plugins, seed_from
 from ponder.models._bars import no_bars
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.launch import Launch, started
@@ -33,7 +33,7 @@ from ponder.training.loop import TrainingSettings, Unit
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample, TrainingProblem
 
-TRL = "1.16"  # `trl_worker` overrides private functions of this version
+TRL = "1.16"  # `trl_trainers` overrides private functions of this version
 Kind: TypeAlias = Literal["sft", "dpo", "grpo", "reward"]
 Row: TypeAlias = dict[str, Any]
 OWN_KEYS = {  # arguments of TRL that have a name here
@@ -98,6 +98,7 @@ class Rl:
     pool: Sequence[TrainingProblem]
     budget: int  # completion tokens
     temperature: float
+    sampler: Model | None = None  # draws the samples; None: TRL does
 
 
 @dataclass(frozen=True)
@@ -300,17 +301,21 @@ class Training:
 
     def write(self, loaded: Loaded, folder: Path) -> None:
         """Complete the folder that the worker wrote the weights to: its config and tokenizer, a LoRA adapter merged."""
-        if self.job.settings.lora:
-            from peft import PeftModel
+        complete(self.job, loaded, self.job.folder / "adapter", folder)
 
-            base = load_anew(self.job.source._replace(device="cpu")).model
-            merged = PeftModel.from_pretrained(base, str(self.job.folder / "adapter")).merge_and_unload()
-            merged.save_pretrained(folder)
-        loaded.model.config.dtype = self.job.source.dtype
-        loaded.model.config.save_pretrained(folder)  # TRL adds a padding token to it
-        loaded.model.generation_config.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-        (folder / "training_args.bin").unlink(missing_ok=True)
+
+def complete(job: Job, loaded: Loaded, adapter: Path, folder: Path) -> None:
+    """Complete weights that TRL wrote: their config and tokenizer as they were, a LoRA adapter merged into them."""
+    if job.settings.lora:
+        from peft import PeftModel
+
+        base = load_anew(job.source._replace(device="cpu")).model
+        PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
+    loaded.model.config.dtype = job.source.dtype
+    loaded.model.config.save_pretrained(folder)  # TRL adds a padding token to it
+    loaded.model.generation_config.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    (folder / "training_args.bin").unlink(missing_ok=True)
 
 
 def read_iterations(folder: Path, before: int) -> list[dict[str, Any]]:
@@ -421,7 +426,7 @@ ROWS: Mapping[Kind, Callable[[Unit], Row]] = {"sft": _sft_row, "dpo": _dpo_row, 
 def on_samples(
     settings: TrainingSettings, source: Source, folder: Path, loaded: Loaded, rl: Rl, problems: int, iterations: int
 ) -> Training:
-    """Reinforcement learning: the samples are TRL's."""
+    """Reinforcement learning: the samples are TRL's own, or those of a sampler."""
     launch = Launch.of(settings, source.device)
     longest = max(len(loaded.prompt(problem.request())) for problem in rl.pool) + rl.budget
     size = per_device(settings, launch.processes, problems, rl.method.n, longest, "problems")

@@ -3,7 +3,7 @@
 Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum that it asks for,
 encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON: `fail` (lines of a log, and it ends),
 `die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `no_reload`
-(a status), `other_name`, `other_ids`, `no_ids`. `record` names a file to which each start and page is written.
+(a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`. `record` names a file to which each start and page is written.
 """
 
 from __future__ import annotations
@@ -81,7 +81,15 @@ class Server:
         body = await request.json()
         assert self.given["enable-lora"] == "true"
         record("adapter", body["lora_path"], self.given["max-lora-rank"])
+        if FAULTS.get("no_adapter") or body["lora_name"] in self.names:
+            return web.Response(status=400, text="no, or it is there")
         self.names.add(body["lora_name"])
+        return web.json_response({})
+
+    async def unload_lora_adapter(self, request: web.Request) -> web.Response:
+        name = (await request.json())["lora_name"]
+        record("unloaded", name)
+        self.names.remove(name)
         return web.json_response({})
 
     def refused(self, body: dict[str, Any], prompt: list[int]) -> web.Response | None:
@@ -102,13 +110,19 @@ class Server:
         most = body.get("max_tokens") or self.room - len(prompt)
         finish = "length" if len(ids) > most else "stop"
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+        prompt = [0, *prompt] if FAULTS.get("other_prompt") else prompt
         known: dict[str, Any] = {"token_ids": ids[:most], "prompt_token_ids": prompt}
         if body.get("return_token_ids") and not FAULTS.get("no_ids"):
             choice |= known
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(ids[:most])}
         message = {"message": {"role": "assistant", "content": text}, "text": text}
         whole = {"prompt_token_ids": choice.pop("prompt_token_ids")} if "chat" in body and known else {}
-        return {"model": body["model"], "choices": [choice | message], "usage": usage, **whole}
+        return {
+            "model": FAULTS.get("answers_as", body["model"]),
+            "choices": [choice | message],
+            "usage": usage,
+            **whole,
+        }
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -132,6 +146,7 @@ class Server:
         generation = Generation(body["prompt"], most, body["temperature"], body["seed"])
         for _ in generate_all(NumpyEngine(self.folder, 1), [generation]):
             pass
+        record("prompt", len(generation.tokens), body["prompt"])
         reply = self.reply(body, body["prompt"], generation.tokens, "")
         reply["choices"][0]["finish_reason"] = "stop" if generation.ended else "length"
         return web.json_response(reply)
@@ -144,7 +159,7 @@ async def serve(given: dict[str, str]) -> None:
     app.router.add_get("/v1/models", server.models)
     for handler in (server.tokenize, server.collective_rpc, server.reset_prefix_cache):
         app.router.add_post(f"/{handler.__name__}", handler)
-    for handler in (server.load_lora_adapter, server.completions):
+    for handler in (server.load_lora_adapter, server.unload_lora_adapter, server.completions):
         app.router.add_post(f"/v1/{handler.__name__}", handler)
     app.router.add_post("/v1/chat/completions", server.chat)
     runner = web.AppRunner(app, access_log=None)
@@ -159,6 +174,7 @@ if __name__ == "__main__":
         sys.exit("\n".join(lines))
     # Like vLLM's engine: a process in the same group, which SIGKILL of this one leaves behind.
     engine = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    record("environment", sorted(os.environ))
     record("started", os.getpid(), engine.pid, given)
     signal.signal(signal.SIGTERM, lambda *_: (engine.terminate(), os._exit(0)))
     asyncio.run(serve(given))
