@@ -122,10 +122,11 @@ def versions(packages: Sequence[str]) -> Mapping[str, str]:
     named = {"Python": platform.python_version()}
     for package in ("ponder", *packages):
         venv, _, name = package.rpartition("/")
+        label = f"{name} ({venv})" if name in named else name  # the same package, in another version
         try:
-            named[name] = _debian(name) if venv == "debian" else _version_in(venv, name) if venv else version(name)
+            named[label] = _debian(name) if venv == "debian" else _version_in(venv, name) if venv else version(name)
         except (PackageNotFoundError, OSError, subprocess.CalledProcessError):
-            named[name] = "of an unknown version"
+            named[label] = "of an unknown version"
     return named
 
 

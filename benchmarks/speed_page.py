@@ -23,7 +23,8 @@ its short form. What wasn't measured isn't here; `scripts/bench-peers` installs 
 GROUPS = {
     "Runner": "`ponder run` and other clients ask the same server the same prompts.",
     "Decoding": "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread.",
-    "Caches": "Eviction policies prune the same model's cache from 128 columns to 96, on the same texts.",
+    "Caches": "Eviction policies prune SmolLM2's cache from 512 columns to 384, on the same texts of 2,048 tokens; "
+    "[why they differ](caches.md#compared-with-kvpress).",
     "Training": "An iteration of `length_rl` on the pocket model, rollouts and update, on one thread.",
     "Tents": "Puzzles with one solution, of a given difficulty.",
     "Report": "`ponder report` on a store of simulated attempts.",

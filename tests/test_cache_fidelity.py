@@ -89,6 +89,35 @@ def test_one_text_has_no_standard_error_and_pairs_have_their_own_prompt(model) -
     assert row.kl == pytest.approx(drift(model, whole[:21], whole[21:], Snapkv(4), BUDGET).kl)
 
 
+def test_policies_may_have_budgets_of_their_own(model) -> None:
+    small = CacheBudget(24, 4, 0.5, sinks=2, question=False, granularity="head")
+    table = fidelity(model, Letters(), TEXTS, {"snapkv": Snapkv(4), "small": (Snapkv(4), small)}, BUDGET, prompt=10)
+    ids = [Letters()(text)["input_ids"] for text in TEXTS]
+    for row, budget in zip(table.rows, (BUDGET, small), strict=True):
+        alone = [drift(model, text[:10], text[10:], Snapkv(4), budget) for text in ids]
+        assert [one.kl for one in row.by_text] == pytest.approx([one.kl for one in alone], rel=1e-4)
+        assert [one.bytes for one in row.by_text] == pytest.approx([one.bytes for one in alone])
+        assert row.kl == pytest.approx(sum(one.kl for one in row.by_text) / 2)
+    assert table.rows[0].kl != pytest.approx(table.rows[1].kl, rel=0.01)
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_predictions_are_compared_after_every_nth_token(model, every) -> None:
+    """From the last token of the prompt on, whatever the chunks; texts may be token ids."""
+    ids, budget = Letters()(TEXTS[0])["input_ids"], CacheBudget(40, 8, 0.5, question=False)
+    with torch.no_grad():
+        full = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        cache = SelectCache(model, Snapkv(4), budget, prompt=10)
+        logits = [model(torch.tensor([[token]]), past_key_values=cache).logits[0, -1] for token in ids[:-1]]
+    own = torch.stack(logits).log_softmax(-1)
+    expected, own = full[9:-1:every], own[9::every]
+    [row] = fidelity(model, Letters(), [ids], {"snapkv": Snapkv(4)}, budget, prompt=10, every=every).rows
+    assert row.kl == pytest.approx(float((expected.exp() * (expected - own)).sum(-1).mean()), rel=1e-3)
+    assert row.agrees == pytest.approx(float((expected.argmax(-1) == own.argmax(-1)).float().mean()))
+    assert row.tokens == len(own)
+    assert row.bytes == pytest.approx(drift(model, ids[:10], ids[10:], Snapkv(4), budget).bytes)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -98,14 +127,14 @@ def test_one_text_has_no_standard_error_and_pairs_have_their_own_prompt(model) -
         ({"policies": ["snapvk"]}, "`snapvk` is unknown"),
         ({"policies": [Snapkv(), Snapkv(8)]}, "same name"),
         ({"reference": "h2o"}, "`h2o` isn't measured"),
+        ({"every": 0}, "at least 1"),
     ],
 )
 def test_mistakes(model, given, message) -> None:
-    texts, policies, reference = (
-        given.get(k, d) for k, d in (("texts", TEXTS), ("policies", ["knorm"]), ("reference", None))
-    )
+    given = dict(given)
+    texts, policies = given.pop("texts", TEXTS), given.pop("policies", ["knorm"])
     with pytest.raises(UserError, match=message):
-        fidelity(model, Letters(), texts, policies, BUDGET, reference=reference)
+        fidelity(model, Letters(), texts, policies, BUDGET, **given)
 
 
 def test_a_cache_can_be_made_during_another_s_forward_pass(model) -> None:

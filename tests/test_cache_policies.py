@@ -135,6 +135,22 @@ def test_random_draws_by_seed_and_position() -> None:
     assert shifted[:-1] == scores()[1:]  # a token keeps its score when columns move
 
 
+def test_random_keeps_a_uniform_sample_of_the_text_or_redrawn_mostly_recent_tokens() -> None:
+    def mean_position(policy: Random) -> float:
+        """Of the 40 tokens that are kept of 1,600, pruned 40 times from 80 to 40."""
+        kept = torch.arange(40)
+        for seen in range(80, 1601, 40):
+            positions = torch.cat([kept, torch.arange(seen - 40, seen)])
+            scores = policy.score(view(keys=[[0.0]] * 80, positions=positions[None, None], seen_tokens=seen))
+            kept = positions[scores.flatten().topk(40).indices.sort().values]
+        return float(kept.float().mean())
+
+    assert 650 < mean_position(Random()) < 950  # uniform: 800 ± 73
+    assert mean_position(Random(redraw=True)) > 1500  # half of them survive each pruning: 1,540 ± 10
+    assert Random(redraw=True).identity() == {"name": "random", "redraw": True}
+    assert Random().identity() == {"name": "random"}
+
+
 def test_knorm_is_minus_the_length_of_the_key() -> None:
     assert Knorm().score(view(keys=[[3.0, 4.0], [0.0, 1.0]])).flatten().tolist() == [-5, -1]
 

@@ -321,10 +321,10 @@ def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
     assert reply.thinking
 
 
-def key_of(policy: str, **study) -> str:
-    """The key of the only cell of a study with the shipped weights."""
+def key_of(policy: str, weights: str = "pocket", **study) -> str:
+    """The key of the only cell of a study."""
     method = {"name": "compress", "policy": policy, "budget": 96, "window": 8, "ratio": 0.1}
-    model = {"name": "transformers", "id": "pocket", "budget": 400, "method": [method]}
+    model = {"name": "transformers", "id": weights, "budget": 400, "method": [method]}
     task = {"name": "tents", "size": 25}
     (cell,) = Study.from_table({"problems": 4, "seed": 18, "task": [task], "model": [model], **study}).cells
     return cell.key.hex()
@@ -339,6 +339,30 @@ def test_what_a_predictor_learnt_from_is_in_the_key_if_a_study_says_it() -> None
     assert key_of("random", train=small) == key_of("random")  # it learns nothing
 
 
+def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(weights, tmp_path, monkeypatch) -> None:
+    """Two studies on one's own weights train their predictors on different problems."""
+
+    def method(size: int, weights: str = "pocket", before: tuple = ()) -> Compress:
+        table = {"name": "compress", "policy": "dynts", "budget": 96, "window": 8}
+        model = {"name": "transformers", "id": weights, "budget": 400, "method": [*before, table]}
+        task = {"name": "tents", "size": size}
+        (cell,) = Study.from_table({"problems": 4, "seed": 18, "task": [task], "model": [model]}).cells
+        return cell.methods[-1]
+
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "made"))
+    own, merge = str(weights), {"name": "merge", "other": {"name": "pocket"}, "weight": 0.5}
+    assert "on" not in method(25).identity()
+    for given in ({"weights": own}, {"before": (merge,)}):
+        assert method(25, **given).identity()["on"] != method(16, **given).identity()["on"]
+        assert method(25, **given).identity() == method(25, **given).identity()
+    assert key_of("dynts", own, train=[{"name": "tents", "size": 25}]) == key_of("dynts", own)
+    assert key_of("random", own) == key_of("random", own, train=[{"name": "tents", "size": 16}])
+    # Before either is made: each has a folder of its own, and neither is the one beside the weights.
+    paths = {path for size in (16, 25) for path in method(size, own).unmade(Transformers(id=own))}
+    assert len(paths) == 2
+    assert {path.parent for path in paths} == {tmp_path / "made"}
+
+
 def test_each_training_set_has_its_own_predictor(weights, practice, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path / "made"))
     for name, recipe in RECIPES.items():
@@ -346,7 +370,7 @@ def test_each_training_set_has_its_own_predictor(weights, practice, tmp_path, mo
     model = Transformers(id=str(weights))
     methods = [
         Compress(policy="dynts", budget=64, window=8, settings=settings).with_training(
-            (replace(practice, seed=seed, explicit=True),)
+            (replace(practice, seed=seed, in_key=True),)
         )
         for seed, settings in ((1, {}), (2, {}), (1, {"recipe": "published"}))
     ]

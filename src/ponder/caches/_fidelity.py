@@ -26,7 +26,8 @@ from ponder.caches.full import Full
 from ponder.core import CacheBudget, Policy, UserError, plugins
 
 CHUNK = 256  # tokens per forward pass if no pruning comes earlier
-Text: TypeAlias = str | tuple[str, str]  # a text, or a prompt and its continuation
+Text: TypeAlias = str | tuple[str, str] | Sequence[int]  # a text, a prompt and its continuation, or token ids
+Pruned: TypeAlias = Policy | tuple[Policy, CacheBudget]  # a policy, and its budget if that isn't the others'
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Drift:
 
     kl: float  # mean per token, in nats: divergence of the pruned cache's next-token distribution from the full one's
     agrees: float  # fraction of tokens after which both predict the same most likely token
-    tokens: int
+    tokens: int  # that were compared
     bytes: float = 0.0  # of the tokens in the pruned cache, mean over the tokens
     peak: float = 0.0  # of the pruned cache's columns, the most; they are more if heads keep different numbers
 
@@ -48,48 +49,58 @@ def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budge
 
 @torch.no_grad()
 def drifts(
-    model: Any, prompt: list[int], reply: list[int], policies: Sequence[Policy], budget: CacheBudget
+    model: Any,
+    prompt: list[int],
+    reply: list[int],
+    policies: Sequence[Pruned],
+    budget: CacheBudget,
+    *,
+    every: int = 1,
 ) -> list[Drift]:
-    """The same for several policies, which read the text side by side."""
+    """The same for several policies, which read the text side by side, compared after every n-th token."""
     ids, start = torch.tensor([prompt + reply], device=model.device), len(prompt)
     full = SelectCache(model, Full(), None)
-    readers = [_Reader(SelectCache(model, policy, budget, prompt=start)) for policy in policies]
+    pairs = [one if isinstance(one, tuple) else (one, budget) for one in policies]
+    readers = [_Reader(SelectCache(model, policy, own, prompt=start)) for policy, own in pairs]
     position, last = 0, ids.shape[1] - 1
     while position < last:
-        # The same for every policy: how many tokens are held depends on the budget alone.
-        end = start if position < start else min(position + tokens_until_pruning(readers[0].cache), last)
-        chunk, first = ids[:, position:end], start - 1 - position if position < start else 0
-        expected = _log_probs(model, chunk, full, first)
+        # Up to the first pruning of any: how many tokens are held depends on the budget, not on the policy.
+        new = min(tokens_until_pruning(reader.cache) for reader in readers)
+        end = start if position < start else min(position + new, last)
+        first = start - 1 - position if position < start else (start - 1 - position) % every
+        chunk, compared = ids[:, position:end], range(first, end - position, every)
+        expected = _log_probs(model, chunk, full, compared)
+        weights, likeliest = expected.exp(), expected.argmax(-1)
         for reader in readers:
-            reader.read(model, chunk, first, expected)
+            before, own = reader.cache.tokens, _log_probs(model, chunk, reader.cache, compared)
+            reader.kl += float((weights * (expected - own)).sum())
+            reader.agreed += int((likeliest == own.argmax(-1)).sum())
+            reader.compared += len(compared)
+            new = end - max(position, start - 1)  # tokens of the reply, and the last one of the prompt
+            reader.held += range(before + chunk.shape[1] - new + 1, before + chunk.shape[1] + 1)
         position = end
     return [reader.drift() for reader in readers]
 
 
 class _Reader:
-    """Reads a text with a pruned cache, and adds up how its predictions differ from the expected ones."""
+    """A text that is read with a pruned cache: how its predictions differ from the full cache's, added up."""
 
     def __init__(self, cache: SelectCache) -> None:
-        self.cache, self.kl, self.agreed, self.tokens = cache, 0.0, 0, 0
+        self.cache, self.kl, self.agreed, self.compared = cache, 0.0, 0, 0
         self.held: list[int] = []  # tokens per head after each token, before pruning; the prompt counts as one
 
-    def read(self, model: Any, ids: Tensor, first: int, expected: Tensor) -> None:
-        before, new = self.cache.tokens, ids.shape[1]
-        own = _log_probs(model, ids, self.cache, first)
-        self.kl += float((expected.exp() * (expected - own)).sum())
-        self.agreed += int((expected.argmax(-1) == own.argmax(-1)).sum())
-        self.tokens += len(expected)
-        self.held += range(before + first + 1, before + new + 1)
-
     def drift(self) -> Drift:
-        size, count = self.cache.token_bytes, max(1, self.tokens)
+        size, count = self.cache.token_bytes, max(1, self.compared)
         mean, most = sum(self.held) / max(1, len(self.held)), max(self.cache.peaks, default=0)
-        return Drift(self.kl / count, self.agreed / count, self.tokens, size * mean, float(size * most))
+        return Drift(self.kl / count, self.agreed / count, self.compared, size * mean, float(size * most))
 
 
-def _log_probs(model: Any, ids: Tensor, cache: SelectCache, first: int) -> Tensor:
-    """Log-probabilities of the next token after each token from number `first` on."""
-    logits: Tensor = model(ids, past_key_values=cache, logits_to_keep=ids.shape[1] - first).logits[0]
+def _log_probs(model: Any, ids: Tensor, cache: SelectCache, compared: range) -> Tensor:
+    """Log-probabilities of the next token after these tokens; the others don't go through the output layer."""
+    count = ids.shape[1]
+    whole = compared.step == 1 and compared.stop == count
+    keep = count - compared.start if whole else torch.tensor(compared, dtype=torch.long, device=ids.device)
+    logits: Tensor = model(ids, past_key_values=cache, logits_to_keep=keep).logits[0]
     return logits.float().log_softmax(-1)
 
 
@@ -118,6 +129,7 @@ class FidelityRow:
     texts: int
     tokens: int
     bytes: float  # of the pruned cache
+    by_text: tuple[Drift, ...] = ()  # for comparisons with what was measured elsewhere on the same texts
 
 
 @dataclass(frozen=True)
@@ -142,29 +154,35 @@ def fidelity(
     model: Any,
     tokenizer: Any,
     texts: Iterable[Text],
-    policies: Sequence[str | Policy] | Mapping[str, Policy],
+    policies: Sequence[str | Policy] | Mapping[str, Pruned],
     budget: CacheBudget,
     *,
     prompt: int = 64,
+    every: int = 1,
     reference: str | None = None,
 ) -> FidelityTable:
     """Which policy's predictions stay closest to the full cache's, on the same texts, with standard errors.
 
-    A text may be a prompt and its continuation; of a plain text, the first `prompt` tokens are the prompt. The
-    differences are to `reference`, by default `random` if it is measured, else the first policy.
+    A text may be a prompt and its continuation; of a plain text, the first `prompt` tokens are the prompt. To compare
+    budgets, give some policies their own: `{"small": (Snapkv(), CacheBudget(256, 64, 0.5)), …}`. Predictions are
+    compared after every token, or only after every n-th (`every`), which takes less time if the vocabulary is large.
+    The differences are to `reference`, by default `random` if it is measured, else the first policy.
     """
-    named = _named(policies, model, tokenizer)
+    if every < 1:
+        raise UserError(f"every is a number of tokens, at least 1, not {every}")
+    named = _named(policies, model, tokenizer, budget)
+    smallest = min(own.budget for _, own in named.values())
     reference = reference or ("random" if "random" in named else next(iter(named)))
     if reference not in named:
         raise UserError(f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(named)}")
     by_text = []
     for number, text in enumerate(texts):
         before, after = _tokens(tokenizer, text, prompt)
-        if len(before) + len(after) <= budget.budget:
+        if len(before) + len(after) <= smallest:
             size = len(before) + len(after)
-            what = f"text {number} has {size} tokens, so that a budget of {budget.budget} evicts nothing"
+            what = f"text {number} has {size} tokens, so that a budget of {smallest} evicts nothing"
             raise UserError(what, hint="longer texts, or a smaller budget")
-        by_text.append(drifts(model, before, after, list(named.values()), budget))
+        by_text.append(drifts(model, before, after, list(named.values()), budget, every=every))
     if not by_text:
         raise UserError("there are no texts")
     columns = dict(zip(named, zip(*by_text, strict=True), strict=True))
@@ -172,7 +190,9 @@ def fidelity(
     return FidelityTable(tuple(_row(name, measured, base) for name, measured in columns.items()), reference)
 
 
-def _named(policies: Sequence[str | Policy] | Mapping[str, Policy], model: Any, tokenizer: Any) -> dict[str, Policy]:
+def _named(
+    policies: Sequence[str | Policy] | Mapping[str, Pruned], model: Any, tokenizer: Any, budget: CacheBudget
+) -> dict[str, tuple[Policy, CacheBudget]]:
     if isinstance(policies, str | Policy):
         policies = [policies]
     if not isinstance(policies, Mapping):
@@ -183,12 +203,13 @@ def _named(policies: Sequence[str | Policy] | Mapping[str, Policy], model: Any, 
     if not policies:
         raise UserError("there are no policies", hint="ponder list caches")
     folder = Path(str(getattr(model, "name_or_path", "")))
-    return {name: policy.fitted(folder, tokenizer) for name, policy in policies.items()}
+    pairs = {name: one if isinstance(one, tuple) else (one, budget) for name, one in policies.items()}
+    return {name: (policy.fitted(folder, tokenizer), own) for name, (policy, own) in pairs.items()}
 
 
 def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[int]]:
-    if isinstance(text, str):
-        ids = list(tokenizer(text)["input_ids"])
+    if not isinstance(text, tuple):
+        ids = list(tokenizer(text)["input_ids"] if isinstance(text, str) else text)
         return ids[:prompt], ids[prompt:]
     before, after = text
     return list(tokenizer(before)["input_ids"]), list(tokenizer(after, add_special_tokens=False)["input_ids"])
@@ -200,7 +221,9 @@ def _row(name: str, measured: Sequence[Drift], base: Sequence[float]) -> Fidelit
     less, less_se = _mean([one.kl - other for one, other in zip(measured, base, strict=True)])
     bytes_, _ = _mean([one.bytes for one in measured])
     tokens = sum(one.tokens for one in measured)
-    return FidelityRow(name, kl, kl_se, agrees, agrees_se, less, less_se, len(measured), tokens, bytes_)
+    return FidelityRow(
+        name, kl, kl_se, agrees, agrees_se, less, less_se, len(measured), tokens, bytes_, tuple(measured)
+    )
 
 
 def _mean(values: Sequence[float]) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 The same tokens are protected as under the other policies. With the question protected, random eviction matches the best
 published scores on many models (*Random Attention*, arXiv 2609.03430). A token's score is a hash of the row's seed, its
-position, and, if they evict for themselves, the layer and head; so it stays the same from one pruning to the next.
+position, and, if they evict for themselves, the layer and head; so it stays the same from one pruning to the next, and
+what is kept is a uniform sample of the whole text. With `redraw`, scores are drawn anew at every pruning: the older a
+token, the more prunings it must survive, so most of what is kept is recent.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ class Random(Policy):
     by_order = False
     per_layer = False
     seed: int = 0  # another seed evicts other tokens
+    redraw: bool = False  # draw new scores at every pruning
 
     def score(self, view: CacheView) -> Tensor:
         import torch
 
         heads = torch.arange(view.keys.shape[1], device=view.keys.device)
-        drawn = _mixed(view.seeds[:, None, None] + self.seed * 7919)
+        seed = self.seed + (view.seen_tokens if self.redraw else 0)
+        drawn = _mixed(view.seeds[:, None, None] + seed * 7919)
         drawn = _mixed(drawn + view.layer * 1009 + heads[:, None])
         return _mixed(drawn + view.positions).double()
 

@@ -194,7 +194,9 @@ class TrainingProblems:
     size: int
     seed: int  # the study's
     asked: int | None = 0  # problems of this task and size that the study asks; None: all of them
-    explicit: bool = False  # whether the study names them, under [[train]]
+    # Whether an attempt's key holds them if a policy learns from them: the study names them, under [[train]], or the
+    # weights don't ship with what a policy learnt.
+    in_key: bool = False
 
     def identity(self) -> dict[str, Any]:
         # Without `asked`, so that a study that asks more needn't train again; but a fixed set has no other problems.
@@ -307,6 +309,10 @@ class Model(Plugin, ABC):
         """Where its weights for a task are."""
         what = f"a model of the kind `{self.plugin_name()}` has no local weights that could be changed"
         raise UserError(what, hint='name = "transformers" with an id, or name = "pocket"')
+
+    def ships(self) -> bool:
+        """Whether its weights come with Ponder, and with them what policies have learnt for them."""
+        return False
 
     def with_weights(self, folder: Path) -> Model:
         """The same model with the weights in a folder."""

@@ -95,7 +95,7 @@ class Policy(Plugin, ABC):
         return self
 
     def with_training(self, on: str, made: Path) -> Policy:  # noqa: ARG002 for subclasses
-        """The same policy, to be fitted on the problems under a study's [[train]], of which `on` is a digest, or "".
+        """The same policy, to be fitted on a study's own problems, of which `on` is a digest; "": it uses what ships.
 
         A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems,
         for example in the folder of made models.

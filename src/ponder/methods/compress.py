@@ -105,8 +105,8 @@ class Compress(Method):
         return {**super().identity(), **({"on": on} if on else {})}
 
     def _on(self) -> str:
-        """A digest of the problems that its policy is fitted on, if the study names them and the policy is fitted."""
-        named = [problems.identity() for problems in self.train_on if problems.explicit]
+        """A digest of the problems that its policy is fitted on, if it is fitted, and not to weights that ship."""
+        named = [problems.identity() for problems in self.train_on if problems.in_key]
         # Read, not imported: a plan has no time for torch, and needn't have it installed.
         file = plugins.source("caches", self.policy, Path()) if named else None
         return digest(named).hex()[:20] if file and "def with_training(" in file.read_text("utf-8") else ""

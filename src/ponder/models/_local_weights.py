@@ -144,6 +144,9 @@ class LocalWeights(Model):
         kind = plugins.load("models", self.id)
         return kind() if "weights" in {f.name for f in fields(kind)} else None
 
+    def ships(self) -> bool:
+        return self._shipped is not None
+
     @cached_property
     def _card_name(self) -> str:
         """The model plugin whose codec the card beside the weights names; "" if there is no card."""

@@ -274,7 +274,7 @@ class Study:
                 for chain, links in chains:
                     places = (f"{where}.method[{j}]" for j in range(len(chain)))
                     making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
-                    methods = tuple(self._method(m, f"{where}.method[{j}]") for j, (m, _) in enumerate(links))
+                    methods = self._methods([m for m, _ in links], model, where)
                     parts = (
                         Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
@@ -301,9 +301,17 @@ class Study:
             *(sweep("methods", _own(method), place, self.folder) for method, place in zip(chain, places, strict=True))
         )
 
-    def _method(self, table: Table, where: str) -> Method:
-        method: Method = build("methods", table, where, self.folder, also=METHOD_KEYS)
-        return method.with_training(self.training_problems)
+    def _methods(self, tables: Sequence[Table], model: Model, where: str) -> tuple[Method, ...]:
+        """A chain of methods, each told what it may train on."""
+        methods: list[Method] = []
+        for j, table in enumerate(tables):
+            method: Method = build("methods", table, f"{where}.method[{j}]", self.folder, also=METHOD_KEYS)
+            ships = model.ships() and not any(before.changes_weights for before in methods)
+            train_on = self.training_problems
+            if not ships:  # what a policy has learnt for these weights depends on who trained it
+                train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
+            methods.append(method.with_training(train_on))
+        return tuple(methods)
 
     @cached_property
     def training_problems(self) -> tuple[TrainingProblems, ...]:

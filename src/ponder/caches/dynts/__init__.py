@@ -2,9 +2,9 @@
 
 arXiv 2601.18383: a predictor reads each token's last hidden state when the token is generated, and predicts how much
 attention the answer will pay to it. `ponder prepare STUDY` trains a predictor for each model of a study, on the model's
-own correct traces, and writes it beside the weights: `dynts/predictor.safetensors`, with its recipe and accuracy in
-`dynts/card.json`. A study with [[train]] has a predictor of its own, among the made models, as `dynts-…`; what it is
-trained on is part of an attempt's key.
+own correct traces, and writes it among the made models: `dynts-…/predictor.safetensors`, with its recipe and accuracy
+in `card.json`. What it is trained on is part of an attempt's key, so each study uses its own. With weights that ship
+with Ponder, a study without [[train]] uses the predictor that ships beside them, in `dynts/`.
 
 Unlike in the paper, the protected question doesn't count towards the ratio, labels are divided by their mean, so that
 one recipe serves every model, and a training step draws tokens, not traces. `ratio_of = "all"` beside the policy, with
