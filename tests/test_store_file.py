@@ -7,14 +7,17 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from sqlite3 import OperationalError
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from ponder.cli import main
 from ponder.core import UserError
+from ponder.runner import schema, store_file
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 
@@ -292,3 +295,23 @@ def test_a_full_disk_is_named(tmp_path) -> None:
         study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}], title="x" * 100_000)
         with pytest.raises(UserError, match="disk is full"):
             store.record_study(study)
+
+
+def test_a_store_that_another_process_is_just_creating_is_no_other_file(folder: Path) -> None:
+    path = folder / "new.db"
+
+    class Racing(sqlite3.Connection):
+        """Between its first look at the file and the next, another process makes it a store, if it can."""
+
+        def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
+            if "sqlite_master" in sql:
+                with (
+                    closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other,
+                    suppress(OperationalError),
+                ):
+                    other.executescript(schema.create())
+            return super().execute(sql, *more)
+
+    with closing(sqlite3.connect(path, isolation_level=None, factory=Racing)) as db:
+        assert store_file._version(db, path) in (0, schema.VERSION)
+        assert not db.in_transaction

@@ -109,12 +109,16 @@ def _immutable(path: Path) -> sqlite3.Connection:
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
     """The version of a store; 0 if the file is empty. Anything else is refused."""
-    version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    names = db.execute("SELECT name, type FROM sqlite_master").fetchall()
-    tables = {
-        t: {row[1] for row in db.execute(f"PRAGMA table_info('{t}')")} for t, kind in names if t in schema.COLUMNS
-    }
-    ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
+    db.execute("BEGIN")  # all at one moment: another process may be creating the store
+    try:
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        names = db.execute("SELECT name, type FROM sqlite_master").fetchall()
+        tables = {
+            t: {row[1] for row in db.execute(f"PRAGMA table_info('{t}')")} for t, kind in names if t in schema.COLUMNS
+        }
+        ours = db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION,)
+    finally:
+        db.rollback()
     if version > schema.VERSION and ours:
         what = f"{path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
         raise NewerStore(what, hint="pip install -U ponder")
