@@ -4,7 +4,7 @@ VENV   := .venv
 # pip, not another installer, finds the CPU build of torch that the constraints name.
 PIP     = $(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test engines fire lint bench docs site clean
+.PHONY: demo test engines fire lint bench bench-all docs site clean
 
 demo: .venv-demo/.installed  ## the main job with what ships: a run, a report, a figure
 	.venv-demo/bin/ponder run effort --store reports/demo.db
@@ -27,21 +27,25 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 
 bench: export PONDER_BENCH = $(CURDIR)/benchmarks/speed.jsonl
-bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs; by hand, takes long
+bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/benchmarks-speed.md
+	# CPU minutes on two AVX2 cores with BENCH=--quick, and without:
 	$(VENV)/bin/python benchmarks/run_loop.py $(BENCH)
 	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)
+	$(VENV)/bin/python benchmarks/length_rl.py $(BENCH)
+	$(VENV)/bin/python benchmarks/tents_generation.py $(BENCH)
 	$(VENV)/bin/python benchmarks/cache_fidelity.py
-	$(VENV)/bin/python benchmarks/length_rl.py
-	$(VENV)/bin/python benchmarks/tents_generation.py
-	$(VENV)/bin/python benchmarks/speed_page.py  # docs/benchmarks-speed.md; those below are only printed
+	$(VENV)/bin/python benchmarks/million.py $(BENCH)
+	$(VENV)/bin/python benchmarks/speed_page.py
+
+bench-all: bench  ## also the measurements and simulations that are only printed; coverage alone takes hours
 	$(VENV)/bin/python benchmarks/conversation.py
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/view.py
 	$(VENV)/bin/python benchmarks/view_peers.py
-	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/caches.py
 	$(VENV)/bin/python benchmarks/merge.py
 	$(VENV)/bin/python benchmarks/rewards.py
+	$(VENV)/bin/python benchmarks/max_turn.py
 	$(VENV)/bin/python benchmarks/coverage.py
 
 docs: $(VENV)/.installed  ## write the reference pages again

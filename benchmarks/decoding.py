@@ -1,9 +1,11 @@
 """Compares the tokens per CPU second of the pocket model's NumPy engine with other engines on the same weights.
 
-transformers' `generate`, llama.cpp and, if `.venv-vllm` is there, vLLM on CPU: all answer the same puzzles greedily, 1,
-16 or 64 at a time, on one thread. `generate` gets batches of equally long prompts, because left padding would cost it
-more; the others refill their batch as replies end. llama.cpp and vLLM are servers: the CPU time of their processes
-counts, after a first request, and without that of the client. `--quick` asks fewer puzzles.
+transformers' `generate`, llama.cpp and, if `.venv-vllm` is there, vLLM on CPU: all answer the same problems greedily,
+1, 16 or 64 at a time, on one thread. They take turns, so that a busy minute of the machine affects all of them.
+`generate` gets batches of equally long prompts, because left padding would cost it more; the others refill their batch
+as replies end. llama.cpp and vLLM are servers: the CPU time of all their processes counts, after a first request, and
+without that of the client. vLLM's attention for CPUs has no kernel for the heads of the Tents network, which are 40
+wide, so it answers execution only. `--quick` asks fewer problems.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import Request as HttpRequest
@@ -31,14 +35,19 @@ from measured import PONDER, ROOT, exponent, record, table, verdict
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from ponder.core import Request
+from ponder.core import Request, Task
 from ponder.models._batch import Generation, generate_all
-from ponder.models.pocket import CODECS, SHIPPED
+from ponder.models.pocket import CODECS, WEIGHTS
 from ponder.models.pocket.engine import NumpyEngine
+from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 
-SIZE, BUDGET, CONTEXT, MOST = 25, 400, 1024, 64
+BUDGET, CONTEXT, MOST = 400, 1024, 64
 BATCHES = (1, 16, 64)
+NETWORKS: dict[str, tuple[Task, int]] = {  # what each is asked, and of which size
+    "tents": (Tents(), 25),
+    "execution": (Execution(dictionary=16, per_turn=0), 32),
+}
 PACKAGES = {
     "generate": ["transformers", "torch"],
     "llama.cpp": ["xllamacpp"],
@@ -50,8 +59,8 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
 
 
 class Spent(NamedTuple):
-    tokens: int
-    cpu_seconds: float
+    tokens: int = 0
+    cpu_seconds: float = 0.0
 
     @property
     def speed(self) -> float:
@@ -61,22 +70,22 @@ class Spent(NamedTuple):
 Engine = Callable[[list[list[int]], int], Spent]  # prompts, and how many are answered at a time
 
 
-def prompts(number: int) -> list[list[int]]:
-    task = Tents()
-    problems = itertools.islice(task.problems(SIZE, seed=1), number)
-    return [CODECS["tents"].prompt_ids(Request.first_turn(task, problem)) for problem in problems]
+def prompts(network: str, number: int) -> list[list[int]]:
+    task, size = NETWORKS[network]
+    problems = itertools.islice(task.problems(size, seed=1), number)
+    return [CODECS[network].prompt_ids(Request.first_turn(task, problem)) for problem in problems]
 
 
-def numpy_engine(asked: list[list[int]], batch: int) -> Spent:
-    engine, generations = NumpyEngine(SHIPPED, batch), [Generation(prompt, BUDGET) for prompt in asked]
+def numpy_engine(weights: Path, asked: list[list[int]], batch: int) -> Spent:
+    engine, generations = NumpyEngine(weights, batch), [Generation(prompt, BUDGET) for prompt in asked]
     began = time.process_time()
     for _ in generate_all(engine, generations):
         pass
     return Spent(sum(len(generation.tokens) for generation in generations), time.process_time() - began)
 
 
-def generate(asked: list[list[int]], batch: int) -> Spent:
-    model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype="float32").eval()
+def generate(weights: Path, asked: list[list[int]], batch: int) -> Spent:
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype="float32").eval()
     tokens, began = 0, time.process_time()
     for _, group in itertools.groupby(sorted(asked, key=len), key=len):
         alike = list(group)
@@ -92,11 +101,11 @@ def generate(asked: list[list[int]], batch: int) -> Spent:
 
 
 @contextmanager
-def llama_cpp(folder: Path) -> Iterator[Engine]:
+def llama_cpp(weights: Path, folder: Path) -> Iterator[Engine]:
     """llama.cpp's server with the pocket weights."""
     file = folder / "pocket.gguf"
-    write_gguf(file)
-    port = 18431
+    write_gguf(weights, file)
+    port = free_port()
     command = [PONDER, "serve", str(file), "--port", str(port), "--slots", str(MOST), "--context", str(CONTEXT)]
     about = {"n_predict": BUDGET, "temperature": 0, "cache_prompt": False, "return_tokens": True}
     with served([*command, "--threads", "1"], folder / "llama.cpp.txt", f"http://127.0.0.1:{port}/health", {}) as pid:
@@ -104,20 +113,25 @@ def llama_cpp(folder: Path) -> Iterator[Engine]:
 
 
 @contextmanager
-def vllm(folder: Path) -> Iterator[Engine]:
-    """vLLM's server with the pocket weights, without the predictor beside them."""
-    weights = folder / "weights"
-    weights.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        (weights / name).symlink_to(SHIPPED / name)
-    port = 18432
+def vllm(weights: Path, folder: Path) -> Iterator[Engine]:
+    """vLLM's server with the pocket weights."""
+    port = free_port()
     command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(weights)]
     command += ["--served-model-name", "pocket", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", str(MOST), "--enforce-eager"]
+    # No prompt is read twice for nothing: the other engines keep none either.
+    command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", str(MOST), "--no-enable-prefix-caching"]
     about = {"model": "pocket", "max_tokens": BUDGET, "temperature": 0}
-    with served(command, folder / "vLLM.txt", f"http://127.0.0.1:{port}/health", {**ONE_THREAD, **QUIET}) as pid:
+    environment = {**ONE_THREAD, **QUIET}
+    with served(
+        [*command, "--enforce-eager"], folder / "vLLM.txt", f"http://127.0.0.1:{port}/health", environment
+    ) as pid:
         url = f"http://127.0.0.1:{port}/v1/completions"
         yield asking(pid, url, about, lambda reply: int(reply["usage"]["completion_tokens"]))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 @contextmanager
@@ -178,13 +192,13 @@ def tree_seconds(root: int) -> float:
     return sum(spent.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
-def write_gguf(path: Path) -> None:
+def write_gguf(folder: Path, path: Path) -> None:
     """The pocket weights as llama.cpp reads them. Prompts are token ids, so the vocabulary is only names."""
     import gguf
 
-    config = json.loads((SHIPPED / "config.json").read_text())
-    weights = load_file(SHIPPED / "model.safetensors")
-    words = json.loads((SHIPPED / "tokenizer.json").read_text())["model"]["vocab"]
+    config = json.loads((folder / "config.json").read_text())
+    weights = load_file(folder / "model.safetensors")
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     heads, kv_heads, layers = (
         config[f"num_{name}"] for name in ("attention_heads", "key_value_heads", "hidden_layers")
     )
@@ -225,43 +239,48 @@ def interleaved(tensor: np.ndarray, heads: int) -> np.ndarray:
     return tensor.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="fewer puzzles")
-    per_batch, least = (1, 12) if parser.parse_args().quick else (4, 64)
-    torch.set_num_threads(1)
+def measure(network: str, least: int, per_batch: int, rounds: int) -> dict[int, dict[str, Spent]]:
+    """Tokens and CPU seconds of each engine, by how many replies are generated at a time."""
+    weights = WEIGHTS / network
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        engines: dict[str, Engine] = {"NumPy": numpy_engine, "generate": generate}
-        engines["llama.cpp"] = stack.enter_context(llama_cpp(folder))
-        if VLLM_PYTHON.exists():
-            engines["vLLM"] = stack.enter_context(vllm(folder))
-        else:
+        engines: dict[str, Engine] = {"NumPy": partial(numpy_engine, weights), "generate": partial(generate, weights)}
+        engines["llama.cpp"] = stack.enter_context(llama_cpp(weights, folder))
+        if network == "execution" and VLLM_PYTHON.exists():
+            engines["vLLM"] = stack.enter_context(vllm(weights, folder))
+        elif network == "execution":
             print("vLLM is left out: there is no .venv-vllm", file=sys.stderr)
-        speeds: dict[int, dict[str, Spent]] = {}
-        for batch in BATCHES:
-            asked = prompts(max(least, per_batch * batch))
-            speeds[batch] = {}
-            for name, engine in list(engines.items()):
-                try:
-                    speeds[batch][name] = engine(asked, batch)
-                except OSError as error:  # a server that has died
-                    del engines[name]
-                    talk = (folder / f"{name}.txt").read_text()[-2000:]
-                    print(f"{name} is left out from {batch} at a time on: {error}\n{talk}", file=sys.stderr)
-            print(f"{batch} at a time: {speeds[batch]}", file=sys.stderr)
-    rows = []
-    for batch, measured in speeds.items():
-        ours = measured["NumPy"]
-        rows.append((batch, f"{ours.tokens:,}", *(f"{spent.speed:,.0f}" for spent in measured.values())))
-        for name in list(measured)[1:]:
-            what = f"tokens per CPU second, {batch} at a time"
-            record("Decoding", what, "tokens/s", ours.speed, name, measured[name].speed, packages=PACKAGES[name])
-    costs = [1 / speeds[batch]["NumPy"].speed for batch in BATCHES]
-    record("Decoding", f"growth of CPU per token with the batch, {BATCHES[-2]} to {BATCHES[-1]}", "exponent",
-           exponent(BATCHES, costs))  # fmt: skip
-    print(f"tokens per CPU second, size {SIZE}\n\n{table(rows, ('at a time', 'tokens', *engines))}\n")
-    print(verdict("generate's speed at 64, of ours", speeds[64]["generate"].speed / speeds[64]["NumPy"].speed, 0.5))
+        spent: dict[int, dict[str, Spent]] = {batch: dict.fromkeys(engines, Spent()) for batch in BATCHES}
+        for batch, _ in itertools.product(BATCHES, range(rounds)):
+            asked = prompts(network, max(least, per_batch * batch))
+            for name, engine in engines.items():
+                tokens, seconds = engine(asked, batch)
+                before = spent[batch][name]
+                spent[batch][name] = Spent(before.tokens + tokens, before.cpu_seconds + seconds)
+                print(f"{network}, {batch} at a time, {name}: {tokens:,} tokens, {seconds:.2f} s", file=sys.stderr)
+    return spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--quick", action="store_true", help="fewer problems, in two rounds")
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    for network in told.networks:
+        spent = measure(network, *((12, 1, 2) if told.quick else (32, 2, 4)))
+        rows = []
+        for batch, by_engine in spent.items():
+            ours = by_engine["NumPy"]
+            rows.append((batch, f"{ours.tokens:,}", *(f"{one.speed:,.0f}" for one in by_engine.values())))
+            what = f"{network}: tokens per CPU second, {batch} at a time"
+            for name in list(by_engine)[1:]:
+                record("Decoding", what, "tokens/s", ours.speed, name, by_engine[name].speed, packages=PACKAGES[name])
+        costs = [1 / spent[batch]["NumPy"].speed for batch in BATCHES]
+        what = f"{network}: growth of CPU per token with the batch, {BATCHES[-2]} to {BATCHES[-1]}"
+        record("Decoding", what, "exponent", exponent(BATCHES, costs))
+        print(f"tokens per CPU second, {network}\n\n{table(rows, ('at a time', 'tokens', *spent[1]))}\n")
+        print(verdict("generate's speed at 64, of ours", spent[64]["generate"].speed / spent[64]["NumPy"].speed, 0.5))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PONDER = str(Path(sys.executable).with_name("ponder"))
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 3600  # of wall time: a shared machine may be slow
 ROOT = Path(__file__).parent.parent
 
 

@@ -16,9 +16,10 @@ HEAD = """# Speed, beside the peers
 <!-- Written by `make bench` from benchmarks/speed.jsonl. Don't change this page: measure again. -->
 
 Costs are CPU time, not wall time, so that other work on the machine matters little; a script measures Ponder and its
-peers in one run, taking turns. *Times better* is the peer's cost divided by Ponder's, or Ponder's speed divided by the
-peer's: below 1, the peer is better. An *exponent* says how cost grows with size: 1 is linear. `--quick` in a command is
-its short form. What wasn't measured isn't here; `scripts/bench-peers` installs the peers.
+peers in one run, taking turns. In brackets after a peer's value: how many times better Ponder is, which is the peer's
+cost divided by Ponder's, or Ponder's speed divided by the peer's. Below 1×, the peer is better. An *exponent* says how
+cost grows with size: 1 is linear. *Run* points to the list below the table: command, date, machine and versions.
+`--quick` in a command is its short form. What wasn't measured isn't here; `scripts/bench-peers` installs the peers.
 """
 GROUPS = {
     "Runner": "`ponder run` and other clients ask the same server the same prompts.",
@@ -45,26 +46,57 @@ def page(rows: list[dict[str, Any]]) -> str:
     for group, about in GROUPS.items():
         mine = [row for row in rows if row["group"] == group]
         if mine:
-            parts += [f"## {group}\n\n{about}\n", _table(mine)]
+            runs, numbers = _runs(mine)
+            parts += [f"## {group}\n\n{about}\n", _table(mine, numbers), _list(runs)]
     return "\n".join(parts)
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    heads = ["measured", "unit", "Ponder", "peer", "peer's", "times better", "versions", "machine", "command", "date"]
-    lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|---|---:|---:|'}---|---|---|---|"]
+def _runs(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+    """How the rows were measured, without repeating it for each: the runs, and the number of each row's run."""
+    runs: list[dict[str, Any]] = []
+    numbers = []
     for row in rows:
-        theirs = row["theirs"]
-        versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-        peers = [row["peer"], _number(theirs), _better(row)] if theirs is not None else ["", "", ""]
-        command = f"`{row['command']}`"
-        cells = [row["what"], row["unit"], _number(row["ours"]), *peers, versions, row["machine"], command, row["date"]]
-        lines.append(f"| {' | '.join(cells)} |")
+        facts = {"command": row["command"], "date": row["date"].split()[0], "machine": row["machine"]}
+        for number, run in enumerate(runs, 1):
+            alike = all(run[name] == value for name, value in facts.items())
+            if alike and all(run["versions"].get(name, v) == v for name, v in row["versions"].items()):
+                run["versions"] |= row["versions"]
+                numbers.append(number)
+                break
+        else:
+            runs.append({**facts, "versions": dict(row["versions"])})
+            numbers.append(len(runs))
+    return runs, numbers
+
+
+def _list(runs: list[dict[str, Any]]) -> str:
+    lines = []
+    for number, run in enumerate(runs, 1):
+        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+        lines.append(f"{number}. `{run['command']}`, {run['date']}, on {run['machine']}: {versions}")
     return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[dict[str, Any]], numbers: list[int]) -> str:
+    """A line per measurement, and a column per peer."""
+    peers = list(dict.fromkeys(row["peer"] for row in rows if row["theirs"] is not None))
+    lines: dict[tuple[str, str, str, int], dict[str, str]] = {}
+    for row, number in zip(rows, numbers, strict=True):
+        cells = lines.setdefault((row["what"], row["unit"], _number(row["ours"]), number), {})
+        if row["theirs"] is not None:
+            cells[row["peer"]] = f"{_number(row['theirs'])} ({_better(row)})"
+    table = [
+        f"| {' | '.join(['measured', 'unit', 'Ponder', *peers, 'run'])} |",
+        f"|---|---|{'---:|' * (len(peers) + 2)}",
+    ]
+    for (what, unit, ours, number), cells in lines.items():
+        table.append(f"| {' | '.join([what, unit, ours, *(cells.get(peer, '') for peer in peers), str(number)])} |")
+    return "\n".join(table) + "\n"
 
 
 def _better(row: dict[str, Any]) -> str:
     ours, theirs = row["ours"], row["theirs"]
-    return f"{ours / theirs if row['unit'].endswith('/s') else theirs / ours:.2f}"
+    return f"{_number(ours / theirs if row['unit'].endswith('/s') else theirs / ours)}×"
 
 
 def _number(value: float) -> str:
