@@ -10,19 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.core import Bill, Completion, Model, Request, Task, UserError, not_in_key, seed_from
+from ponder.core import Bill, Completion, Request, Task, UserError
+from ponder.models._slipping import Slipping
 
 
 @dataclass(kw_only=True)
-class TextTutor(Model):
+class TextTutor(Slipping):
     style: Literal["steps", "parts"] = "steps"  # states each sum, or works it out in parts and checks it
-    slip: Literal["", "carry"] = ""  # what it does wrong every time
-    fraction: float = 1.0  # of the problems on which it does so; it solves the others right
-    concurrency: int = not_in_key(64)  # answers in progress at once
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise UserError(f"fraction is a number from 0 to 1, not {self.fraction}", hint="fraction = 0.75")
 
     def check(self, task: Task, size: int) -> None:
         if not task.addends(next(task.problems(size, 0)), 0):
@@ -35,8 +29,7 @@ class TextTutor(Model):
 
     async def complete(self, request: Request) -> Completion:
         (_, total), *rest = request.task.addends(request.problem, request.turn)
-        slips = bool(self.slip) and seed_from("tutor", request.problem.id) < self.fraction * 2**63
-        paragraphs = []
+        slips, paragraphs = self.slips(request), []
         for found, number in rest:
             new = without_carry(total, number) if slips else total + number
             work = stated(total, number, new) if self.style == "steps" else in_parts(total, number, new)

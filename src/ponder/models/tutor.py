@@ -9,24 +9,16 @@ errors cancelled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from ponder.core import Bill, Completion, Model, ModelFailure, Request, Task, UserError, not_in_key, seed_from
+from ponder.core import Bill, Completion, ModelFailure, Request, Task, UserError
+from ponder.models._slipping import Slipping
 from ponder.models.pocket import Pocket, codec_for
 from ponder.models.pocket.codec import ANSWER, EOS, PocketCodec
 from ponder.models.pocket.execution import added, digits, number
 
 
 @dataclass(kw_only=True)
-class Tutor(Model):
-    slip: Literal["", "carry"] = ""  # what it does wrong every time: carry, it forgets the one from tens to hundreds
-    fraction: float = 1.0  # of the problems on which it does so; it solves the others right
-    concurrency: int = not_in_key(64)  # answers in progress at once
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise UserError(f"fraction is a number from 0 to 1, not {self.fraction}", hint="fraction = 0.75")
-
+class Tutor(Slipping):
     def check(self, task: Task, size: int) -> None:
         codec_for(task.plugin_name()).check(task, size)
         if self.slip and task.plugin_name() != "execution":
@@ -46,10 +38,6 @@ class Tutor(Model):
         thinking, answer, thought = codec.reply(request, tokens)
         bill = Bill(len(example.prompt), thought, len(said) - thought, counted_by="tokenizer")
         return Completion(thinking, answer, "end", bill, tokens=tokens)
-
-    def slips(self, request: Request) -> bool:
-        """Whether it makes its error on this problem: all tutors agree on the order in which problems are affected."""
-        return bool(self.slip) and seed_from("tutor", request.problem.id) < self.fraction * 2**63
 
 
 def _without_carry(codec: PocketCodec, said: list[str]) -> list[str]:
