@@ -96,7 +96,8 @@ class Fidelity(Figure):
         legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=400) if len(names) > 1 else None
         colour = alt.Color("settings:N", scale=alt.Scale(domain=names, range=COLOURS), legend=legend)
         offset = alt.YOffset("settings:N", sort=names)
-        x = alt.X("drift:Q", title="drift (KL divergence, nats per token)", scale=alt.Scale(zero=True))
+        few = alt.Axis(tickCount=7)  # more labels would touch at the ends
+        x = alt.X("drift:Q", title="drift (KL divergence, nats per token)", scale=alt.Scale(zero=True), axis=few)
         tooltip = ["policy:N", "settings:N", alt.Tooltip("drift:Q", format=".4f"), alt.Tooltip("less:Q", format="+.4f")]
         charts = []
         for row in tables["summary"]:
