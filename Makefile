@@ -28,9 +28,8 @@ lint: $(VENV)/.installed
 
 bench: export PONDER_BENCH = $(CURDIR)/benchmarks/speed.jsonl
 bench: $(VENV)/.installed  ## speed and memory beside the peers that scripts/bench-peers installs, as docs/benchmarks-speed.md
-	# CPU minutes on two AVX2 cores with BENCH=--quick, and without:
 	$(VENV)/bin/python benchmarks/run_loop.py $(BENCH)
-	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)
+	$(VENV)/bin/python benchmarks/decoding.py $(BENCH)  # with BENCH=--quick about 3 CPU minutes, the start of vLLM included
 	$(VENV)/bin/python benchmarks/length_rl.py $(BENCH)
 	$(VENV)/bin/python benchmarks/tents_generation.py $(BENCH)
 	$(VENV)/bin/python benchmarks/cache_fidelity.py

@@ -240,8 +240,8 @@ def interleaved(tensor: np.ndarray, heads: int) -> np.ndarray:
 
 
 def measure(network: str, least: int, per_batch: int, rounds: int) -> dict[int, dict[str, Spent]]:
-    """Tokens and CPU seconds of each engine, by how many replies are generated at a time."""
-    weights = WEIGHTS / network
+    """Tokens and CPU seconds of each engine, by how many replies are generated at a time; each is kept at once."""
+    weights, spent = WEIGHTS / network, dict[int, dict[str, Spent]]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         engines: dict[str, Engine] = {"NumPy": partial(numpy_engine, weights), "generate": partial(generate, weights)}
@@ -250,15 +250,23 @@ def measure(network: str, least: int, per_batch: int, rounds: int) -> dict[int, 
             engines["vLLM"] = stack.enter_context(vllm(weights, folder))
         elif network == "execution":
             print("vLLM is left out: there is no .venv-vllm", file=sys.stderr)
-        spent: dict[int, dict[str, Spent]] = {batch: dict.fromkeys(engines, Spent()) for batch in BATCHES}
-        for batch, _ in itertools.product(BATCHES, range(rounds)):
-            asked = prompts(network, max(least, per_batch * batch))
-            for name, engine in engines.items():
-                tokens, seconds = engine(asked, batch)
-                before = spent[batch][name]
-                spent[batch][name] = Spent(before.tokens + tokens, before.cpu_seconds + seconds)
-                print(f"{network}, {batch} at a time, {name}: {tokens:,} tokens, {seconds:.2f} s", file=sys.stderr)
+        for batch in BATCHES:
+            spent[batch] = together(engines, prompts(network, max(least, per_batch * batch)), batch, rounds)
+            ours, what = spent[batch]["NumPy"], f"{network}: tokens per CPU second, {batch} at a time"
+            for name in list(engines)[1:]:
+                theirs = spent[batch][name]
+                record("Decoding", what, "tokens/s", ours.speed, name, theirs.speed, packages=PACKAGES[name])
     return spent
+
+
+def together(engines: dict[str, Engine], asked: list[list[int]], batch: int, rounds: int) -> dict[str, Spent]:
+    """Let the engines answer the same prompts, in turns."""
+    sums = dict.fromkeys(engines, Spent())
+    for _, (name, engine) in itertools.product(range(rounds), engines.items()):
+        tokens, seconds = engine(asked, batch)
+        sums[name] = Spent(sums[name].tokens + tokens, sums[name].cpu_seconds + seconds)
+        print(f"{batch} at a time, {name}: {tokens:,} tokens, {seconds:.2f} CPU s", file=sys.stderr)
+    return sums
 
 
 def main() -> None:
@@ -269,16 +277,12 @@ def main() -> None:
     torch.set_num_threads(1)
     for network in told.networks:
         spent = measure(network, *((12, 1, 2) if told.quick else (32, 2, 4)))
-        rows = []
-        for batch, by_engine in spent.items():
-            ours = by_engine["NumPy"]
-            rows.append((batch, f"{ours.tokens:,}", *(f"{one.speed:,.0f}" for one in by_engine.values())))
-            what = f"{network}: tokens per CPU second, {batch} at a time"
-            for name in list(by_engine)[1:]:
-                record("Decoding", what, "tokens/s", ours.speed, name, by_engine[name].speed, packages=PACKAGES[name])
-        costs = [1 / spent[batch]["NumPy"].speed for batch in BATCHES]
         what = f"{network}: growth of CPU per token with the batch, {BATCHES[-2]} to {BATCHES[-1]}"
-        record("Decoding", what, "exponent", exponent(BATCHES, costs))
+        record("Decoding", what, "exponent", exponent(BATCHES, [1 / spent[batch]["NumPy"].speed for batch in BATCHES]))
+        rows = [
+            (batch, f"{by_engine['NumPy'].tokens:,}", *(f"{one.speed:,.0f}" for one in by_engine.values()))
+            for batch, by_engine in spent.items()
+        ]
         print(f"tokens per CPU second, {network}\n\n{table(rows, ('at a time', 'tokens', *spent[1]))}\n")
         print(verdict("generate's speed at 64, of ours", spent[64]["generate"].speed / spent[64]["NumPy"].speed, 0.5))
 

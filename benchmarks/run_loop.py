@@ -168,10 +168,10 @@ def _speed(runs: list[list[Asked]]) -> Speed:
     )
 
 
-def compare(compared: list[Client], server: str) -> list[str]:
+def compare(compared: list[Client], server: str, concurrencies: list[int]) -> list[str]:
     """Print the clients side by side; returns whether the targets are met."""
     verdicts = []
-    for concurrency in (64, 256):
+    for concurrency in concurrencies:
         measured = speeds(compared, server, concurrency)
         ours = measured["Ponder"]
         rows = [
@@ -233,11 +233,12 @@ def growth(client: Client, server: str, lengths: tuple[int, ...]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer attempts, each client once")
-    quick = parser.parse_args().quick
-    compared = clients(quick)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256], help="requests in flight")
+    told = parser.parse_args()
+    quick, compared = told.quick, clients(told.quick)
     ours = next(client for client in compared if client.name == "Ponder")
     with serving(0.05) as server:
-        verdicts = compare(compared, server)
+        verdicts = compare(compared, server, told.concurrency)
         verdicts += growth(ours, server, (1000, 10_000) if quick else (1000, 10_000, 50_000))
     # With 50 ms per answer, keeping 256 in flight takes a request every 0.2 ms; a slower server makes that possible.
     with serving(1.0) as server:

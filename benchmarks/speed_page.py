@@ -23,7 +23,8 @@ cost grows with size: 1 is linear. *Run* points to the list below the table: com
 """
 GROUPS = {
     "Runner": "`ponder run` and other clients ask the same server the same prompts.",
-    "Decoding": "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread.",
+    "Decoding": "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread. The network "
+    "for Tents has 2 million parameters, that for execution 0.6; vLLM has no CPU kernel for the heads of the first.",
     "Caches": "Eviction policies prune SmolLM2's cache from 512 columns to 384, on the same texts of 2,048 tokens; "
     "[why they differ](caches.md#compared-with-kvpress).",
     "Training": "An iteration of `length_rl` on the pocket model, rollouts and update, on one thread.",

@@ -51,8 +51,10 @@ def theirs(width: int, height: int, difficulty: Difficulty, seconds: float) -> f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the puzzles")
-    seconds = 0.5 if parser.parse_args().quick else 2.0
+    parser.add_argument("seconds", type=float, nargs="?", default=2.0, help="of CPU time, for each size")
+    parser.add_argument("--quick", action="store_true", help="half a second")
+    told = parser.parse_args()
+    seconds = 0.5 if told.quick else told.seconds
     if SGT is None:
         print("sgt-tents is not installed (Debian: sgt-puzzles), so only ours runs", file=sys.stderr)
     print(f"{'size':>8} {'difficulty':>10} {'ours, ms':>10} {'sgt-tents, ms':>14} {'ours / theirs':>14}")
