@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -292,8 +294,19 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
         trained.append(now.detach().clone())
         return sampler
 
+    @contextmanager
+    def kept_open(_: Transformers) -> Iterator[None]:
+        open_blocks.append("open")
+        try:
+            yield
+        finally:
+            open_blocks.clear()
+
+    open_blocks: list[str] = []
+    monkeypatch.setattr(Transformers, "kept_open", kept_open)
     monkeypatch.setattr(FreshSampler, "refreshed", note)
     trainer.train()
+    assert open_blocks == ["open"]  # a server isn't stopped between iterations
     assert len(given) == 2
     for ours, theirs in zip(given, trained, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)

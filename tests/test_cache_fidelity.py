@@ -115,6 +115,7 @@ def test_predictions_are_compared_after_every_nth_token(model, every) -> None:
     assert row.kl == pytest.approx(float((expected.exp() * (expected - own)).sum(-1).mean()), rel=1e-3)
     assert row.agrees == pytest.approx(float((expected.argmax(-1) == own.argmax(-1)).float().mean()))
     assert row.tokens == len(own)
+    assert fidelity(model, Letters(), [tuple(ids)], ["snapkv"], budget, prompt=10).rows[0].tokens == len(ids) - 10
     assert row.bytes == pytest.approx(drift(model, ids[:10], ids[10:], Snapkv(4), budget).bytes)
 
 

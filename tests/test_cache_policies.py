@@ -148,6 +148,13 @@ def test_random_keeps_a_uniform_sample_of_the_text_or_redrawn_mostly_recent_toke
     assert 650 < mean_position(Random()) < 950  # uniform: 800 ± 73
     assert mean_position(Random(redraw=True)) > 1500  # half of them survive each pruning: 1,540 ± 10
     assert Random(redraw=True).identity() == {"name": "random", "redraw": True}
+    # Two rows of different lengths that are pruned together are scored as each alone.
+    rows = [torch.arange(at, at + 4) for at in (0, 40)]
+    both = Random(redraw=True).score(
+        dataclasses.replace(view(positions=torch.stack(rows)[:, None]), seeds=torch.zeros(2, dtype=torch.long))
+    )
+    alone = [Random(redraw=True).score(view(positions=row[None, None])) for row in rows]
+    assert torch.equal(both, torch.cat(alone))
     assert Random().identity() == {"name": "random"}
 
 

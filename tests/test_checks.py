@@ -212,3 +212,10 @@ sys.exit(f"loaded {loaded}" if loaded else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_teacher_that_can_t_solve_the_training_problems_is_refused(write) -> None:
+    teach = 'method = [{ name = "sft", teachers = ["text_tutor"] }]\n'
+    assert "tents isn't a sum" in refusal(
+        write, f'[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "pocket"\n{teach}'
+    )

@@ -18,7 +18,7 @@ from ponder.report.export import write as write_export
 from ponder.rewards.oracle import Oracle
 from ponder.runner.store import Store
 from ponder.runner.study import Study
-from ponder.traces import read, steps
+from ponder.traces import Trace, read, request_messages, steps
 
 # One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
 ANSWERS = [
@@ -223,6 +223,7 @@ def test_traces_are_what_rewards_and_training_read(exported) -> None:
     ]
     assert [(t.correct, t.tokens, t.teacher) for t in traces[:2]] == [(True, 10, "m"), (False, 5, "m")]
     assert [t.question for t in traces][2:] == ["what is d?"]
+    assert [t.extra["stop"] for t in traces] == ["end", "end", "length"]
 
 
 def test_the_task_checks_the_steps_of_exported_traces(write, ponder) -> None:
@@ -237,6 +238,21 @@ def test_the_task_checks_the_steps_of_exported_traces(write, ponder) -> None:
     sound = [all(one.steps) for one in scores]
     assert sound == [trace.answer == right[trace.question] for trace in traces]
     assert set(sound) == {True, False}
+
+
+def test_a_trace_has_all_that_was_asked_and_the_tokens_of_one_reply(write, ponder) -> None:
+    task = '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\nhistory_turns = 1\n'
+    models = '[[model]]\nname = "oracle"\nmethod = [[], [{ name = "vote", n = 3 }]]\n'
+    write("plan.toml", f"problems = 1\n{task}{models}")
+    ponder("run", "plan.toml")
+    ponder("export", "plan.toml", "--format", "traces")
+    one, voted = read(Path("plan.traces.jsonl"))
+    asked = request_messages(one)
+    assert [m["role"] for m in asked] == ["system", "user", "assistant", "user"]
+    assert "The dictionary is" in asked[0]["content"]
+    assert one.tokens > 0
+    assert voted.tokens is None  # the bill is that of three replies
+    assert request_messages(Trace("why?", "", "so")) == [{"role": "user", "content": "why?"}]
 
 
 def test_a_conversation_is_no_trace(write, ponder) -> None:

@@ -389,3 +389,13 @@ def test_how_long_it_takes_is_read_from_stored_attempts(tmp_path) -> None:
     assert forecast.duration.seconds == pytest.approx(forecast.tokens.expected * written * seconds)
     assert forecast.duration.how.endswith("per second, as stored")
     assert not forecast.duration.at_most
+
+
+def test_a_file_that_only_points_to_weights_makes_no_forecast(write, ponder, folder) -> None:
+    (folder / "weights").mkdir()
+    pointer = "version https://git-lfs.example/spec/v1\noid sha256:0\nsize 1\n"
+    (folder / "weights" / "model.safetensors").write_text(pointer)
+    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "transformers"\nid = "./weights"\n')
+    result = ponder("plan", "s.toml", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["forecasts"][0].get("duration") is None

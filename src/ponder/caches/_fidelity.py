@@ -76,8 +76,8 @@ def drifts(
             reader.kl += float((weights * (expected - own)).sum())
             reader.agreed += int((likeliest == own.argmax(-1)).sum())
             reader.compared += len(compared)
-            new = end - max(position, start - 1)  # tokens of the reply, and the last one of the prompt
-            reader.held += range(before + chunk.shape[1] - new + 1, before + chunk.shape[1] + 1)
+            counted = end - max(position, start - 1)  # tokens of the reply, and the last one of the prompt
+            reader.held += range(before + chunk.shape[1] - counted + 1, before + chunk.shape[1] + 1)
         position = end
     return [reader.drift() for reader in readers]
 
@@ -208,7 +208,7 @@ def _named(
 
 
 def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[int]]:
-    if not isinstance(text, tuple):
+    if isinstance(text, str) or not isinstance(text[0], str):
         ids = list(tokenizer(text)["input_ids"] if isinstance(text, str) else text)
         return ids[:prompt], ids[prompt:]
     before, after = text

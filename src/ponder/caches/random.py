@@ -31,8 +31,9 @@ class Random(Policy):
         import torch
 
         heads = torch.arange(view.keys.shape[1], device=view.keys.device)
-        seed = self.seed + (view.seen_tokens if self.redraw else 0)
-        drawn = _mixed(view.seeds[:, None, None] + seed * 7919)
+        drawn = _mixed(view.seeds[:, None, None] + self.seed * 7919)
+        if self.redraw:  # by the row's own length, so that a reply doesn't depend on the others in its batch
+            drawn = _mixed(drawn + view.positions.amax((1, 2))[:, None, None])
         drawn = _mixed(drawn + view.layer * 1009 + heads[:, None])
         return _mixed(drawn + view.positions).double()
 

@@ -17,6 +17,7 @@ Duplicates are left out.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -25,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ponder.core import Bill, Completion, Model, Progress, Reward, UserError, digest, fingerprint
+from ponder.core import Bill, Completion, Model, Progress, Reward, Task, UserError, digest, fingerprint
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded
 from ponder.rewards.oracle import given
-from ponder.traces import Trace, read, steps, trace_of
+from ponder.traces import Trace, read, request_messages, steps, trace_of
 from ponder.traces.selection import By, Choice, Scored, Selection, select
 from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
@@ -85,6 +86,11 @@ class Sft(EpochMethod):
         # problem once.
         changed = self.by == "reward" or len(self.teachers) != 1
         return known | ({"picks": 2} if changed else {})
+
+    def check(self, model: Model, task: Task) -> None:
+        super().check(model, task)
+        for teacher, problems in itertools.product(self.teachers, self.train_on):
+            teacher.check(problems.task, problems.size)
 
     def over(self, units: Sequence[Unit]) -> float:
         return reply_tokens(units)
@@ -198,5 +204,6 @@ def _tokenized(loaded: Loaded, trace: Trace) -> TokenExample:
             f"these weights read and write through the codec of `{loaded.codec}`, which can't encode a file of traces"
         )
         raise UserError(what, hint="give `teachers` instead of `data`, or use weights with a chat template")
-    completion = Completion(trace.thinking, trace.answer, "end", Bill())
-    return TokenExample(loaded.asked([{"role": "user", "content": trace.question}]), loaded.encode(completion))
+    cut_off = trace.extra.get("stop") == "length"  # such a reply doesn't teach to stop
+    completion = Completion(trace.thinking, trace.answer, "length" if cut_off else "end", Bill())
+    return TokenExample(loaded.asked(request_messages(trace)), loaded.encode(completion))

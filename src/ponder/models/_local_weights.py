@@ -81,7 +81,10 @@ def parameters(weights: Path) -> float | None:
 
 def _tensor_elements(path: Path) -> int:
     with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size)) if size < path.stat().st_size else None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} isn't a safetensors file")  # but, for example, a pointer to one
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 

@@ -158,15 +158,17 @@ def _traces(study: Study, store: Store, path: Path) -> int:
         for done in _attempts(study.cells, store):
             trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
             if trace and (trace.thinking or trace.answer):
-                file.write(msgspec.json.encode(trace.record()) + b"\n")
+                stop = {"stop": done.attempt.completions[0].stop}
+                file.write(msgspec.json.encode(trace.record() | stop) + b"\n")
                 written += 1
     return written
 
 
 def _trace(cell: Cell, attempt: Attempt) -> Trace:
     reply, codec = attempt.completions[0], cell.model.codec_name(cell.task)
-    tokens = reply.bill.thinking_tokens + reply.bill.answer_tokens
-    known = {"teacher": cell.model_label, "correct": attempt.correct, "tokens": tokens, "gold": attempt.problem.gold}
+    known = {"teacher": cell.model_label, "correct": attempt.correct, "gold": attempt.problem.gold}
+    if all(method.changes_weights for method in cell.methods):  # else the bill may be that of several replies
+        known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
     return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
 
 

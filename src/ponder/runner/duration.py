@@ -16,8 +16,8 @@ from ponder.runner.store import Store
 
 DAY = 86_400.0
 HINT = (
-    'name = "vllm" serves the same weights faster, name = "endpoint" asks a server, '
-    "and `ponder run --ray` shares them among machines"
+    'name = "vllm" serves the same weights faster and name = "endpoint" asks a server (neither can `compress`); '
+    "`ponder run --ray` shares the work among machines"
 )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ponder.core import Request, digest
+import msgspec
+
+from ponder.core import Message, Problem, Request, digest
 
 FIELDS = ("question", "thinking", "answer", "id", "teacher", "topic", "gold", "correct", "tokens")
 
@@ -34,6 +36,14 @@ class Trace:
         """The trace as it is written to a file: with Ponder's names, and all other keys as they were."""
         own = {name: getattr(self, name) for name in FIELDS}
         return {**self.extra, **{name: value for name, value in own.items() if value not in (None, "")}}
+
+
+def request_messages(trace: Trace) -> list[dict[str, str]]:
+    """What the model was asked: with the system message and the history, if the trace has its problem."""
+    if not isinstance(problem := trace.extra.get("problem"), Mapping | Problem):
+        return [{"role": "user", "content": trace.question}]
+    known = msgspec.convert(problem, Problem)
+    return [{"role": m.role, "content": m.content} for m in (*known.opening(), Message("user", known.turns[0]))]
 
 
 def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **known: Any) -> Trace:

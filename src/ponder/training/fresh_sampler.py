@@ -31,7 +31,7 @@ class FreshSampler:
 
     def start(self, task: Task) -> Generator[Progress, None, None]:
         """Find out whether it serves the adapter as it is."""
-        sampler = self._with_adapter(self.folder / "adapter") if self.write_adapter else None
+        sampler = self._write_adapter(self.folder / "adapter") if self.write_adapter else None
         if sampler is None:
             return
         try:
@@ -44,7 +44,7 @@ class FreshSampler:
     def refreshed(self, iteration: int, temperature: float) -> Model:
         """The sampler with the weights as they are now."""
         # A server may still read the adapter of the iteration before.
-        if self.served == "adapter" and (sampler := self._with_adapter(self.folder / f"adapter{iteration % 2}")):
+        if self.served == "adapter" and (sampler := self._write_adapter(self.folder / f"adapter{iteration % 2}")):
             return sampler.at_temperature(temperature)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write(self.folder)
@@ -52,7 +52,8 @@ class FreshSampler:
         load.cache_clear()  # the folder held other weights in the iteration before
         return self.model.with_weights(self.folder).at_temperature(temperature)
 
-    def _with_adapter(self, folder: Path) -> Model | None:
+    def _write_adapter(self, folder: Path) -> Model | None:
+        """Write the adapter as it is now; the sampler that serves it, or None if it can't."""
         assert self.write_adapter is not None
         if sampler := self.model.with_adapter(self.weights, folder):
             self.write_adapter(folder)

@@ -178,7 +178,8 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
 
         write, adapter = partial(complete, self.job, plain, saved), copy if self.job.settings.lora else None
         fresh = FreshSampler(self.rl.sampler, self.job.source.folder, folder, write, adapter)
-        self.rl.sampler.kept_open().__enter__()  # as long as this process runs
+        self._open = self.rl.sampler.kept_open()  # as long as this trainer lives: without a name it would end at once
+        self._open.__enter__()
         for _ in fresh.start(self.rl.pool[0].task):
             pass
         return fresh
@@ -297,9 +298,14 @@ def _units(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def save(trainer: Any, folder: Path) -> None:
     """Write a trainer's weights, or its LoRA adapter. All processes must call it: each may hold a part."""
-    if trainer.is_fsdp_enabled:
-        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    if not trainer.is_fsdp_enabled:
+        trainer.save_model(str(folder))
+        return
+    plugin = trainer.accelerator.state.fsdp_plugin
+    before = plugin.state_dict_type
+    plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(str(folder))
+    plugin.set_state_dict_type(before)  # checkpoints are in the form that the user's config names
 
 
 def append_line(path: Path, entry: Mapping[str, Any]) -> None:
