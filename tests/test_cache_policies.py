@@ -153,7 +153,7 @@ def test_random_keeps_a_uniform_sample_of_the_text_or_redrawn_mostly_recent_toke
     both = Random(redraw=True).score(
         dataclasses.replace(view(positions=torch.stack(rows)[:, None]), seeds=torch.zeros(2, dtype=torch.long))
     )
-    alone = [Random(redraw=True).score(view(positions=row[None, None])) for row in rows]
+    alone = [Random(redraw=True).score(view(positions=row[None, None], seen_tokens=int(row[-1]) + 1)) for row in rows]
     assert torch.equal(both, torch.cat(alone))
     assert Random().identity() == {"name": "random"}
 
