@@ -16,10 +16,11 @@ HEAD = """# Speed, beside the peers
 <!-- Written by `make bench` from benchmarks/speed.jsonl. Don't change this page: measure again. -->
 
 Costs are CPU time, not wall time, so that other work on the machine matters less; a script measures Ponder and its
-peers in one run, taking turns. (Drift from the full cache is no cost, but an error.) In brackets after a peer's value: how many times better Ponder is, which is the peer's
-cost divided by Ponder's, or Ponder's speed divided by the peer's. Below 1×, the peer is better. An *exponent* says how
-cost grows with size: 1 is linear. *Run* points to the list below the table: command, date, machine and versions.
-`--quick` in a command is its short form. What wasn't measured isn't here; `scripts/bench-peers` installs the peers.
+peers in one run, taking turns. (Drift from the full cache is no cost, but an error.) In brackets after a peer's value:
+how many times better Ponder is, which is the peer's cost divided by Ponder's, or Ponder's speed divided by the peer's.
+Below 1×, the peer is better. An *exponent* says how cost grows with size: 1 is linear. *Run* points to the list below
+the table: command, date, machine and versions. `--quick` in a command is its short form. What wasn't measured isn't
+here; `scripts/bench-peers` installs the peers.
 """
 GROUPS = {
     "Runner": "`ponder run` and other clients ask the same server the same prompts.",
