@@ -10,7 +10,7 @@ from ponder.core import Model, Request, UserError, not_in_key, seed_from
 
 @dataclass(kw_only=True)
 class Slipping(Model):
-    slip: Literal["", "carry"] = ""  # the error that it makes every time; carry: it forgets the carries that are named above
+    slip: Literal["", "carry"] = ""  # the error that it makes every time; carry: it forgets carries, as said above
     fraction: float = 1.0  # of the problems on which it does so; it solves the others right
     concurrency: int = not_in_key(64)  # answers in progress at once
 
