@@ -252,7 +252,8 @@ def test_a_trace_has_all_that_was_asked_and_the_tokens_of_one_reply(write, ponde
     assert "The dictionary is" in asked[0]["content"]
     assert one.tokens > 0
     assert voted.tokens is None  # the bill is that of three replies
-    assert request_messages(Trace("why?", "", "so")) == [{"role": "user", "content": "why?"}]
+    for other in ({}, {"problem": "text"}, {"problem": {"text": "of another file"}}):
+        assert request_messages(Trace("why?", "", "so", extra=other)) == [{"role": "user", "content": "why?"}]
 
 
 def test_a_conversation_is_no_trace(write, ponder) -> None:

@@ -40,9 +40,10 @@ class Trace:
 
 def request_messages(trace: Trace) -> list[dict[str, str]]:
     """What the model was asked: with the system message and the history, if the trace has its problem."""
-    if not isinstance(problem := trace.extra.get("problem"), Mapping | Problem):
+    try:
+        known = msgspec.convert(trace.extra.get("problem"), Problem)
+    except msgspec.ValidationError:  # there is none, or a file's column of that name is something else
         return [{"role": "user", "content": trace.question}]
-    known = msgspec.convert(problem, Problem)
     return [{"role": m.role, "content": m.content} for m in (*known.opening(), Message("user", known.turns[0]))]
 
 
