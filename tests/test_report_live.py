@@ -267,6 +267,7 @@ def test_from_a_dot_to_its_transcript_inside_the_file(reports, browser) -> None:
     expect(reader.locator("h1")).to_contain_text(f"chain_sum, size {size[1]} another")
     expect(reader.locator(".same .here")).to_have_count(1)
     page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("#page$"))  # set a moment after the dialog is gone
     expect(reader).to_be_hidden()
     page.go_back()
     expect(reader.locator(".verdict")).to_be_visible()
@@ -295,6 +296,7 @@ def test_a_mark_and_a_table_row_open_the_attempts_behind_them(reports, browser) 
     expect(reader.locator(".verdict")).to_be_visible()
     reader.locator("[data-close]").click()
     page.get_by_text("longest wrong").first.click()
+    expect(reader.locator("h1")).to_contain_text("longest wrong")
     tokens = [int(n.replace(",", "")) for n in reader.locator(".number").all_text_contents()]
     assert tokens == sorted(tokens, reverse=True)
     assert set(reader.locator(".badge").all_text_contents()) <= {"wrong", "unparsed", "truncated"}

@@ -78,7 +78,9 @@
     const one = byId.get(id);
     if (!one) return say(`This file doesn't hold the transcript of attempt ${id}. ponder view shows it, and ponder report --transcripts MB gives transcripts more room.`);
     if (!globalThis.DecompressionStream) return say("This browser can't unpack the transcripts in this file: it lacks DecompressionStream. A newer one can; ponder view shows them too.");
-    inside.innerHTML = (await unpacked(one.block))[id]; // escaped when the report was written; the page's policy runs no script in it
+    const texts = await unpacked(one.block);
+    if (location.hash !== `#attempt-${id}`) return; // another was asked for meanwhile
+    inside.innerHTML = texts[id]; // escaped when the report was written; the page's policy runs no script in it
     const same = attempts.filter((other) => other.problem === one.problem);
     $(".same", inside).replaceChildren(...same.slice(0, 24).map((other) => element("li", other === one ? { class: "here", "aria-current": "true" } : {},
       element("a", { href: `#attempt-${other.id}` }, badge(other), element("span", {}, labels(other)[0]), element("span", { class: "number" }, count(tokens(other)))))));
