@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ponder.core import Bill, Retry
+import ponder as ponder_api
+from ponder.core import Bill, Retry, UserError
 from ponder.runner import progress
 from ponder.runner.ledger import Money
 from ponder.runner.plan import Range, counts, plan, probe
@@ -356,7 +357,7 @@ def test_how_long_local_weights_take(tmp_path) -> None:
         assert result.warning() == ""
 
 
-def test_more_than_a_day_is_warned_about(write, ponder, tmp_path) -> None:
+def test_more_than_a_day_is_warned_about(write, ponder, tmp_path, capsys) -> None:
     pytest.importorskip("torch")
     study = '[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "transformers"\nid = "{}"\nbudget = 8192\n'
     write("s.toml", "problems = 50\n" + study.format(weights(tmp_path / "big", 8 * 10**9)))
@@ -369,6 +370,10 @@ def test_more_than_a_day_is_warned_about(write, ponder, tmp_path) -> None:
     assert forecast["duration"]["seconds"] == pytest.approx(655360)
     run = ponder("run", "s.toml")  # these weights are none, but the warning comes first
     assert (run.exit_code, said in run.stderr) == (2, True)
+    model = {"name": "transformers", "id": str(tmp_path / "big"), "budget": 8192}
+    with pytest.raises(UserError):
+        ponder_api.Study({"name": "tents", "size": 16}, model, problems=50).run(store=tmp_path / "s.db")
+    assert said in capsys.readouterr().err
     write("s.toml", study.format("pocket"))
     assert "warning" not in ponder("plan", "s.toml").stderr
 

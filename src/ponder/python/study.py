@@ -20,7 +20,7 @@ from ponder.runner import progress as line
 from ponder.runner import study as runner
 from ponder.runner.ending import summary
 from ponder.runner.places import place
-from ponder.runner.plan import Plan, counts, plan
+from ponder.runner.plan import Plan, counts, plan, slow
 from ponder.runner.run import run
 from ponder.runner.stop import Stop
 from ponder.runner.store import Store
@@ -106,6 +106,8 @@ class Study(runner.Study):
     ) -> Results:
         study = dataclasses.replace(self, **changes) if changes else self
         study.check()
+        if not ray and (told := slow(study, store)):
+            sys.stderr.write(f"{told}\n")
         planned, stored = counts(study.cells, store)
         tally = Tally(planned=planned, stored_before=stored)
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
