@@ -139,7 +139,7 @@ def stepped(
     job = trl_engine.on_units(kind, settings, Source(folder / "model"), folder, units, steps=steps, **more)
     job.job.folder.mkdir()
     trl_engine._write_rows(job.rows, job.job.folder / "rows.arrow")
-    trainer = trl_worker.trainer(job.job, load_anew(job.job.source))
+    trainer = trl_worker.trainer(job.job, load_anew(job.job.source), trl_worker.arguments(job.job))
     trainer.add_callback(noted := Noted())
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], noted.gradients
@@ -245,7 +245,7 @@ def test_the_engine_takes_the_steps_of_our_loop_in_reinforcement_learning(
     training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=3, iterations=2)
     assert training.job.accumulation == 3
     training.job.folder.mkdir()
-    trainer = trl_worker.trainer(training.job, loaded)
+    trainer = trl_worker.trainer(training.job, loaded, trl_worker.arguments(training.job))
     trainer.add_callback(noted := Noted())
     trainer.train()
 
@@ -282,7 +282,7 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
     loaded = load_anew(source)
     training = on_samples(method.settings(), source, tmp_path, loaded, rl, problems=2, iterations=2)
     training.job.folder.mkdir()
-    trainer = trl_worker.trainer(training.job, loaded)
+    trainer = trl_worker.trainer(training.job, loaded, trl_worker.arguments(training.job))
     given, trained = [], []
     refreshed = FreshSampler.refreshed
 

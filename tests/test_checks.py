@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from engines import fake_vllm
 
 from ponder.core import Request, UserError
 from ponder.runner import checks
-from ponder.runner.study import Study, built_in
+from ponder.runner.study import BUILT_IN, Study, built_in
+from ponder.training import launch
 
 SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
 STEPS = '[[task]]\nname = "execution"\nsize = 12\n'
@@ -40,6 +43,28 @@ def test_built_in_studies_pass(name, folder, monkeypatch) -> None:
     for variable in ("OPENROUTER_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(variable, "x")
     Study.load(name).check()
+
+
+@pytest.mark.parametrize("name", ["compression-paper", "long2short-paper", "selection-paper"])
+def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(name, folder, monkeypatch) -> None:
+    """Eight GPUs, vLLM, the problems and the traces; here only their names are checked."""
+    monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
+    monkeypatch.setattr(launch, "devices", lambda: 8)
+    maths, gpqa = folder / "maths.jsonl", folder / "gpqa.jsonl"
+    rows = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
+    maths.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    choices = {f"Incorrect Answer {n}": f"not {n}" for n in (1, 2, 3)}
+    gpqa.write_text(json.dumps({"Question": "Which?", "Correct Answer": "this", **choices}) + "\n")
+    (folder / "s1.jsonl").write_text(json.dumps({"question": "1 + 1?", "thinking": "2", "response": "2"}) + "\n")
+    content = tomllib.loads((BUILT_IN / f"{name}.toml").read_text())
+    files = [f"task[{n}].file={gpqa if task['name'] == 'gpqa' else maths}" for n, task in enumerate(content["task"])]
+    files += [f"train[{n}].file={maths}" for n in range(len(content.get("train", ())))]
+    files += [f"model.method.data={folder / 's1.jsonl'}"] if name == "selection-paper" else []
+    study = Study.load(name, files)
+    study.check()
+    trained = [method for cell in study.cells for method in cell.methods if hasattr(method, "engine")]
+    assert all(method.engine == "trl" and method.launch.is_file() for method in trained)
+    assert {cell.model.plugin_name() for cell in study.cells} == {"transformers" if "compr" in name else "vllm"}
 
 
 @pytest.mark.parametrize(

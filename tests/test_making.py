@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file
 
-from ponder.core import TrainingProblems, UserError
+from ponder.core import TrainingProblems, UserError, not_in_key
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.merge import Merge
@@ -76,6 +76,31 @@ def test_a_made_model_reads_alike_in_numpy_and_in_transformers(models, lora) -> 
     assert cost["rollout_tokens"] > cost["training_tokens"] > 0
     assert model.made(TASK) == Transformers(id=str(model.weights)).made(TASK) == cost
     assert not any("made" in measure for c in [*ours, *theirs] for measure in c.measures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed(Shortest):
+    """Writes down in which dtype it trains, and whether its samples were drawn by then."""
+
+    seen: list = not_in_key(())
+
+    def trainer(self, loaded, folder, temperature=1.0):
+        trainer = super().trainer(loaded, folder, temperature)
+        drawn = bool(list(folder.parent.glob("samples-*.json")))
+        self.seen.append((drawn, loaded.model.dtype, {p.dtype for p in trainer.trainable().values()}))
+        return trainer
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(models, lora) -> None:
+    """In bfloat16 most updates would be smaller than the distance to the next number."""
+    settings = {"problems": 4, "n": 2, "temperature": 2.0, "batch": 2, "rate": 1e-5, "train_on": ON}
+    method, model = Observed(**settings, lora=lora, seen=[]), Transformers(id="pocket", budget=80, dtype="bfloat16")
+    folder = method.apply(model).source(TASK).folder
+    base = torch.bfloat16 if lora else torch.float32
+    assert method.seen == [(True, base, {torch.float32})]  # and samples are drawn before there are weights in memory
+    assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_a_model_is_made_once(models) -> None:

@@ -20,6 +20,7 @@ from ponder.core import (
     Scores,
     TrainingProblems,
     UserError,
+    not_in_key,
 )
 from ponder.methods.best_of import BestOf, step_scores
 from ponder.methods.length_rl import LengthRl, _reward_hacking
@@ -186,6 +187,37 @@ def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> No
     assert taught["seconds"] > cost["seconds"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Flat):
+    """Is interrupted at its third batch, once; says how many traces it has scored, and that it was released."""
+
+    seen: list = not_in_key(())
+
+    def rate(self, traces) -> list[Scores]:
+        self.seen.append(len(traces))
+        if len(self.seen) == 3:
+            raise KeyboardInterrupt
+        return super().rate(traces)
+
+    def release(self) -> None:
+        self.seen.append("released")
+
+
+def test_interrupted_scoring_resumes(models) -> None:
+    reward, student = Interrupted(seen=[]), Pocket(style="short")
+    method = replace(SFT, by="reward", reward=reward)
+    with pytest.raises(KeyboardInterrupt):
+        method.apply(student)
+    (part,) = models.glob("scores-*")
+    assert part.read_bytes().count(b"\n") == 3  # batches of one, two, four
+    part.write_bytes(part.read_bytes() + b"[0.5,")  # as a kill leaves it
+    reports = [report for report in method.make(student) if "scored" in report]
+    assert [report["scored"] for report in reports] == [3, 4, 6, 10]
+    assert reward.seen == [1, 2, 4, 1, 2, 4, 2, "released"]
+    assert made(method)["cost"]["rollout_tokens"] == made(SFT)["cost"]["rollout_tokens"] + 7 * 12
+    assert [path.suffix for path in models.glob("scores-*")] == [".json"]
+
+
 def test_a_reward_that_is_not_used_makes_no_other_model() -> None:
     student = Pocket(style="short")
     assert replace(SFT, reward=Flat(), cut="task").folder(student) == SFT.folder(student)
@@ -203,6 +235,10 @@ class Long(Reward):
             return Scores(steps, trajectory=len(" ".join(trace.thinking)) / 1e6)
 
         return [one(trace) for trace in traces]
+
+
+def selecting(method, pool):
+    yield (yield from method._select(pool, MakingRecord()))
 
 
 WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="wordy", label="wordy"), SFT.teachers[1]), pool=12)
@@ -226,7 +262,8 @@ def test_rules_select_what_they_say(settings, teachers, right) -> None:
     for teacher in method.teachers:
         for _ in method._ask(teacher, loaded, pool, MakingRecord()):
             pass
-    kept = [pool[one.index][0] for one in method._select(pool, MakingRecord()).kept]
+    *_, selection = selecting(method, pool)
+    kept = [pool[one.index][0] for one in selection.kept]
     good = {"good"} if teachers == {"good"} else teachers
     # A careless teacher's trace may be right, and shorter than the good one's by a step.
     assert {trace.teacher for trace in kept} - {"faulty"} == good - {"faulty"}

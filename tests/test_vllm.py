@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -372,8 +373,8 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     pytest.importorskip("trl")
     from ponder.core import TrainingProblems, seed_from
     from ponder.methods.length_rl import LengthRl
+    from ponder.models._torch_engine import load_light
     from ponder.training.rollouts import Rollouts, draw_problems
-    from ponder.training.trl_engine import light
 
     record, on = fake(), (TrainingProblems(PLANS, 3, 1),)
     settings = {
@@ -410,9 +411,46 @@ def test_length_rl_under_trl_samples_through_it(fake, models, settings) -> None:
     pool = draw_problems(on, 4, method.seed)
     problems = [pool[p] for p in method.drawn(pool, [(0, 0)] * 4, 0)]
     sampler = Vllm(id="pocket", budget=80).with_weights(model.source(PLANS).folder).at_temperature(1.0)
-    own = Rollouts(sampler, light(model.source(PLANS)), problems, 3, seed_from("rl", method.seed, 0), models / "own")
+    own = Rollouts(
+        sampler, load_light(model.source(PLANS)), problems, 3, seed_from("rl", method.seed, 0), models / "own"
+    )
     list(own)
     assert made["notes"]["iterations"][0] == method.summary(own.samples, [])
+
+
+def test_length_rl_under_trl_samples_through_the_model_itself_if_it_is_served(fake, models) -> None:
+    pytest.importorskip("trl")
+    from ponder.core import TrainingProblems
+    from ponder.methods.length_rl import LengthRl
+
+    record, on = fake(), (TrainingProblems(PLANS, 3, 1),)
+    small = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1, "rate": 1e-3}
+    model = Vllm(id="pocket", budget=60)
+    ask(model, plans(1))  # its client can't be sent to the training's process
+    LengthRl(**small, engine="trl").with_training(on).apply(model)
+    assert len(done(record, "asked")) == 1 + 2 * 2
+
+
+def test_a_training_on_a_gpu_stops_servers_that_nobody_uses(fake) -> None:
+    pytest.importorskip("torch")
+    from ponder.models._gpu_memory import make_room, stop_servers
+
+    record, model = fake(), Vllm(id="pocket")
+
+    async def asked_twice() -> None:
+        async with model:
+            await model.complete(plans(1)[0])
+            make_room("cuda")
+            await model.complete(plans(1)[0])
+
+    asyncio.run(asked_twice())
+    ((server, engine, _),) = done(record, "started")
+    make_room("cpu")
+    with model.kept_open():
+        stop_servers("cuda")
+        assert all(map(alive, (server, engine)))
+        make_room("cuda")
+        assert not any(map(alive, (server, engine)))
 
 
 def test_an_adapter_on_other_weights_needs_a_start(fake, words, adapter, tmp_path) -> None:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file
 from test_weights import bare, held, llama, mean, same_bits
 
-from ponder.training.weights import average
+from ponder.training.weights import average, convert
 
 # The limit on a file's size stands for whatever ends a run half-way; that it can be counted on.
 STOPPED = """
@@ -88,3 +88,19 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", GROWTH, *(str(tmp_path / name) for name in ("one", "two", "few", "into"))]
     growth = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert growth < 8_000_000  # of 84 MB, and half of one tensor
+
+
+def test_weights_are_stored_in_another_dtype(tmp_path: Path) -> None:
+    folder = llama(tmp_path / "one", 1)
+    before, config = held(folder), json.loads((folder / "config.json").read_text())
+    save_file(
+        before | {"counts": torch.arange(5, dtype=torch.int32)}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
+    convert(folder, "bfloat16")
+    assert same_bits(
+        held(folder), {n: w.bfloat16() for n, w in before.items()} | {"counts": torch.arange(5, dtype=torch.int32)}
+    )
+    assert json.loads((folder / "config.json").read_text()) == {**config, "dtype": "bfloat16"}
+    at = (folder / "model.safetensors").stat().st_mtime_ns
+    convert(folder, "bfloat16")
+    assert (folder / "model.safetensors").stat().st_mtime_ns == at

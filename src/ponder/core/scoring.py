@@ -225,6 +225,9 @@ class Reward(Plugin, ABC):
         """The number of its weights; None if it has none or they aren't local."""
         return None
 
+    def release(self) -> None:
+        """Free the memory that it holds, such as that of weights, until it is used again."""
+
 
 def _invalid(rated: Scores, steps: int) -> str:
     """What is wrong with a reward's scores; "" if nothing is."""

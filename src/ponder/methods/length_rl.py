@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ponder.core import LengthReward, Model, Progress, Reward, Task, UserError, seed_from
-from ponder.models._torch_engine import Loaded
+from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
 from ponder.training.fresh_sampler import FreshSampler
@@ -38,6 +38,7 @@ from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
 from ponder.training.trl_engine import Rl, on_samples
 from ponder.training.weight_methods import TrainingMethod
+from ponder.training.weights import convert
 
 MEANS = ("accuracy", "tokens", "answered", "process")  # over an iteration's samples
 
@@ -91,19 +92,23 @@ class LengthRl(TrainingMethod):
             yield from self._build(model, folder, record)
 
     def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        loaded = self.load(model)
-        pool = draw_problems(self.train_on, self.pool, self.seed)
+        pool, source = draw_problems(self.train_on, self.pool, self.seed), self.weights(model)
         if self.engine == "trl":
-            yield from self._build_trl(model, loaded, pool, folder, record)
+            yield from self._build_trl(model, pool, folder, record)
             return
-        trainer = self.trainer(loaded, folder, self.temperature)
+        trainer = self.trainer(self.load(model), folder, self.temperature)
+
+        def write(into: Path) -> None:
+            trainer.write(into)
+            convert(into, source.dtype)
+
         state = trainer.resume()
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
         codec = model.codec_name(self.train_on[0].task)
         rollouts = folder / "rollouts"
         adapter = trainer.write_adapter if self.lora else None
-        sampler = FreshSampler(self.sampler or model, self.weights(model).folder, rollouts, trainer.write, adapter)
+        sampler = FreshSampler(self.sampler or model, source.folder, rollouts, write, adapter)
         yield from sampler.start(self.train_on[0].task)
         for iteration in range(state.get("iteration", 0), self.iterations):
             drawn = self.drawn(pool, rates, iteration)
@@ -128,7 +133,7 @@ class LengthRl(TrainingMethod):
             at = {"iteration": iteration + 1, "rates": rates, "history": history}
             trainer.save(**at, rollout_tokens=record.rollout_tokens)
             yield {"iteration": iteration + 1, "of": self.iterations, **history[-1]}
-        trainer.write(folder)
+        write(folder)
         record.training_tokens += trainer.tokens
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
         record.notes |= {"sampler": sampler.served} if sampler.served else {}
@@ -142,24 +147,22 @@ class LengthRl(TrainingMethod):
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
 
     def _build_trl(
-        self,
-        model: Model,
-        loaded: Loaded,
-        pool: Sequence[TrainingProblem],
-        folder: Path,
-        record: MakingRecord,
+        self, model: Model, pool: Sequence[TrainingProblem], folder: Path, record: MakingRecord
     ) -> Iterator[Progress]:
-        if (budget := (self.sampler or model).max_tokens()) is None:
+        # Servers can be given the weights of each iteration; a model in this process can't be used by another one.
+        sampler = self.sampler or (model if model.serves and not self.args.get("use_vllm") else None)
+        if (budget := (sampler or model).max_tokens()) is None:
             raise UserError("TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]")
         fewest = min(len(self.drawn(pool, [(0, 0)] * len(pool), iteration)) for iteration in range(self.iterations))
         if fewest < self.problems:
             what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
             raise UserError(what, hint="raise `pool`, or lower `problems`")
-        rl = Rl(self, pool, budget, self.temperature, self.sampler)
+        light = load_light(self.weights(model))
+        rl = Rl(self, pool, budget, self.temperature, sampler)
         how = {"problems": self.problems, "iterations": self.iterations}
-        training = on_samples(self.settings(), self.weights(model), folder, loaded, rl, **how)
+        training = on_samples(self.settings(), self.weights(model), folder, light, rl, **how)
         yield from training
-        training.write(loaded, folder)
+        training.write(light, folder)
         training.bill(record)
         history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}

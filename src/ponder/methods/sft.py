@@ -21,16 +21,19 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from ponder.core import Bill, Completion, Model, Progress, Reward, Task, UserError, digest, fingerprint
 from ponder.models import models_folder
-from ponder.models._torch_engine import Loaded
+from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, request_messages, steps, trace_of
+from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
 from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
@@ -40,6 +43,16 @@ from ponder.training.weight_methods import EpochMethod
 Cut: TypeAlias = Literal["blank", "sentence", "task"]
 SCORING = ("reward", "match_length", "cut", "tolerance", "threshold")
 FILTERS = ("filter", "filter_shortest")
+
+
+@dataclass(frozen=True)
+class PoolScores:
+    """What a reward said of a pool of traces, as it is kept in a file."""
+
+    scores: list[float | None]
+    tokens: int  # that the reward read
+    pool: str  # identifies the traces
+    parameters: int | None = None  # of the reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +124,13 @@ class Sft(EpochMethod):
         return models_folder() / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        loaded = self.load(model)
+        light = load_light(self.weights(model))
         pool: list[tuple[Trace, TokenExample]] = []
         if self.data:
-            pool = [(trace, _tokenized(loaded, trace)) for trace in read(self.data)]
+            pool = [(trace, _tokenized(light, trace)) for trace in read(self.data)]
         for teacher in self.teachers:
-            yield from self._ask(teacher, loaded, pool, record)
-        selection = self._select(pool, record)
+            yield from self._ask(teacher, light, pool, record)
+        selection = yield from self._select(pool, record)
         record.notes["selection"] = selection.summary()
         selected = [pool[kept.index] for kept in selection.kept]
         right = [trace.correct for trace, _ in selected if trace.correct is not None]
@@ -128,7 +141,7 @@ class Sft(EpochMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from self.train(model, loaded, units, folder, record)
+        yield from self.train(model, light, units, folder, record)
 
     def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002 for others
         return units, likelihood
@@ -148,13 +161,16 @@ class Sft(EpochMethod):
             codec = teacher.codec_name(one.task)
             pool.append((trace_of(one.request(), sample.thinking, sample.answer, codec, **known), sample.text))
 
-    def _select(self, pool: Sequence[tuple[Trace, TokenExample]], record: MakingRecord) -> Selection:
+    def _select(
+        self, pool: Sequence[tuple[Trace, TokenExample]], record: MakingRecord
+    ) -> Generator[Progress, None, Selection]:
         scores: Sequence[float | None] = [None] * len(pool)
         if self.by == "reward" and self.reward:
-            scores, read_tokens = self._scores(self.reward, [trace for trace, _ in pool])
-            record.rollout_tokens += read_tokens
-            if parameters := self.reward.parameters():
-                record.measures["reward_parameters"] = parameters
+            known = yield from self._scores(self.reward, [trace for trace, _ in pool])
+            scores = known.scores
+            record.rollout_tokens += known.tokens
+            if known.parameters:
+                record.measures["reward_parameters"] = known.parameters
         how = Choice(
             by=self._order(),
             top=self.number,
@@ -174,17 +190,30 @@ class Sft(EpochMethod):
             return "shortest" if self.rule == "filter_shortest" else "random"
         return self.by
 
-    def _scores(self, reward: Reward, traces: Sequence[Trace]) -> tuple[list[float | None], int]:
-        """Every trace's score, and the tokens that the reward read; kept for other selections from the same pool."""
+    def _scores(self, reward: Reward, traces: Sequence[Trace]) -> Generator[Progress, None, PoolScores]:
+        """The scores of a pool; kept for other selections from it. If interrupted, scoring resumes."""
         kept, pool = self._scores_file(), digest([trace.id for trace in traces]).hex()
-        if not kept.is_file() or json.loads(kept.read_text("utf-8"))["pool"] != pool:  # a pool may be drawn anew
-            scored = list(reward.scored(steps(trace, self.cut) for trace in traces))
-            known = {"scores": [s.total for s in scored], "tokens": sum(s.bill.tokens for s in scored), "pool": pool}
-            new = kept.with_suffix(f".{os.getpid()}")
-            new.write_text(json.dumps(known), "utf-8")
-            new.replace(kept)
-        known = json.loads(kept.read_text("utf-8"))
-        return known["scores"], known["tokens"]
+        if kept.is_file() and (known := msgspec.json.decode(kept.read_bytes(), type=PoolScores)).pool == pool:
+            return known  # otherwise the pool was drawn anew
+        done = kept.with_suffix(f".{pool[:16]}")
+        with done.open("ab+") as file:
+            file.seek(0)
+            whole = [line for line in file if line.endswith(b"\n")]
+            file.truncate(sum(map(len, whole)))  # without a last line that was interrupted
+            scored: list[tuple[float | None, int]] = [tuple(json.loads(line)) for line in whole]  # and the tokens read
+            for batch in batches(enumerate(traces[len(scored) :])):
+                file.flush()
+                yield {"scored": len(scored), "of": len(traces)}
+                for scores in reward.score([steps(trace, self.cut) for _, trace in batch]):
+                    scored.append((scores.total, scores.bill.tokens))
+                    file.write(json.dumps(scored[-1]).encode() + b"\n")
+        known = PoolScores([total for total, _ in scored], sum(read for _, read in scored), pool, reward.parameters())
+        reward.release()  # a student may need its memory
+        new = kept.with_suffix(f".{os.getpid()}")
+        new.write_bytes(msgspec.json.encode(known))
+        new.replace(kept)
+        done.unlink()
+        return known
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:

@@ -37,11 +37,18 @@ def as_folder(source: Source) -> Path:
     if not folder.is_dir():
         from ponder.models._torch_engine import load_anew
 
-        loaded, new = load_anew(source), folder.with_suffix(".new")
+        # On the CPU: they are only written to disk, and may not fit on one GPU.
+        loaded, new = load_anew(source._replace(device="cpu")), folder.with_suffix(".new")
         loaded.model.save_pretrained(new)
         loaded.tokenizer.save_pretrained(new)
         new.rename(folder)
     return folder
+
+
+def own_dtype(folder: Path) -> str:
+    """The dtype that a model's config gives for its weights."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
 def weights_fingerprint(folder: Path) -> str | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ponder.core.answers import split_thinking
 from ponder.models import read_card
 from ponder.models._bars import no_bars
 from ponder.models._batch import Floats, Generation
+from ponder.models._gpu_memory import stop_servers
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +172,7 @@ def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
     return tokenizer
 
 
-def _place(source: Source) -> tuple[str, dict[str, str]]:
+def _place(source: Source) -> tuple[str, dict[str, Any]]:
     """What transformers loads from."""
     if source.folder.suffix == ".gguf":
         return str(source.folder.parent), {"gguf_file": source.folder.name}
@@ -180,11 +182,12 @@ def _place(source: Source) -> tuple[str, dict[str, str]]:
 @lru_cache(maxsize=4)
 def load(source: Source) -> Loaded:
     """Weights and tokenizer, cached for the next caller."""
+    stop_servers(source.device)
     return load_anew(source)
 
 
 def load_anew(source: Source) -> Loaded:
-    """Weights and tokenizer, for a caller that will change them."""
+    """Weights and tokenizer, for a caller that will change them. The dtype "auto" is that of the weights."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -196,7 +199,8 @@ def load_anew(source: Source) -> Loaded:
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **more)
         own = {} if attn == "auto" else {"attn_implementation": attn}
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **own, **more)
+        kind = "float32" if folder.suffix == ".gguf" and dtype == "auto" else dtype
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=kind, **own, **more)
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
@@ -206,7 +210,27 @@ def load_anew(source: Source) -> Loaded:
     if folder.suffix == ".gguf":  # the weights were dequantised on loading, and may be saved as such
         model.hf_quantizer = None  # type: ignore[assignment]
         vars(model.config).pop("quantization_config", None)
-    return Loaded(folder, model.to(device).eval(), tokenizer, codec=codec)  # type: ignore[arg-type]
+    if device != "cpu":  # where it is; under DeepSpeed, parts of it are elsewhere and must stay there
+        model.to(device)  # type: ignore[arg-type]
+    return Loaded(folder, model.eval(), tokenizer, codec=codec)  # type: ignore[no-untyped-call]
+
+
+def load_light(source: Source) -> Loaded:
+    """A network without its weights, and its tokenizer: enough to write prompts and to read replies."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    no_bars()
+    where, more = _place(source)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where, **more))  # type: ignore[no-untyped-call]
+        tokenizer = AutoTokenizer.from_pretrained(where, **more)
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
+    with suppress(OSError):  # most have a file with it
+        model.generation_config = GenerationConfig.from_pretrained(where, **more)
+    return Loaded(source.folder, model, tokenizer, codec=source.codec)
 
 
 class TorchEngine:

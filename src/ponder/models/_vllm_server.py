@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from ponder.core import Progress, UserError
 from ponder.core.text import encodable
 from ponder.models import _keeper
+from ponder.models._gpu_memory import drop_cached_weights
 from ponder.models._vllm_log import cause
 
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -361,14 +362,22 @@ def take(launch: Launch, weights: Weights) -> Generator[Progress, None, Servers]
             if idle:
                 yield from servers.load(weights)
             else:
-                for other in [other for other in _running if not other.users]:
-                    other.stop()  # it may hold the memory that is needed now
+                stop_unused(kept_open=True)  # they may hold the memory that is needed now
+                drop_cached_weights()
                 _running.append(servers)
                 yield from servers.start()
         except BaseException:
             servers.stop()
             raise
         return servers.taken()
+
+
+def stop_unused(*, kept_open: bool) -> None:
+    """Stop the servers that nobody uses now; while some are kept open, only if these may be stopped too."""
+    with _lock:
+        for servers in [*_running] if kept_open or not _holds else []:
+            if not servers.users:
+                servers.stop()
 
 
 @contextmanager

@@ -73,6 +73,7 @@ class Vllm(LocalWeights):
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
     reports_calls: ClassVar[bool] = True
+    serves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +111,9 @@ class Vllm(LocalWeights):
             what = f"the weights of {self.title()} are in two parts, which methods can't change"
             raise UserError(what, hint="merge the adapter first (peft: merge_and_unload), and leave out `lora`")
         return super().source(task)
+
+    def weights(self, task: Task) -> Source:
+        return super().weights(task)._replace(dtype=self.dtype)
 
     def with_adapter(self, weights: Path, adapter: Path) -> Self:
         other = self.with_weights(weights)

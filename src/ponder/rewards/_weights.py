@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
 from ponder.models._bars import no_bars
+from ponder.models._gpu_memory import stop_servers
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:
@@ -171,6 +172,9 @@ class Weighted(Reward):
     def parameters(self) -> int:
         return sum(p.numel() for p in self.loaded[0].parameters())
 
+    def release(self) -> None:
+        vars(self).pop("loaded", None)
+
     def ready(self) -> None:
         plugins.need("torch", f"reward `{self.plugin_name()}`")
         self.check_id()
@@ -188,6 +192,7 @@ class Weighted(Reward):
 
         self.check_id()
         torch.set_num_threads(self.threads)
+        stop_servers(self.device)
         no_bars()
         try:
             tokenizer = SafeTokenizer(AutoTokenizer.from_pretrained(self.id, **self._from), self.marker)

@@ -79,6 +79,11 @@ class Trained(Heads):
         self.check_id()
         return super().parameters() if self._reader is None else self._reader.parameters()
 
+    def release(self) -> None:
+        super().release()
+        if self._reader:
+            self._reader.release()
+
     @cached_property
     def _reader(self) -> Heads | None:
         """The reward that reads these weights' own tokens, if their card names a model with such a reward."""

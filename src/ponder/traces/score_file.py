@@ -16,7 +16,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ OWN = ("score", "step_scores", "trajectory", "score_why", "scored_by")  # the ke
 BATCH = 1024  # traces that a reward gets at once, sorted by length there, or
 CHARACTERS = 1_000_000  # fewer if they are long
 READ = 1000  # traces between two reports while the source is read
+Key = TypeVar("Key")
 
 
 class _Line(NamedTuple):
@@ -66,7 +67,7 @@ class Scoring:
         self._started = monotonic()
         yield self._progress()
         with open_file(self.out, "ab") as file:
-            for batch in _batches(self._left()):
+            for batch in batches(self._left()):
                 for n, scores in self.reward.stream([steps(trace, self.by) for _, trace in batch]):
                     key, trace = batch[n]
                     self._write(file, key, self._line(trace, scores, times[key]), scores)
@@ -174,9 +175,9 @@ class Scoring:
         return encoded({**_bare(trace.record()), **own, "scored_by": self.mark})
 
 
-def _batches(traces: Iterable[tuple[bytes, Trace]]) -> Iterator[list[tuple[bytes, Trace]]]:
+def batches(traces: Iterable[tuple[Key, Trace]]) -> Iterator[list[tuple[Key, Trace]]]:
     """Batches of one trace, two, four, and so on, so that the first scores are there at once."""
-    batch, size, most = list[tuple[bytes, Trace]](), 0, 1
+    batch, size, most = list[tuple[Key, Trace]](), 0, 1
     for key, trace in traces:
         batch.append((key, trace))
         size += len(trace.thinking) + len(trace.answer)

@@ -22,7 +22,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ponder.core import Progress, UserError, not_in_key, seed_from
+from ponder.core import Progress, Source, UserError, not_in_key, seed_from
 from ponder.models._torch_engine import Loaded
 from ponder.rewards._windows import batches
 
@@ -68,7 +68,9 @@ class TrainingSettings:
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
     weight_decay: float = 0.0
     lora: int = 0  # rank of a low-rank adapter (LoRA, Hu et al. 2021), merged at the end; 0: train all weights
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; weights stay in float32
+    precision: Literal["float32", "bfloat16"] = (
+        "float32"  # of the forward pass; weights that are trained are in float32
+    )
     engine: Literal["ponder", "trl"] = "ponder"  # what trains: the loop here, or TRL under `accelerate launch`
     launch: Path | None = not_in_key(None)  # TRL: an accelerate config, such as fsdp.yaml; it says how many processes
     processes: int = not_in_key(1)  # TRL: processes without such a config, one per GPU
@@ -84,6 +86,10 @@ class TrainingSettings:
             raise UserError(what, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError("`launch`, `processes` and `args` are for TRL", hint='engine = "trl"')
+
+    def trained(self, source: Source) -> Source:
+        """The weights as they are trained: in float32, in which small updates aren't lost, unless an adapter is."""
+        return source if self.lora else source._replace(dtype="float32")
 
     def factor(self, step: int, steps: int) -> float:
         """The factor on the learning rate at a step."""

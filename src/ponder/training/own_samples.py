@@ -17,7 +17,7 @@ from typing import Any
 from ponder.core import Model, Progress, Source, Spend, Steps, Task, TrainingProblems, UserError, digest
 from ponder.core.settings import from_table
 from ponder.models import making_cost, models_folder
-from ponder.models._torch_engine import load_anew
+from ponder.models._torch_engine import load_light
 from ponder.rewards._heads import Heads
 from ponder.rewards.trained import Trained, reader
 from ponder.traces import steps, trace_of
@@ -125,7 +125,7 @@ class OwnSamples:
         problems = draw_problems(self.train_on, self.reward.problems, self.seed)
         sampler = self.reward.sampler or model
         source = Source(Path(weights), reading.revision, reading.dtype, reading.device, reading.threads, codec)
-        rollouts = Rollouts(sampler, load_anew(source), problems, self.reward.n, self.seed, self._kept(sampler))
+        rollouts = Rollouts(sampler, load_light(source), problems, self.reward.n, self.seed, self._kept(sampler))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         traces = list(distinct(problems, rollouts.samples, sampler, self.cut))

@@ -23,7 +23,8 @@ from torch.nn import functional
 
 from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
-from ponder.models._torch_engine import Loaded, load_anew
+from ponder.models._gpu_memory import make_room
+from ponder.models._torch_engine import Loaded, load_anew, load_light
 from ponder.rewards._heads import HEADS, Heads
 from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
 from ponder.rewards.oracle import Oracle
@@ -31,6 +32,7 @@ from ponder.training import trl_engine
 from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
 from ponder.training.made_models import MakingRecord
 from ponder.training.targets import Target, Targets
+from ponder.training.weights import convert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,8 @@ def train(
     source = Source(Path(reader.id), reader.revision, reader.dtype, reader.device, reader.threads)
     check_engine(settings, source.device)
     targets = settings.of(traces, quality or Oracle(of=reader.of))
-    loaded = load_anew(source) if settings.engine == "ponder" else trl_engine.light(source)
+    make_room(source.device)
+    loaded = load_anew(settings.trained(source)) if settings.engine == "ponder" else load_light(source)
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
     rows = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not rows:
@@ -145,6 +148,7 @@ def train(
         save_file({name: weight.detach().cpu().contiguous() for name, weight in heads.items()}, folder / HEADS)
         loaded.tokenizer.save_pretrained(folder)
         loaded.model.save_pretrained(folder)
+        convert(folder, source.dtype)
         own.training_tokens += trainer.tokens
     if record is None:
         own.seconds += time.process_time() - began

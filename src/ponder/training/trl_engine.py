@@ -17,7 +17,6 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -26,12 +25,13 @@ from subprocess import Popen
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ponder.core import Model, Progress, Source, UserError, plugins, seed_from
-from ponder.models._bars import no_bars
+from ponder.models._gpu_memory import make_room
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.training.launch import Launch, started
 from ponder.training.loop import TrainingSettings, Unit
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample, TrainingProblem
+from ponder.training.weights import convert
 
 TRL = "1.16"  # `trl_trainers` overrides private functions of this version
 Kind: TypeAlias = Literal["sft", "dpo", "grpo", "reward"]
@@ -206,26 +206,6 @@ def order(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[int
     return [row for step in taken for row in sorted(step, key=lambda row: -lengths[row])]
 
 
-def light(source: Source) -> Loaded:
-    """The tokenizer and the config of a model, without its weights: those are loaded by the processes that train."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    no_bars()
-    where = str(source.folder)
-    more: dict[str, Any] = {"revision": source.revision} if source.revision else {}
-    try:
-        with torch.device("meta"):
-            config = AutoConfig.from_pretrained(where, **more)
-            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-        tokenizer = AutoTokenizer.from_pretrained(where, **more)
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
-    with suppress(OSError):  # most have a file with it
-        model.generation_config = GenerationConfig.from_pretrained(where, **more)
-    return Loaded(source.folder, model, tokenizer, codec=source.codec)
-
-
 @dataclass
 class Training:
     """One training with TRL. Iterate over it to run it, with progress; then read what it took."""
@@ -245,6 +225,7 @@ class Training:
         if self.rows:
             _write_rows(self.rows, folder / "rows.arrow")
         _write_job(self.job, folder / "job.pickle")
+        make_room(self.job.source.device)
         command = self.job.launch.command(folder, "ponder.training.trl_worker", str(folder / "job.pickle"))
         environment = self.job.launch.environment(self.job.source.threads)
         with started(command, environment, folder / "output.log") as process:
@@ -311,8 +292,8 @@ def complete(job: Job, loaded: Loaded, adapter: Path, folder: Path) -> None:
 
         base = load_anew(job.source._replace(device="cpu")).model
         PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(folder)
-    loaded.model.config.dtype = job.source.dtype
     loaded.model.config.save_pretrained(folder)  # TRL adds a padding token to it
+    convert(folder, job.source.dtype)
     loaded.model.generation_config.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     (folder / "training_args.bin").unlink(missing_ok=True)

@@ -34,13 +34,13 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from ponder.core import seed_from
 from ponder.models._batch import Generation
-from ponder.models._torch_engine import Loaded
+from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards._weights import Row
 from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import TokenExample, Unit
 from ponder.training.reward import RewardSettings, RowTarget, Scorer, joint_loss
 from ponder.training.rollouts import Rollouts, Sample
-from ponder.training.trl_engine import Job, complete, light, read_iterations
+from ponder.training.trl_engine import Job, complete, read_iterations
 
 HOOKS: dict[tuple[type, str], Sequence[str]] = {
     (SFTTrainer, "_get_train_sampler"): ("train_dataset",),
@@ -171,7 +171,7 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
     def _fresh(self, folder: Path) -> FreshSampler:
         """The sampler, started; it reads weights that were saved before."""
         assert self.rl.sampler is not None
-        plain, saved = light(self.job.source), folder / "saved"
+        plain, saved = load_light(self.job.source), folder / "saved"
 
         def copy(into: Path) -> None:
             shutil.copytree(saved, into, dirs_exist_ok=True)

@@ -115,10 +115,10 @@ def _grpo_arguments(job: Job) -> dict[str, Any]:
     }
 
 
-def trainer(job: Job, loaded: Loaded) -> Any:
-    """The trainer of a job."""
+def trainer(job: Job, loaded: Loaded, own: Any) -> Any:
+    """The trainer of a job, with TRL's arguments for it."""
     log = Log(job)
-    more: dict[str, Any] = {"args": arguments(job), "callbacks": [log]}
+    more: dict[str, Any] = {"args": own, "callbacks": [log]}
     if job.settings.lora:
         from peft import LoraConfig
 
@@ -183,8 +183,10 @@ def write(job: Job, made: Any, loaded: Loaded) -> None:
 
 def run(job: Job) -> None:
     """Train, resuming if there is a checkpoint, and write the weights."""
-    loaded = load_anew(job.source._replace(device="cpu"))  # the trainer moves it
-    made = trainer(job, loaded)
+    # Before the weights: only then are they loaded in parts for DeepSpeed, and for FSDP by one process for all.
+    own = arguments(job)
+    loaded = load_anew(job.settings.trained(job.source)._replace(device="cpu"))  # the trainer moves it
+    made = trainer(job, loaded, own)
     if made.accelerator.num_processes != job.launch.processes:
         what = f"accelerate started {made.accelerator.num_processes} of {job.launch.processes} processes"
         raise UserError(what, hint="does `accelerate launch` work here with this config by itself?")

@@ -27,7 +27,9 @@ from ponder.core import (
     not_in_key,
 )
 from ponder.models import models_folder
-from ponder.models._torch_engine import Loaded, load_anew
+from ponder.models._gpu_memory import make_room
+from ponder.models._local_weights import own_dtype
+from ponder.models._torch_engine import Loaded, load_anew, load_light
 from ponder.training import trl_engine
 from ponder.training.loop import Loss, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
 from ponder.training.made_models import (
@@ -39,6 +41,7 @@ from ponder.training.made_models import (
     write_card,
 )
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
+from ponder.training.weights import convert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +137,14 @@ class TrainingMethod(WeightMethod, TrainingSettings):
     def weights(self, model: Model) -> Source:
         """Where the weights are that are to be trained."""
         task = self.train_on[0].task
-        return model.source(task)._replace(folder=local_weights(model, task), revision="")
+        source, folder = model.source(task), local_weights(model, task)
+        dtype = own_dtype(folder) if source.dtype == "auto" else source.dtype
+        return source._replace(folder=folder, revision="", dtype=dtype)
 
     def load(self, model: Model) -> Loaded:
-        """The model to be trained; without its weights if other processes train it."""
-        return load_anew(self.weights(model)) if self.engine == "ponder" else trl_engine.light(self.weights(model))
+        """The model with its weights, to be trained in this process."""
+        make_room((source := self.weights(model)).device)
+        return load_anew(self.settings().trained(source))
 
     def settings(self) -> TrainingSettings:
         return TrainingSettings(**{f.name: getattr(self, f.name) for f in fields(TrainingSettings)})
@@ -169,19 +175,20 @@ class EpochMethod(TrainingMethod):
         """The loss, and each unit with the data that the loss needs."""
 
     def train(
-        self, model: Model, loaded: Loaded, units: Sequence[Unit], folder: Path, record: MakingRecord
+        self, model: Model, light: Loaded, units: Sequence[Unit], folder: Path, record: MakingRecord
     ) -> Iterator[Progress]:
-        """Train, resuming from a checkpoint if there is one, and write the model."""
+        """Train, resuming from a checkpoint if there is one, and write the model; `light` is it without weights."""
         steps = self.steps or self.epochs * steps_per_epoch(units, self.batch)
         record.notes |= {"units": len(units), "steps": steps}
         if self.engine == "trl":
-            yield from self._train_trl(model, loaded, units, folder, steps, record)
+            yield from self._train_trl(model, light, units, folder, steps, record)
             return
-        trainer = self.trainer(loaded, folder)
+        trainer = self.trainer(self.load(model), folder)
         prepared, loss = self.loss(trainer, units)
         trainer.resume()
         yield from trainer.run(steps, lambda step: epoch_batch(prepared, self.batch, self.seed, step), loss, self.over)
         trainer.write(folder)
+        convert(folder, self.weights(model).dtype)
         record.training_tokens += trainer.tokens
 
     def trl_step(self) -> tuple[str, int, int]:
@@ -192,13 +199,13 @@ class EpochMethod(TrainingMethod):
         return {}
 
     def _train_trl(
-        self, model: Model, loaded: Loaded, units: Sequence[Unit], folder: Path, steps: int, record: MakingRecord
+        self, model: Model, light: Loaded, units: Sequence[Unit], folder: Path, steps: int, record: MakingRecord
     ) -> Iterator[Progress]:
         kind, batch = self.trl_trainer, self.batch
         how = {"batch": batch, "steps": steps, **self.trl_job()}
         training = trl_engine.on_units(kind, self.settings(), self.weights(model), folder, units, **how)
         yield from training
-        training.write(loaded, folder)
+        training.write(light, folder)
         training.bill(record)
 
 
@@ -238,14 +245,14 @@ class SamplingMethod(EpochMethod):
         return samples_file(sampler, self.train_on, self.problems, self.n, self.seed)
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        loaded = self.load(model)
+        light = load_light(self.weights(model))  # the sampler may need the memory that the weights would take
         problems = draw_problems(self.train_on, self.problems, self.seed)
         sampler = self._sampler(model)
-        rollouts = Rollouts(sampler, loaded, problems, self.n, self.seed, self._kept(sampler))
+        rollouts = Rollouts(sampler, light, problems, self.n, self.seed, self._kept(sampler))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
         units = self.units(rollouts.samples, record)
         if not units:
             what = f"nothing to train on: {len(problems)} problems × {self.n} samples gave no usable example"
             raise UserError(what, hint="train on smaller sizes, or draw more samples: problems, n")
-        yield from self.train(model, loaded, units, folder, record)
+        yield from self.train(model, light, units, folder, record)

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -29,6 +29,7 @@ BLOCK = (
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # what can be averaged
 SAME = ("model_type", "num_attention_heads", "num_key_value_heads")  # settings that must agree; shapes tell the rest
 MODEL = "a model is a folder with config.json, tokenizer.json and model.safetensors"
+SHARD = 5_000_000_000  # bytes of weights per file
 INDEX, UNFINISHED = "model.safetensors.index.json", "unfinished"
 # Files that belong to one model's weights, or to its training, and are not copied to a model made from it.
 OWN = (
@@ -166,7 +167,7 @@ def _tied(tensor: StoredTensor, model: dict[str, StoredTensor]) -> bool:
     return all(one == two for one, two in zip_longest(tensor.blocks(), other.blocks()))
 
 
-def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, shard_bytes: int = 5_000_000_000) -> None:
+def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, shard_bytes: int = SHARD) -> None:
     """Write the weighted mean of models, with the first model's dtypes, tokenizer and config."""
     _check(folders, weights)
     models = [tensors(folder) for folder in folders]
@@ -189,6 +190,33 @@ def average(folders: Sequence[Path], weights: Sequence[float], into: Path, *, sh
     with _finished(into) as folder:
         _write(folder, models[0].values(), averaged, shard_bytes)
         _copy_rest(folders[0], folder)
+
+
+def convert(folder: Path, dtype: str) -> None:
+    """Store a model's floating-point weights in another dtype, in the same folder; its config names that dtype."""
+    kind = next(name for name, known in FLOATS.items() if known == getattr(torch, dtype))
+    old, width = tensors(folder), FLOATS[kind].itemsize
+    new = [
+        replace(tensor, kind=kind, width=width, size=tensor.size // tensor.width * width)
+        if tensor.kind in FLOATS
+        else tensor
+        for tensor in old.values()
+    ]
+    config = _read(folder / "config.json")
+    if new == list(old.values()) and config.get("dtype") == dtype:
+        return
+
+    def cast(tensor: StoredTensor) -> Iterator[bytes | bytearray | memoryview]:
+        before = old[tensor.name]
+        for block in before.blocks():
+            if before.kind == tensor.kind:
+                yield block
+            else:
+                yield torch.frombuffer(block, dtype=FLOATS[before.kind]).to(FLOATS[kind]).view(torch.uint8).numpy().data
+
+    with _finished(folder) as work:
+        _write(work, new, cast, SHARD)
+        (work / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2) + "\n", "utf-8")
 
 
 def combine(
