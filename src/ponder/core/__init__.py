@@ -8,6 +8,7 @@ Nothing in this folder imports from the rest of the package.
 from ponder.core.contracts import (
     Codec,
     Fidelity,
+    Limit,
     Method,
     Model,
     Plugin,
@@ -58,7 +59,7 @@ from ponder.core.wrapped import Wrapped
 
 __all__ = [
     "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "Drawing", "EnvVar", "Estimate",
-    "Fidelity", "Figure", "Grade", "LengthReward", "Mark", "Memory", "Message", "Method", "MethodUse", "Model",
+    "Fidelity", "Figure", "Grade", "LengthReward", "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model",
     "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
     "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
     "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",

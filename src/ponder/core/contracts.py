@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
@@ -214,6 +214,10 @@ class TrainingProblems:
         return (problem for problem in drawn if problem.id not in asked)
 
 
+# Computes the most that something may take; None if there is no limit.
+Limit: TypeAlias = Callable[[], "Spend | None"]
+
+
 class Codec(Protocol):
     """Renders requests as token ids and reads replies, for weights that don't use a chat template.
 
@@ -415,9 +419,12 @@ class Method(Plugin, ABC):
         """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""
         return None
 
-    def making_limit(self, model: Model) -> Spend | None:  # noqa: ARG002 for subclasses
-        """The most that the samples may take that `make` draws before anything is asked; None if there is no limit."""
-        return Spend()
+    def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
+        """The most that samples may take which `make` still has to draw.
+
+        By where they are kept, so that what several methods share is counted once.
+        """
+        return {}
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
         """The same method, told what it may train on."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 from ponder.core import (
     Bill,
     Completion,
+    Limit,
     Method,
     Model,
     ModelFailure,
@@ -125,8 +126,8 @@ class BestOf(Method):
     def folder(self, model: Model) -> Path | None:
         return own.folder(model) if (own := self._training()) else None
 
-    def making_limit(self, model: Model) -> Spend | None:
-        return own.limit(model) if (own := self._training()) else Spend()
+    def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:
+        return own.sampling_limits(model) if (own := self._training()) else {}
 
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):

@@ -19,6 +19,7 @@ ours.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,14 +29,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ponder.core import LengthReward, Model, Progress, Reward, Task, UserError, seed_from
+from ponder.core import LengthReward, Limit, Model, Progress, Reward, Spend, Task, UserError, seed_from
 from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
 from ponder.training.fresh_sampler import FreshSampler
 from ponder.training.loop import Trainer, Unit
 from ponder.training.made_models import MakingRecord
-from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
+from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems, sampling_limit
 from ponder.training.trl_engine import Rl, on_samples
 from ponder.training.weight_methods import TrainingMethod
 from ponder.training.weights import convert
@@ -86,6 +87,16 @@ class LengthRl(TrainingMethod):
         super().check(model, task)
         if self.sampler:
             self.sampler.source(task)  # an error for a model whose weights can't be replaced
+
+    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:
+        def limit() -> Spend | None:
+            total: Spend | None = Spend()
+            for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
+                one = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
+                total = total and one and total.plus(one.times(iterations))
+            return total
+
+        yield self.folder(model) / "rollouts", limit
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         with (self.sampler or model).kept_open():

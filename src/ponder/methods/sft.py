@@ -23,12 +23,13 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ponder.core import Bill, Completion, Model, Progress, Reward, Task, UserError, digest, fingerprint
+from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Task, UserError, digest, fingerprint
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards.oracle import given
@@ -37,7 +38,7 @@ from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
 from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
-from ponder.training.rollouts import Rollouts, draw_problems
+from ponder.training.rollouts import Rollouts, draw_problems, sampling_limit
 from ponder.training.weight_methods import EpochMethod
 
 Cut: TypeAlias = Literal["blank", "sentence", "task"]
@@ -113,6 +114,10 @@ class Sft(EpochMethod):
         yield from map(self._kept, self.teachers)
         if self.by == "reward":
             yield self._scores_file()
+
+    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 the teachers write
+        for teacher in self.teachers:
+            yield self._kept(teacher), partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
 
     def _kept(self, teacher: Model) -> Path:
         return samples_file(teacher, self.train_on, self.pool, 1, 0)

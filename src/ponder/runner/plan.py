@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from ponder.core import Bill, Message, Prices, Problem, Request, Spend, UserError
+from ponder.core import Bill, Limit, Message, Prices, Problem, Request, Spend, UserError
 from ponder.runner.cells import Cell
 from ponder.runner.duration import Duration, duration, guesses, warning
 from ponder.runner.ledger import Money, check, currency, priced, priced_at_most
@@ -118,13 +118,15 @@ def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
 
 def _making(study: Study) -> Spend | None:
     """The most that methods sample to train on; what several models share, once."""
-    limits = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    making = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    limits: dict[Path, Limit] = {}
+    for method, model in making.values():
+        limits |= method.sampling_limits(model)
     total = Spend()
-    for folder, (method, model) in limits.items():
-        limit = method.making_limit(model) if folder else Spend()
-        if limit is None:
+    for limit in limits.values():
+        if (one := limit()) is None:
             return None
-        total = total.plus(limit)
+        total = total.plus(one)
     return total
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ponder.core import Model, Progress, Source, Spend, Steps, Task, TrainingProblems, UserError, digest
+from ponder.core import Limit, Model, Progress, Source, Steps, Task, TrainingProblems, UserError, digest
 from ponder.core.settings import from_table
 from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_light
@@ -31,10 +31,9 @@ from ponder.training.made_models import (
     write_card,
 )
 from ponder.training.reward import RewardSettings, check_engine, train
-from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems
+from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems, sampling_limit
 
 DEFAULTS: Mapping[str, Any] = {"targets": "labels", "loss": "cross-entropy"}  # labels are exact
-LOOKED_AT = 20  # problems, to see how long prompts are
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,13 @@ class OwnSamples:
                 hint = 'start = "org/name": a small language model to train'
                 raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
 
-    def limit(self, model: Model) -> Spend | None:
-        """The most that its samples may take; None if a reply has no limit, nothing if they are there.
-
-        Prompts may be as long as the longest of the first problems.
-        """
+    def sampling_limits(self, model: Model) -> dict[Path, Limit]:
+        """The most that its samples may take, as `Method.sampling_limits`."""
         sampler = self.reward.sampler or model
-        if (self.folder(model) / "made.json").is_file() or self._kept(sampler).is_file():
-            return Spend()
-        drawn = draw_problems(self.train_on, min(LOOKED_AT, self.reward.problems), self.seed)
-        one = sampler.turn_limit(max(one.request().prompt_limit for one in drawn))
-        return one and one.times(self.reward.problems * self.reward.n)
+        kept = self._kept(sampler)
+        if (self.folder(model) / "made.json").is_file() or kept.is_file():
+            return {}
+        return {kept: partial(sampling_limit, sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)}
 
     def unmade(self, model: Model) -> tuple[Path, ...]:
         """What making it still has to write, as `Method.unmade`."""

@@ -22,6 +22,7 @@ from ponder.core import (
     Problem,
     Progress,
     Request,
+    Spend,
     Task,
     TrainingProblems,
     UserError,
@@ -29,6 +30,8 @@ from ponder.core import (
 )
 from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
+
+LOOKED_AT = 20  # problems, to see how long prompts are
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,26 @@ def draw_problems(train_on: Sequence[TrainingProblems], number: int, seed: int) 
         what = "there is no problem to train on: the study asks all of them"
         raise UserError(what, hint="lower `problems`, or add a [[train]] with another task")
     return drawn
+
+
+def sampling_limit(
+    model: Model,
+    train_on: Sequence[TrainingProblems],
+    problems: int,
+    n: int,
+    seed: int,
+    budget: int | None = None,
+) -> Spend | None:
+    """The most that a model's samples may take, `n` per problem; None if a reply has no limit.
+
+    Prompts may be as long as the longest of the first problems.
+    """
+    number = problems
+    if all(on.task.fixed() is not None for on in train_on):  # then there may be fewer
+        number = len(draw_problems(train_on, problems, seed))
+    drawn = draw_problems(train_on, min(LOOKED_AT, problems), seed)
+    one = model.turn_limit(max(one.request().prompt_limit for one in drawn), budget)
+    return one and one.times(number * n)
 
 
 class Rollouts:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ponder.core import (
+    Limit,
     Method,
     Model,
     Progress,
     Source,
-    Spend,
     Task,
     TrainingProblems,
     UserError,
@@ -40,7 +40,7 @@ from ponder.training.made_models import (
     weights_folder,
     write_card,
 )
-from ponder.training.rollouts import Rollouts, Sample, draw_problems
+from ponder.training.rollouts import Rollouts, Sample, draw_problems, sampling_limit
 from ponder.training.weights import convert
 
 
@@ -63,6 +63,15 @@ class WeightMethod(Method):
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
+
+    def sampling_limits(self, model: Model) -> dict[Path, Limit]:
+        if not self.train_on or (self.folder(model) / "made.json").is_file():
+            return {}
+        return {path: limit for path, limit in self.samples(model) if not path.is_file()}
+
+    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 for subclasses
+        """Where samples that it trains on are kept, and the most that drawing them may take."""
+        yield from ()
 
     @abstractmethod
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
@@ -223,12 +232,9 @@ class SamplingMethod(EpochMethod):
         if min(self.problems, self.n) < 1 or self.temperature <= 0:
             raise UserError("problems and n must be at least 1, and temperature above 0")
 
-    def making_limit(self, model: Model) -> Spend | None:
-        if not self.train_on or (self.folder(model) / "made.json").is_file():
-            return Spend()
-        drawn = draw_problems(self.train_on, min(20, self.problems), self.seed)
-        one = (self.sampler or model).turn_limit(max(one.request().prompt_limit for one in drawn))
-        return one and one.times(self.problems * self.n)
+    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:
+        sampler = self._sampler(model)
+        yield self._kept(sampler), partial(sampling_limit, sampler, self.train_on, self.problems, self.n, self.seed)
 
     @abstractmethod
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
