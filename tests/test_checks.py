@@ -40,6 +40,8 @@ def test_built_in_studies_pass(name, folder, monkeypatch) -> None:
     monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
     for made in ("smollm2-sums", "smollm2-reward"):  # docs/real-models.md makes them first
         (folder / made).mkdir()
+        (folder / made / "config.json").write_text('{"model_type": "llama"}')
+        (folder / made / "model.safetensors").touch()
     for variable in ("OPENROUTER_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(variable, "x")
     Study.load(name).check()
@@ -192,6 +194,46 @@ def test_a_cache_without_room_for_the_prompt_is_refused_before_a_run(write, pond
     for change in (('"random"', '"full"'), ("budget", "question = false, budget")):  # no limit, and nothing protected
         method = COMPRESS.replace("64", str(tight)).replace(*change)
         Study.load(write("s.toml", task + POCKET + method)).check()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "weights isn't a model: it has no config.json that names a `model_type`"),
+        ({"config.json": '{"hello": 1}', "model.safetensors": "x"}, "weights isn't a model: it has no config.json"),
+        ({"config.json": '{"model_type": "llama"}'}, "there are no weights in weights, only settings"),
+    ],
+)
+@pytest.mark.parametrize("name", ["transformers", "vllm"])
+def test_a_folder_that_is_no_model_is_refused_before_a_run(write, folder, monkeypatch, name, files, message) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PONDER_VLLM", fake_vllm(folder))
+    (folder / "weights").mkdir()
+    for file, text in files.items():
+        (folder / "weights" / file).write_text(text)
+    assert message in refusal(write, SUM + f'[[model]]\nname = "{name}"\nid = "weights"\n')
+    (folder / "x.gguf").write_text("nothing")
+    assert "x.gguf isn't a GGUF file" in refusal(write, SUM + f'[[model]]\nname = "{name}"\nid = "x.gguf"\n')
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ('name = "sft", teachers = ["oracle"], by = "reward", reward = { name = "qwen", id = "./none" }', "no folder ./none"),
+        ('name = "sft", teachers = [{ name = "transformers", id = "./none" }]', "there are no weights at ./none"),
+        ('name = "merge", other = { name = "transformers", id = "./none" }', "there are no weights at ./none"),
+        ('name = "length_rl", sampler = { name = "vllm", id = "pocket", python = "/none" }', "can't run /none"),
+        ('name = "length_rl", process = { name = "qwen", id = "./none" }', "no folder ./none"),
+    ],
+)  # fmt: skip
+def test_what_making_a_model_needs_is_missed_before_a_run(write, ponder, method, message) -> None:
+    pytest.importorskip("torch")
+    write("s.toml", TENTS + f'[[model]]\nname = "pocket"\nmethod = [{{ {method} }}]\n')
+    for verb in ("plan", "run"):
+        result = ponder(verb, "s.toml")
+        assert result.exit_code == 2
+        assert f"s.toml: model `pocket + {method.split(chr(34))[1]}" in result.stderr
+        assert message in result.stderr
 
 
 def test_what_a_model_or_a_method_lacks_is_said_once_for_each(write, monkeypatch) -> None:

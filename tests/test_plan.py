@@ -337,6 +337,7 @@ def weights(folder: Path, parameters: int) -> str:
     """A folder whose one tensor has this many elements, says its header."""
     header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 0]}})
     folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
     return str(folder)
 
@@ -396,11 +397,16 @@ def test_how_long_it_takes_is_read_from_stored_attempts(tmp_path) -> None:
     assert not forecast.duration.at_most
 
 
-def test_a_file_that_only_points_to_weights_makes_no_forecast(write, ponder, folder) -> None:
+def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> None:
     (folder / "weights").mkdir()
+    (folder / "weights" / "config.json").write_text('{"model_type": "llama"}')
     pointer = "version https://git-lfs.example/spec/v1\noid sha256:0\nsize 1\n"
     (folder / "weights" / "model.safetensors").write_text(pointer)
     write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "transformers"\nid = "./weights"\n')
+    refused = ponder("plan", "s.toml")
+    assert refused.exit_code == 2
+    assert "model.safetensors only says where weights are\nhint: git -C weights lfs pull" in refused.stderr
+    (folder / "weights" / "model.safetensors").write_text("nothing")
     result = ponder("plan", "s.toml", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["forecasts"][0].get("duration") is None

@@ -24,8 +24,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
     making = plan.making and {"calls": plan.making.calls, "tokens": plan.making.tokens}
-    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent, "making": making}
-    return {"forecasts": lines, **told, "stop": plan.stop}
+    told = {"total": record(plan.total), "currency": plan.currency, "spent": spent}
+    return {"forecasts": lines, **told, "making": making, "trainings": plan.trainings, "stop": plan.stop}
 
 
 def plan_text(plan: Plan, study: Study, probe: str) -> str:
@@ -56,6 +56,8 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
     ]
     notes = [f"stop: {plan.stop}; {_at_most(plan.total)}"] if plan.stop else []
     notes += _caps(plan, study)
+    if plan.trainings:
+        notes.append(f"making: methods first train {count(plan.trainings, 'model')}")
     if plan.making is None:
         notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
     elif plan.making.calls:

@@ -106,6 +106,11 @@ class Sft(EpochMethod):
         for teacher, problems in itertools.product(self.teachers, self.train_on):
             teacher.check(problems.task, problems.size)
 
+    def uses(self) -> Iterator[Model | Reward]:
+        yield from self.teachers
+        if self.by == "reward" and self.reward:
+            yield self.reward
+
     def over(self, units: Sequence[Unit]) -> float:
         return reply_tokens(units)
 

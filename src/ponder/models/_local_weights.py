@@ -11,9 +11,11 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Self
 
 from ponder.core import Model, Request, Source, Task, UserError, digest, fingerprint, not_in_key, plugins
@@ -21,6 +23,8 @@ from ponder.models import making_cost, models_folder, read_card
 from ponder.models._packaged import packaged
 
 BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
+IDS = "id is a folder in the Hugging Face format, a .gguf file, or org/name on the hub"
+FIRST = "if a built-in study names it, `ponder show study NAME` says how to make it first"
 GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
 
 
@@ -38,10 +42,15 @@ def as_folder(source: Source) -> Path:
         from ponder.models._torch_engine import load_anew
 
         # On the CPU: they are only written to disk, and may not fit on one GPU.
-        loaded, new = load_anew(source._replace(device="cpu")), folder.with_suffix(".new")
+        loaded, new = load_anew(source._replace(device="cpu")), Path(mkdtemp(".new", folder.name, folder.parent))
         loaded.model.save_pretrained(new)
         loaded.tokenizer.save_pretrained(new)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:  # another process has just written the same
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(new)
     return folder
 
 
@@ -49,6 +58,28 @@ def own_dtype(folder: Path) -> str:
     """The dtype that a model's config gives for its weights."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _check_files(path: Path) -> None:
+    """Raise `UserError` for a file that isn't GGUF, or a folder that isn't a model in the Hugging Face format."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise UserError(f"{path} isn't a GGUF file", hint=IDS)
+    elif path.is_dir():
+        try:
+            kind = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
+        except (OSError, ValueError, AttributeError):
+            kind = None
+        if not kind:
+            raise UserError(f"{path} isn't a model: it has no config.json that names a `model_type`", hint=IDS)
+        files = [file for file in path.iterdir() if file.suffix in (".safetensors", ".bin")]
+        if not files:
+            raise UserError(f"there are no weights in {path}, only settings", hint=IDS)
+        for weights in files:
+            with weights.open("rb") as file:
+                if file.read(20) == b"version https://git-":
+                    raise UserError(f"{weights} only says where weights are", hint=f"git -C {path} lfs pull")
 
 
 def weights_fingerprint(folder: Path) -> str | None:
@@ -133,9 +164,9 @@ class LocalWeights(Model):
     def ready(self) -> None:
         is_path = self.id.startswith(("/", ".", "~")) or self.id.count("/") > 1 or self.id.endswith(".gguf")
         if is_path and not Path(self.id).exists():  # the hub would be asked for it, for a minute
-            raise UserError(
-                f"there are no weights at {self.id}", hint="id is a folder, a .gguf file, or org/name on the hub"
-            )
+            raise UserError(f"there are no weights at {self.id}", hint=f"{IDS}; {FIRST}")
+        if not self.ships() and not packaged(self.id):
+            _check_files(Path(self.id))
 
     def title(self) -> str:
         return f"{self.id.rstrip('/').rsplit('/', 1)[-1]} ({self.plugin_name()})"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
 from ponder.models._bars import no_bars
 from ponder.models._gpu_memory import stop_servers
+from ponder.models._local_weights import FIRST
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:
@@ -183,7 +184,8 @@ class Weighted(Reward):
         """Raise `UserError` for what is neither a folder nor a name on the hub, which would be asked for 40 s."""
         is_path = self.id.startswith((".", "/", "~")) or self.id.count("/") != 1
         if is_path and not os.path.isdir(self.id):  # noqa: PTH112 `org/name` isn't a path
-            raise UserError(f"there is no folder {self.id}", hint="a folder with weights, or org/name on the hub")
+            hint = f"a folder with weights, or org/name on the hub; {FIRST}"
+            raise UserError(f"there is no folder {self.id}", hint=hint)
 
     @cached_property
     def loaded(self) -> tuple[Any, Callable[[Tensor], Tensor], SafeTokenizer]:

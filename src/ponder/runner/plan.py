@@ -66,6 +66,7 @@ class Plan:
     currency: str
     spent: Money  # by earlier runs of the study, if the caps count them
     making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit
+    trainings: int = 0  # before anything is asked
     stop: str = ""  # what an adaptive run will find out
 
     def warning(self) -> str:
@@ -99,7 +100,7 @@ def plan(study: Study, path: Path) -> Plan:
     finally:
         if store:
             store.close()
-    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, _making(study), stop)
+    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
 
 
 def saved(study: Study, path: Path) -> Forecast:
@@ -116,18 +117,19 @@ def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
     return open_cells(study, store), describe(study)
 
 
-def _making(study: Study) -> Spend | None:
-    """The most that methods sample to train on; what several models share, once."""
+def _making(study: Study) -> tuple[Spend | None, int]:
+    """The most that methods sample to train on, and the trainings; what several models share, once."""
     making = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
     limits: dict[Path, Limit] = {}
-    for method, model in making.values():
+    trainings = 0
+    for folder, (method, model) in making.items():
         limits |= method.sampling_limits(model)
-    total = Spend()
+        trainings += folder in method.unmade(model) and method.training_seed() is not None
+    total: Spend | None = Spend()
     for limit in limits.values():
-        if (one := limit()) is None:
-            return None
-        total = total.plus(one)
-    return total
+        one = limit()
+        total = total and one and total.plus(one)
+    return total, trainings
 
 
 def _holds_something(path: Path) -> bool:

@@ -19,6 +19,7 @@ from ponder.core import (
     Method,
     Model,
     Progress,
+    Reward,
     Source,
     Task,
     TrainingProblems,
@@ -63,6 +64,16 @@ class WeightMethod(Method):
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
+
+    def check(self, model: Model, task: Task) -> None:
+        super().check(model, task)
+        if not (self.folder(model) / "made.json").is_file():
+            for plugin in self.uses():
+                plugin.ready()
+
+    def uses(self) -> Iterator[Model | Reward]:
+        """The models and rewards that making needs, besides the model itself."""
+        yield from (value for f in fields(self) if isinstance(value := getattr(self, f.name), Model | Reward))
 
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
         if not self.train_on or (self.folder(model) / "made.json").is_file():
