@@ -17,14 +17,15 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from ponder.cli import main
 
 HERE = Path(__file__).parent
 
-settings.register_profile("short", max_examples=100, derandomize=True, deadline=None, database=None)
-settings.register_profile("fire", max_examples=5000, deadline=None, database=None, print_blob=True)
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile("short", PATIENT, max_examples=100, derandomize=True)
+settings.register_profile("fire", PATIENT, max_examples=5000, print_blob=True)
 settings.load_profile("fire" if os.environ.get("PONDER_FIRE") else "short")
 
 

@@ -141,7 +141,7 @@ def test_a_run_prepares_while_it_asks_and_a_stop_ends_the_processes(tmp_path) ->
         stop = Stop()
 
         async def when_slow() -> None:
-            while tally.done < 4 or not any(report.get("step") == 2 for report in tally.making.values()):  # noqa: ASYNC110
+            while tally.done < 4 or not any(report.get("step") == 2 for report in list(tally.making.values())):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             stop.ask()
 
