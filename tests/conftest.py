@@ -17,14 +17,15 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from ponder.cli import main
 
 HERE = Path(__file__).parent
 
-settings.register_profile("short", max_examples=100, derandomize=True, deadline=None, database=None)
-settings.register_profile("fire", max_examples=5000, deadline=None, database=None, print_blob=True)
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile("short", PATIENT, max_examples=100, derandomize=True)
+settings.register_profile("fire", PATIENT, max_examples=5000, print_blob=True)
 settings.load_profile("fire" if os.environ.get("PONDER_FIRE") else "short")
 
 
@@ -32,6 +33,18 @@ settings.load_profile("fire" if os.environ.get("PONDER_FIRE") else "short")
 def made_models(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Models that tests make go into a folder of their own, in subprocesses too."""
     os.environ["PONDER_MODELS"] = str(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_hurry() -> Iterator[None]:
+    """A busy machine doesn't reach the limits of seconds that change what Ponder does."""
+    from ponder.models import _counting
+    from ponder.runner import checks, plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (_counting, checks, plan):
+            patch.setattr(module, "SECONDS", 600.0)
+        yield
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,8 @@ def test_a_cap_under_fire(serve, write, ponder, running, seed) -> None:
 
 def test_two_runs_at_once(serve, write, ponder, running) -> None:
     served = serve(**LENGTHS, hold_after=40)
-    write("s.toml", STUDY.format(problems=20, url=served.url, concurrency=8, model="", cap=""))
+    patient = STUDY.replace("timeout     = 2", "timeout     = 1800")
+    write("s.toml", patient.format(problems=20, url=served.url, concurrency=8, model="", cap=""))
     with running("run", "s.toml") as process:
         served.wait(held=8)
         for _ in range(5):

@@ -46,7 +46,7 @@ def test_every_scorer_that_evaluates_is_known() -> None:
 
 
 def test_a_scorer_that_raises_or_runs_away_gives_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "_scorer", scorer := Limited("ponder.tasks.gym", cpu_seconds=0.5))
+    monkeypatch.setattr(gym, "_scorer", scorer := Limited("ponder.tasks.gym", cpu_seconds=2))
     for dataset, answer, why in (
         ("prime_factorization", "two times three", "raised ValueError: invalid literal for int"),
         ("countdown", "9**9**9**9", "took too long"),

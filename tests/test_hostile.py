@@ -21,7 +21,7 @@ from ponder.traces.contamination import EvaluationSet
 from ponder.traces.segments import sentences
 
 SIZE = 10_000_000
-CPU_SECONDS = 40
+CPU_SECONDS = 300
 REPEATED = (
     "<answer>", "</answer>", "<think>", "</think>", "\\boxed{", "\\text{", "[[", "[[1],", "1", "1,", "{", "}", '{"',
     '{"a":', '{"steps":[', "answer is ", "answer to ", "the sum is 1. ", "9 ", "0 1\n", "**", "\\boxed{}", '"', "\0", "\u0315\u0300\u0327", "\ud800", ".", "\n", " ", "\\frac{1",

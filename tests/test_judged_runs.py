@@ -114,14 +114,17 @@ def test_an_attempt_fails_if_the_judge_gives_no_answer(serve, write, ponder) -> 
 
 def test_a_judges_calls_that_time_out_count_as_spent(serve, write, ponder) -> None:
     served, judge = serve(), serve(ignore=0.2)
-    write_study(write, served, judge, settings=f"{SETTINGS}, timeout = 0.3, retries = 1")
+    write_study(write, served, judge, settings=f"{SETTINGS}, timeout = 1, retries = 1")
     tally = summary(ponder("run", "s.toml", "--json"))
     assert tally["retries"]["timeout"] > 0
-    lost = judge.state()["ignore"]
-    assert tally["lost_calls"] == lost
+    lost = tally["lost_calls"]  # more than those ignored, if the machine is so slow that others time out too
+    assert judge.state()["ignore"] <= lost <= tally["retries"]["timeout"] + 2 * tally["failed"]
     assert tally["lost_tokens"] >= lost * 300
     assert tally["lost_tokens"] < lost * (300 + 2000 + 400)  # of the judge's prompt and budget, not of the model's too
-    assert tally["cost"] > lost * 300 * 200 / 1e6 + judge.state()["answered"] * (40 * 100 + 120 * 200) / 1e6
+    assert (
+        tally["cost"]
+        > judge.state()["ignore"] * 300 * 200 / 1e6 + judge.state()["answered"] * (40 * 100 + 120 * 200) / 1e6
+    )
     assert tally["tokens"] >= served.state()["billed_tokens"] + judge.state()["billed_tokens"]
 
 
@@ -144,4 +147,4 @@ def test_ctrl_c_ends_a_run_that_waits_for_its_judge(serve, write, running) -> No
         while "Ctrl-C" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130

@@ -71,13 +71,13 @@ def test_a_fixed_set_is_only_trained_on_if_the_study_says_so(models, tmp_path) -
 
 
 def test_an_interrupted_run_does_not_wait_for_its_training(models, tmp_path) -> None:
-    method = {"name": "shortest", "problems": 4, "n": 1, "batch": 1, "epochs": 200}
+    method = {"name": "shortest", "problems": 4, "n": 1, "batch": 1, "epochs": 5000}
     study, tally = Study.from_table(table(model=[{"name": "pocket", "method": method}])), Tally()
 
     async def interrupted() -> None:
         with Store(tmp_path / "ponder.db", lock=True) as store:
             running = asyncio.create_task(run(study, store, tally))
-            while not any("step" in report for report in tally.making.values()):  # noqa: ASYNC110 a thread tells the tally, and no event
+            while not any("step" in report for report in list(tally.making.values())):  # noqa: ASYNC110 a thread tells the tally, and no event
                 await asyncio.sleep(0.01)
             running.cancel()
             await asyncio.wait({running})

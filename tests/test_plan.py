@@ -8,7 +8,6 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -256,18 +255,25 @@ def test_every_problem_of_a_fixed_set_is_asked(tmp_path, folder, write) -> None:
 def tally_of(**counts: Any) -> Tally:
     tally = Tally(planned=100, right=20, wrong=10, unparsed=4, truncated=4, failed=2, currency="EUR", **counts)
     tally.ledger.spent = Money(12_345, 1.5)
-    tally.started = monotonic() - 8000
+    tally.started = 0.0
     return tally
 
 
-def test_the_line_of_progress() -> None:
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """What the clock of the line of progress shows: 8,000 seconds after a run's start."""
+    now = [8000.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_line_of_progress(clock) -> None:
     line = progress.line(tally_of())
-    assert line.startswith("█" * 6 + "░" * 10 + " 40/100  3:20:0")
+    assert line.startswith("█" * 6 + "░" * 10 + " 40/100  3:20:00 left")
     assert line.endswith("12.3k tokens, 1.50 EUR  right 20  wrong 10  unparsed 4  truncated 4  failed 2  0.3/min")
     making = Tally(making={"a": {"model": "a", "train_loss": 0.5}})
     assert progress.line(making) == "model a  train loss 0.5"
-    done = Tally(planned=10, right=10)
-    done.started = monotonic() - 2.5
+    done = Tally(planned=10, right=10, started=clock[0] - 2.5)
     assert progress.line(done) == "█" * 16 + " 10/10  0 tokens  right 10  4/s"
 
 
@@ -288,7 +294,7 @@ def test_the_line_of_progress_fits_the_terminal(width) -> None:
     assert ("last: no connection" in line) == (width == 200)
 
 
-def test_the_line_of_progress_is_cut_between_words() -> None:
+def test_the_line_of_progress_is_cut_between_words(clock) -> None:
     tally = tally_of()
     tally.retried(Retry("error", "no connection to the server at http://127.0.0.1:9/v1", billed=False, wait=0.5))
     words = progress.line(tally).replace("  ", " ").split(" ")

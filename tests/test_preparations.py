@@ -7,11 +7,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import virtual_time
+from engines import alive, wait_for
 
 import ponder
 from ponder.core import UserError, plugins
@@ -56,17 +58,27 @@ class InTurn:
         self._now -= 1
 
 
-def made_in_turn(study: Study, jobs: int | None) -> InTurn:
-    async def all_of_them() -> None:
-        preparations = Preparations(there, Stop(), lambda *_: None)
-        await asyncio.gather(*(preparations.model(cell) for cell in study.cells))
+@pytest.fixture
+def made_in_turn(monkeypatch) -> Callable[[Study, int | None], InTurn]:
+    """Makes what a study needs without threads, which would end in any order."""
 
-    there = InTurn(jobs)
-    asyncio.run(all_of_them())
-    return there
+    async def here(work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    def made(study: Study, jobs: int | None) -> InTurn:
+        async def all_of_them() -> None:
+            preparations = Preparations(there, Stop(), lambda *_: None)
+            await asyncio.gather(*(preparations.model(cell) for cell in study.cells))
+
+        there = InTurn(jobs)
+        virtual_time.run(all_of_them())
+        return there
+
+    monkeypatch.setattr(asyncio, "to_thread", here)
+    return made
 
 
-def test_others_begin_when_the_shared_samples_are_there(tmp_path) -> None:
+def test_others_begin_when_the_shared_samples_are_there(tmp_path, made_in_turn) -> None:
     assert made_in_turn(study_of(tmp_path, [{"seed": [1, 2, 3], "steps": 5}]), None).most == 3
     events = log(tmp_path)
     assert events[:2] == ["begin made-1", "sample"]
@@ -75,12 +87,12 @@ def test_others_begin_when_the_shared_samples_are_there(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_no_more_at_once_than_jobs(tmp_path, jobs) -> None:
+def test_no_more_at_once_than_jobs(tmp_path, made_in_turn, jobs) -> None:
     assert made_in_turn(study_of(tmp_path, [{"seed": [1, 2, 3, 4]}]), jobs).most == jobs
     assert log(tmp_path).count("sample") == 1
 
 
-def test_what_two_chains_start_from_is_made_once_and_first(tmp_path) -> None:
+def test_what_two_chains_start_from_is_made_once_and_first(tmp_path, made_in_turn) -> None:
     first = {"seed": 1}
     study = study_of(tmp_path, [first], [first, {"seed": 2}], [first, {"seed": 3}])
     made_in_turn(study, None)
@@ -129,7 +141,7 @@ def test_a_run_prepares_while_it_asks_and_a_stop_ends_the_processes(tmp_path) ->
         stop = Stop()
 
         async def when_slow() -> None:
-            while tally.done < 4 or not any(report.get("step") == 2 for report in tally.making.values()):  # noqa: ASYNC110
+            while tally.done < 4 or not any(report.get("step") == 2 for report in list(tally.making.values())):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             stop.ask()
 
@@ -159,15 +171,7 @@ for _ in prepare(study_of(Path({str(tmp_path)!r}), [{{"seed": 1, "steps": 10**6}
             assert process.stdout.readline()
         process.kill()
     child = int((tmp_path / "log.txt").read_text().split()[-1])
-    for _ in range(1000):
-        try:
-            os.kill(child, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return  # nobody has read its exit code
-        time.sleep(0.02)
-    pytest.fail("the process goes on")
+    wait_for(lambda: not alive(child))
 
 
 def test_weights_are_the_same_wherever_they_are_made(models, monkeypatch, tmp_path) -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +15,16 @@ from typing import Any
 
 import altair as alt
 import pytest
+from chromium import Tab, launched, needs_chromium
 from everyday import CHARTS, EVIL, write_reports
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 import ponder as package
 from ponder.report.charts import draw
 from ponder.report.document import document
 from ponder.report.notebook import renderer
 
-CHROMIUM = shutil.which("chromium") or ("chromium" if os.environ.get("CI") else None)
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed: scripts/system-packages")
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -39,34 +37,25 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser(reports: Path) -> Iterator[Browser]:
     del reports  # is written before the browser starts
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
-class Opened:
-    """A page in the browser, with everything that it complained of or asked for."""
+@pytest.fixture(autouse=True)
+def _closed(browser: Browser) -> Iterator[None]:
+    yield
+    for context in browser.contexts:
+        context.close()
 
+
+class Opened(Tab):
     def __init__(self, browser: Browser, path: Path, init: str = "", **context: Any) -> None:
-        self.page: Page = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **context}).new_page()
-        self.page.add_init_script(init)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.resolve().as_uri())
-
-    def _hear(self, said: Any) -> None:
-        # Vega warns of oddities in a chart as its author wrote it; `chart:` is a chart that had to fall back.
-        if said.type == "error" or said.text.startswith("chart:"):
-            self.complaints.append(said.text)
+        super().__init__(browser, path.resolve().as_uri(), init, **context)
 
     def live(self) -> Any:
         """The charts, once each of them has been drawn."""
         charts = self.page.locator("figure.chart")
-        expect(charts.locator("svg")).to_have_count(charts.count(), timeout=60_000)
+        expect(charts.locator("svg")).to_have_count(charts.count())
         return charts
 
     def hover(self, mark: Any) -> Any:
@@ -129,30 +118,28 @@ def test_tooltip_zoom_and_legend(reports, browser) -> None:
 
     before, scrolled = axis_labels(effort), opened.page.evaluate("scrollY")
     opened.page.mouse.wheel(0, 50)  # the wheel alone scrolls the page
-    opened.page.wait_for_timeout(300)
-    assert (axis_labels(effort), opened.page.evaluate("scrollY")) == (before, scrolled + 50)
+    opened.until(lambda: opened.page.evaluate("scrollY") == scrolled + 50)
+    opened.settle()
+    assert axis_labels(effort) == before
     opened.hover(point)
     opened.page.keyboard.down("Control")
     opened.page.mouse.wheel(0, -300)
     opened.page.keyboard.up("Control")
-    opened.page.wait_for_timeout(300)
-    assert axis_labels(effort) != before
+    opened.until(lambda: axis_labels(effort) != before)
     box = effort.locator("svg").bounding_box()
     opened.page.mouse.dblclick(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
-    opened.page.wait_for_timeout(300)
-    assert axis_labels(effort) == before
+    opened.until(lambda: axis_labels(effort) == before)
 
     def faded() -> int:
-        opened.page.wait_for_timeout(300)
         opacities = effort.locator(".role-mark path").evaluate_all("all => all.map(e => +e.getAttribute('opacity'))")
         return sum(0 < opacity < 0.12 for opacity in opacities)
 
     entry = effort.locator(".role-legend-label text").filter(has_text="solved").first
     assert faded() == 0
     entry.click()
-    assert faded() > 0
+    opened.until(lambda: faded() > 0)
     entry.click()
-    assert faded() == 0
+    opened.until(lambda: faded() == 0)
     assert opened.complaints == []
 
 
@@ -170,15 +157,16 @@ def test_the_page_never_scrolls_sideways(reports, browser, width) -> None:
         opened = Opened(browser, reports / f"reports/{study}/report.html")
         opened.page.set_viewport_size({"width": width, "height": 844})
         opened.live()
+        opened.page.wait_for_function(f"innerWidth === {width}")
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"mark": "nothing"}, {"data": {"url": "data.json"}}],
+    ("change", "tries"),
+    [({"mark": "nothing"}, 2), ({"data": {"url": "data.json"}}, 0)],
     ids=["no such mark", "data from elsewhere"],
 )
-def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change) -> None:
+def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change, tries) -> None:
     good = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
     fine = document("chart.html", title="x", chart=draw("x", good))
     bad = document("chart.html", title="x", chart=draw("x", good)._replace(spec=good | change))
@@ -186,8 +174,10 @@ def test_a_chart_that_fails_leaves_its_picture(tmp_path, browser, change) -> Non
     (tmp_path / "x.html").write_text(fine.replace("<figure", f"{figure}</figure>\n<figure", 1))
     opened = Opened(browser, tmp_path / "x.html")
     first, second = opened.page.locator("figure").nth(0), opened.page.locator("figure").nth(1)
-    expect(second.locator("svg")).to_have_count(1, timeout=60_000)
-    opened.page.wait_for_timeout(500)
+    expect(second.locator("svg")).to_have_count(1)
+    opened.until(lambda: len(opened.complaints) >= tries)
+    opened.settle()
+    assert len(opened.complaints) == tries
     assert (first.locator("img").count(), first.locator("svg").count()) == (1, 0)
     assert len(opened.requests) == 1
 
@@ -233,7 +223,7 @@ def test_the_policy_stops_what_the_escaping_would_let_through(reports, browser, 
     assert opened.page.evaluate(colour, "#styled") != "rgb(255, 0, 0)"
     assert opened.page.evaluate(colour, "h1") != "rgb(255, 0, 0)"
     assert "unsafe" not in opened.page.locator("meta[http-equiv]").get_attribute("content")
-    assert len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4
+    opened.until(lambda: len([said for said in opened.complaints if "Content Security Policy" in said]) >= 4)
 
 
 def test_the_policy_holds_inside_a_transcript(reports, browser, tmp_path) -> None:
@@ -245,9 +235,10 @@ def test_the_policy_holds_inside_a_transcript(reports, browser, tmp_path) -> Non
     opened = Opened(browser, path)
     opened.page.goto(f"{path.as_uri()}#attempt-7")
     expect(opened.page.locator("#reader p", has_text="here")).to_be_visible()
-    opened.page.wait_for_timeout(300)
+    opened.until(lambda: any("Content Security Policy" in said for said in opened.complaints))
+    opened.page.wait_for_function("document.querySelector('#reader img').complete")
+    opened.settle()
     assert opened.page.title() == "Does <b>it</b> break?"
-    assert any("Content Security Policy" in said for said in opened.complaints)
 
 
 def test_from_a_dot_to_its_transcript_inside_the_file(reports, browser) -> None:
@@ -259,7 +250,7 @@ def test_from_a_dot_to_its_transcript_inside_the_file(reports, browser) -> None:
     dot.click(force=True)
     reader = page.locator("#reader")
     expect(reader).to_be_visible()
-    if "#near" in page.url:  # dots lie on each other: a list
+    if "#near" in page.evaluate("location.hash"):  # dots lie on each other: a list
         reader.locator("tr[data-href] a").last.click()
     expect(reader.locator(".verdict")).to_be_visible()
     size = re.search(r"problem size \(terms\): (\d+)", label)
@@ -335,10 +326,10 @@ def test_paper_gets_the_pictures_in_dark_ink(reports, browser) -> None:
     opened = Opened(browser, reports / "reports/s/report.html", color_scheme="dark")
     opened.live()
     opened.page.emulate_media(media="print", color_scheme="dark")
-    assert opened.page.locator("figure.chart img:visible").count() == 2
-    assert opened.page.locator("figure.chart svg:visible").count() == 0
+    expect(opened.page.locator("figure.chart img:visible")).to_have_count(2)
+    expect(opened.page.locator("figure.chart svg:visible")).to_have_count(0)
     assert opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert opened.page.locator("header:visible, details:not([open]):visible, figcaption:visible").count() == 0
+    expect(opened.page.locator("header:visible, details:not([open]):visible, figcaption:visible")).to_have_count(0)
 
 
 def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:
@@ -348,10 +339,10 @@ def test_charts_in_a_notebook_are_live_and_offline(tmp_path, browser) -> None:
     assert 'sandbox="allow-scripts"' in bundle["text/html"]
     (tmp_path / "notebook.html").write_text(bundle["text/html"] + bundle["text/html"])  # two charts in one notebook
     opened = Opened(browser, tmp_path / "notebook.html")
+    assert len(opened.page.frames) == 3
     for frame in opened.page.frames[1:]:
-        expect(frame.locator("figure.chart svg")).to_have_count(1, timeout=60_000)
+        expect(frame.locator("figure.chart svg")).to_have_count(1)
         assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
         assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert len(opened.page.frames) == 3
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:", "about:"))] == []

@@ -84,7 +84,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(serve, write, ponder) -> 
     served = serve(ignore_first=1)
     write("s.toml", study_for(served, problems=1, model="timeout = 1"))
     assert ponder("run", "s.toml").exit_code == 0
-    assert served.state()["hung_up"] >= 1
+    served.wait(hung_up=1)
     assert [o.correct for o in outcomes("s.toml")] == [True, True]
 
 

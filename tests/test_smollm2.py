@@ -129,7 +129,7 @@ def test_it_stops_in_the_middle_of_an_answer_and_leaves_nothing(stop: signal.Sig
     with urllib.request.urlopen(request) as answer:
         assert answer.readline().startswith(b"data:")  # it is under way
         process.send_signal(stop)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     process.communicate()
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

@@ -101,7 +101,7 @@ def test_no_grace(serve, write, running) -> None:
 def test_a_conversation_stops_between_two_turns(serve, write, running, ponder) -> None:
     served = serve(hold_after=50)
     write("s.toml", TURNS.format(url=served.url))
-    with running("run", "s.toml") as process:
+    with running("run", "s.toml", "--grace", "600") as process:
         served.wait(held=4)
         process.send_signal(signal.SIGINT)
         wait_for_a_line(process, "stopping")

@@ -83,7 +83,7 @@ def test_a_seed_gives_the_same_puzzle_in_any_process() -> None:
 
 def sgt(*arguments: str, cwd: Path | None = None) -> list[str]:
     assert SGT is not None
-    done = subprocess.run([SGT, *arguments], check=True, capture_output=True, text=True, timeout=60, cwd=cwd)
+    done = subprocess.run([SGT, *arguments], check=True, capture_output=True, text=True, timeout=600, cwd=cwd)
     return done.stdout.split()
 
 

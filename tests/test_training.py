@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -214,10 +215,17 @@ training.write(Path(sys.argv[1]))
 """
 
 
-def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile, though a server may still listen at it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def test_two_processes_make_the_same_steps_as_one(tmp_path, own_port) -> None:
+    port = str(own_port)
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
     paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]), "OMP_NUM_THREADS": "1"}
     running = [
@@ -230,7 +238,7 @@ def test_two_processes_make_the_same_steps_as_one(tmp_path) -> None:
         for rank in "01"
     ]
     for process in running:
-        _, talk = process.communicate(timeout=120)
+        _, talk = process.communicate(timeout=600)
         assert process.returncode == 0, talk
     assert torch.load(tmp_path / "training.pt")["processes"] == 2
     alone = Trainer(tiny(), TrainingSettings(rate=0.01, micro_tokens=70), tmp_path)

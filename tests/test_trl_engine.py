@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from engines import wait_for
 from tiny import texts
 
 from ponder.core import TrainingProblems, UserError
@@ -67,11 +67,7 @@ def test_killed_with_two_processes_it_leaves_none_and_resumes(tmp_path: Path, mo
     monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
     killed = subprocess.run([sys.executable, "-c", RL, str(Path(__file__).parent)], check=False)
     assert killed.returncode == -signal.SIGKILL
-    for _ in range(600):
-        if not processes(str(tmp_path)):
-            break
-        time.sleep(0.1)
-    assert not processes(str(tmp_path))
+    wait_for(lambda: not processes(str(tmp_path)))
     work = METHOD.folder(MODEL).with_suffix(".part") / "trl"
     before = [json.loads(line) for line in (work / "steps.jsonl").read_text("utf-8").splitlines()]
     assert not METHOD.folder(MODEL).exists()
@@ -268,7 +264,8 @@ def test_why_it_failed(tmp_path: Path) -> None:
     assert "micro_tokens" in trl_engine._failure(tmp_path, 1).hint
 
 
-def test_processes_end_when_ponder_stops_waiting(tmp_path: Path) -> None:
+def test_processes_end_when_ponder_stops_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "END_SECONDS", 600.0)
     code = "from ponder.training.launch import end_with_parent; end_with_parent(); import time; time.sleep(600)"
     with started([sys.executable, "-c", code], os.environ, tmp_path / "log") as process:
         pass

@@ -289,13 +289,14 @@ def test_events_tell_of_another_processs_attempts(tmp_path) -> None:
 
     path, of = tmp_path / "ponder.db", study()
     fill(path, of, of.cells[:1])
-    with served(path) as address, urllib.request.urlopen(f"{address}/ponder/cheaper/live", timeout=60) as events:
+    with served(path) as address, urllib.request.urlopen(f"{address}/ponder/cheaper/live", timeout=300) as events:
         first = json.loads(events.readline().decode().removeprefix("data: "))
         assert first["answered"] == 6
         fill(path, of, of.cells[1:2])
-        while not (line := events.readline().decode()).startswith("data: "):
-            pass
-        now = json.loads(line.removeprefix("data: "))
+        now = first
+        while now["answered"] < 12:  # the study is on record before its attempts are
+            if (line := events.readline().decode()).startswith("data: "):
+                now = json.loads(line.removeprefix("data: "))
     assert now["answered"] == 12
     assert now["tokens"] == 2000
 

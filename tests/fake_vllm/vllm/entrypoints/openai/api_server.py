@@ -2,8 +2,8 @@
 
 Pocket weights are run by Ponder's own engine, asked by token ids. A chat is answered with the sum that it asks for,
 encoded by the folder's tokenizer. The variable FAKE_VLLM holds faults, as JSON: `fail` (lines of a log, and it ends),
-`die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `no_reload`
-(a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`. `record` names a file to which each start and page is written.
+`die_after` (answers until it is killed, as if memory ran out; only where `die_once` names no file yet), `hold_after`
+(answers until it gives no more), `no_reload` (a status), `no_adapter`, `other_name`, `answers_as`, `other_ids`, `other_prompt`, `no_ids`. `record` names a file to which each start and page is written.
 """
 
 from __future__ import annotations
@@ -142,6 +142,8 @@ class Server:
         body = await request.json()
         if refused := self.refused(body, body["prompt"]):
             return refused
+        if self.answers > FAULTS.get("hold_after", 10**9):
+            await asyncio.Event().wait()
         most = body.get("max_tokens") or self.room - len(body["prompt"])
         generation = Generation(body["prompt"], most, body["temperature"], body["seed"])
         for _ in generate_all(NumpyEngine(self.folder, 1), [generation]):
