@@ -6,11 +6,15 @@
   const go = (address) => { if (address) location.assign(address); };
 
   // ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+  let [asked, shown] = [0, 0]; // a slow answer doesn't replace a newer one
   async function load(place, address, quietly = false) {
+    const number = ++asked;
     try {
       const answer = await fetch(address);
       const text = await answer.text();
       if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      if (number < shown) return;
+      shown = number;
       if (quietly) keepOpen(place, text);
       else place.innerHTML = text;
       place.classList.remove("waiting");
