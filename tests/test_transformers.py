@@ -321,6 +321,17 @@ def test_dynts_is_fitted_beside_the_weights(weights, practice) -> None:
     assert reply.thinking
 
 
+def test_a_predictor_belongs_to_weights_in_several_files(tmp_path) -> None:
+    first, second = (tmp_path / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    first.write_bytes(b"a")
+    second.write_bytes(b"b")
+    policy = Dynts().with_training("these problems", tmp_path)
+    before = policy.fitted_path(tmp_path)
+    assert policy.needs_fit(tmp_path)
+    second.write_bytes(b"c")
+    assert policy.fitted_path(tmp_path) != before
+
+
 def key_of(policy: str, weights: str = "pocket", **study) -> str:
     """The key of the only cell of a study."""
     method = {"name": "compress", "policy": policy, "budget": 96, "window": 8, "ratio": 0.1}

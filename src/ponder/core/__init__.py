@@ -21,7 +21,7 @@ from ponder.core.drawing import Drawing, Mark
 from ponder.core.errors import ModelFailure, UserError, error_at
 from ponder.core.figure import Figure, ModelLabel
 from ponder.core.jsonl import lines
-from ponder.core.keys import digest, fingerprint, seed_from
+from ponder.core.keys import digest, fingerprint, seed_from, weights_fingerprint
 from ponder.core.nouns import (
     Attempt,
     Bill,
@@ -63,5 +63,5 @@ __all__ = [
     "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
     "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
     "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
-    "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit",
+    "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip

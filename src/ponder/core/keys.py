@@ -11,6 +11,8 @@ from typing import Any
 from ponder.core.errors import UserError
 from ponder.core.jsonl import RELATIVE
 
+BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
+
 
 def digest(*parts: Any) -> bytes:
     """A 16-byte hash of JSON values."""
@@ -36,3 +38,25 @@ def fingerprint(path: Path) -> str:
 def _fingerprint(path: Path, *state: int) -> str:  # noqa: ARG001 so that a changed file is read again
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def weights_fingerprint(folder: Path) -> str | None:
+    """A hash of the weights in a folder or a GGUF file, wherever they are; None if there are none."""
+    if folder.suffix == ".gguf":
+        return fingerprint(folder)
+    if (whole := folder / "model.safetensors").is_file():
+        return fingerprint(whole)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    hashes = [_sampled(path, path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    return digest(*hashes).hex() if hashes else None
+
+
+@lru_cache
+def _sampled(path: Path, _: int, size: int) -> str:
+    """A hash of a file's size, its beginning and blocks spread over it: all of 60 GB would take a minute."""
+    hashed = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as file:
+        for n in range(BLOCKS):
+            file.seek(n * max(0, size - BLOCK) // (BLOCKS - 1))
+            hashed.update(file.read(BLOCK))
+    return hashed.hexdigest()

@@ -7,22 +7,20 @@ plugin does.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import shutil
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-from ponder.core import Model, Request, Source, Task, UserError, digest, fingerprint, not_in_key, plugins
+from ponder.core import Model, Request, Source, Task, UserError, digest, not_in_key, plugins, weights_fingerprint
 from ponder.models import making_cost, models_folder, read_card
 from ponder.models._packaged import packaged
 
-BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
 IDS = "id is a folder in the Hugging Face format, a .gguf file, or org/name on the hub"
 FIRST = "if a built-in study names it, `ponder show study NAME` says how to make it first"
 GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
@@ -80,28 +78,6 @@ def _check_files(path: Path) -> None:
             with weights.open("rb") as file:
                 if file.read(20) == b"version https://git-":
                     raise UserError(f"{weights} only says where weights are", hint=f"git -C {path} lfs pull")
-
-
-def weights_fingerprint(folder: Path) -> str | None:
-    """A hash of the weights in a folder or a GGUF file, wherever they are; None if there are none."""
-    if folder.suffix == ".gguf":
-        return fingerprint(folder)
-    if (whole := folder / "model.safetensors").is_file():
-        return fingerprint(whole)
-    shards = sorted(folder.glob("model-*.safetensors"))
-    hashes = [_sampled(path, path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
-    return digest(*hashes).hex() if hashes else None
-
-
-@lru_cache
-def _sampled(path: Path, _: int, size: int) -> str:
-    """A hash of a file's size, its beginning and blocks spread over it: all of 60 GB would take a minute."""
-    hashed = hashlib.blake2b(str(size).encode(), digest_size=16)
-    with path.open("rb") as file:
-        for n in range(BLOCKS):
-            file.seek(n * max(0, size - BLOCK) // (BLOCKS - 1))
-            hashed.update(file.read(BLOCK))
-    return hashed.hexdigest()
 
 
 def parameters(weights: Path) -> float | None:

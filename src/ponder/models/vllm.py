@@ -32,9 +32,10 @@ from ponder.core import (
     digest,
     fingerprint,
     not_in_key,
+    weights_fingerprint,
 )
 from ponder.models import _vllm_server
-from ponder.models._local_weights import LocalWeights, as_folder, weights_fingerprint
+from ponder.models._local_weights import LocalWeights, as_folder
 from ponder.models._vllm_client import VllmChat, VllmIds
 from ponder.models._vllm_server import Launch, Servers, Weights, check_vllm
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Policy, Progress, TokenTrace, UserError, digest, fingerprint
+from ponder.core import Policy, Progress, TokenTrace, UserError, digest, weights_fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,8 +100,8 @@ def _beside(folder: Path) -> Path:
     return folder if folder.is_dir() else folder.parent
 
 
-def _model(folder: Path) -> str:
-    return fingerprint(_beside(folder) / "model.safetensors")
+def _model(folder: Path) -> str | None:
+    return weights_fingerprint(_beside(folder))
 
 
 def _card(folder: Path) -> dict[str, Any]:
