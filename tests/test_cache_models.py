@@ -267,6 +267,20 @@ def test_padding_queries_have_no_part_in_scores() -> None:
         assert not scores[0][2, :, :9].any()
 
 
+def test_padding_after_a_text_asks_nothing() -> None:
+    model, ids = tiny("eager"), torch.arange(2, 16)[None]
+    mask = torch.ones_like(ids)
+    mask[:, 10:] = 0
+    scores = []
+    for policy, n in ((Snapkv(queries=8, pool=1), 14), (Snapkv(queries=4, pool=1), 10)):
+        cache = SelectCache(model, policy, None)
+        with torch.no_grad():
+            model(ids[:, :n], attention_mask=mask[:, :n], past_key_values=cache)
+        view = cache._view(cache.pruned_layers[1], slice(0, 1), cache.positions[0, :, :, :n], n)
+        scores.append(policy.score(view)[..., :10])
+    assert torch.allclose(scores[0] * 2, scores[1], atol=1e-6)  # of 8 queries, 4 are real
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

@@ -320,9 +320,14 @@ class SelectCache(SelectCacheBase):
     def _recent(self, rows: slice | Tensor, positions: Tensor) -> Tensor:
         """Which columns are in the window; `positions` are … × R × h × n."""
         assert self.budget
-        at = range(*rows.indices(len(self.seen_tokens))) if isinstance(rows, slice) else rows.tolist()
-        first = torch.tensor([self.seen_tokens[r] - self.budget.window for r in at], device=positions.device)
-        return positions >= first[:, None, None]
+        return positions >= (self._seen(rows) - self.budget.window)[:, None, None]
+
+    def _numbers(self, rows: slice | Tensor) -> list[int]:
+        numbers: list[int] = rows.tolist() if isinstance(rows, Tensor) else list(range(len(self.lengths)))[rows]
+        return numbers
+
+    def _seen(self, rows: slice | Tensor) -> Tensor:
+        return torch.tensor([self.seen_tokens[r] for r in self._numbers(rows)], device=self.ids.device)
 
     def _evict(self, rows: slice | Tensor, length: int, kept: int) -> None:
         """Keep the window and `kept` more columns, those that score highest, in rows of equal length."""
@@ -349,7 +354,7 @@ class SelectCache(SelectCacheBase):
             # Sorted from the newest to the oldest, so that the oldest of equal scores leave first.
             best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :left]
             self._keep(rows, length, (length - 1 - best).sort(dim=-1).values)
-        for r in range(*rows.indices(len(self.lengths))) if isinstance(rows, slice) else rows.tolist():
+        for r in self._numbers(rows):
             self.lengths[r], self.extra[r] = columns, max(0, columns - left)
 
     def _divide(self, rows: slice | Tensor, length: int, scores: Tensor, left: int) -> int:
@@ -423,7 +428,6 @@ class SelectCache(SelectCacheBase):
 
     def _view(self, layer: Layer, rows: slice | Tensor, positions: Tensor, length: int) -> CacheView:
         index = positions.long()
-        first = rows.start if isinstance(rows, slice) else int(rows[0])
         padding = _at_positions(self.padding[rows], index)
         if self.empty is not None:
             padding = padding | self.empty[layer.number, rows, :, :length]
@@ -438,20 +442,17 @@ class SelectCache(SelectCacheBase):
             padding=padding,
             ids=_at_positions(self.ids[rows], index),
             features=None if self.features is None else _at_positions(self.features[rows], index),
-            seen_tokens=self.seen_tokens[first],
+            seen_tokens=max(self.seen_tokens[r] for r in self._numbers(rows)),
             seeds=self.seeds[rows],
             weigh=layer.weigh,
             frequencies=self.frequencies,
-            asking=self._asking(rows),
+            asking=None if layer.queries is None else self._asking(rows, layer.queries.shape[2]),
         )
 
-    def _asking(self, rows: slice | Tensor) -> Tensor | None:
-        """Which of the most recent queries are not padding, R × w; None if the policy doesn't ask."""
-        if not self.policy.needs_rope:
-            return None
-        first = rows.start if isinstance(rows, slice) else int(rows[0])
-        seen = self.seen_tokens[first]
-        return ~self.padding[rows, max(0, seen - self.policy.queries) : seen]
+    def _asking(self, rows: slice | Tensor, w: int) -> Tensor:
+        """The position of each row's most recent queries, R × w: negative for padding, and before the first token."""
+        at = self._seen(rows)[:, None] - torch.arange(w, 0, -1, device=self.ids.device)
+        return at.masked_fill(self.padding[rows].gather(1, at.clamp(min=0)), -1)
 
 
 def _at_positions(facts: Tensor, positions: Tensor) -> Tensor:
