@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from architectures import second_turn, tiny_model
 from pruned import PROMPT, ragged, tiny
-from transformers import AutoTokenizer, DynamicCache, pipeline
+from transformers import AutoTokenizer, DynamicCache, GPT2Config, GPT2LMHeadModel, pipeline
 
 from ponder.caches import CacheBudget, SelectCache, exactness
 from ponder.caches.full import Full
@@ -94,6 +96,17 @@ def test_an_architecture_that_was_not_tested_is_refused() -> None:
     SelectCache(model, Streaming(), budget(), untested=True)
 
 
+@pytest.mark.parametrize("add_cross_attention", [True, False])
+def test_cross_attention_is_refused(add_cross_attention) -> None:
+    small = {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 1, "eos_token_id": None}
+    model, ids = GPT2LMHeadModel(GPT2Config(**small, add_cross_attention=add_cross_attention)), torch.arange(2, 9)[None]
+    cache = SelectCache(model, H2o(), budget())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        with pytest.raises(UserError, match="cross-attention"):
+            model(ids, past_key_values=cache, encoder_hidden_states=torch.zeros(1, 3, 32))
+
+
 def test_sliding_windows_are_named_in_a_warning() -> None:
     with pytest.warns(UserWarning, match="2 of 4 layers have a sliding window"):
         SelectCache(tiny_model("gemma2"), Streaming(), budget())
@@ -145,6 +158,74 @@ def test_after_an_error_the_attention_is_the_models_own() -> None:
     assert model.config._attn_implementation == "sdpa"
     with pytest.raises(UserError, match="what it holds is incomplete"):
         model(torch.tensor([[5]]), past_key_values=cache)
+
+
+@pytest.mark.parametrize("next_pass", ["with the same cache", "with a new cache", "with transformers' cache"])
+def test_after_an_interrupt_the_attention_is_the_models_own(next_pass) -> None:
+    """Ctrl-C, after which torch calls no hooks."""
+    model, ids = tiny(), torch.arange(2, 16)[None]
+    cache = SelectCache(model, H2o(), budget())
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    with torch.no_grad():
+        expected = model(ids).logits
+        model(ids, past_key_values=cache)
+        handle = model.model.layers[1].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(ids[:, :1], past_key_values=cache)
+        handle.remove()
+        if next_pass == "with the same cache":
+            with pytest.raises(UserError, match="hasn't ended, so what it holds is incomplete"):
+                model(ids[:, :1], past_key_values=cache)
+        elif next_pass == "with a new cache":
+            fresh = SelectCache(model, H2o(), budget(), kernel="stock")
+            assert torch.equal(model(ids, past_key_values=fresh).logits, expected)
+        else:
+            received = cache.layers[0].accumulated.clone()
+            assert torch.equal(model(ids).logits, expected)
+            assert torch.equal(cache.layers[0].accumulated, received)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_cache_that_is_in_use_is_refused() -> None:
+    model, ids = tiny(), torch.arange(2, 16)[None]
+    cache, refused = SelectCache(model, H2o(), budget()), []
+
+    def again(*_) -> None:
+        try:
+            cache.decoder(ids, past_key_values=cache)
+        except UserError as error:
+            refused.append(error.what)
+
+    def on_another_thread(*_) -> None:
+        thread = threading.Thread(target=again)
+        thread.start()
+        thread.join()
+
+    handle = model.model.layers[1].register_forward_pre_hook(on_another_thread)
+    with torch.no_grad():
+        logits = model(ids, past_key_values=cache).logits
+        handle.remove()
+        assert torch.allclose(logits, model(ids).logits, atol=1e-5)
+    assert len(refused) == 1
+    assert "hasn't ended" in refused[0]
+
+
+def test_a_copy_of_the_model_has_no_cache() -> None:
+    model, inputs = tiny(), ragged()
+    cache = SelectCache(model, H2o(), budget())
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    expected = model.generate(**inputs, past_key_values=copy.deepcopy(cache), **GREEDY)
+    for other in (copy.deepcopy(model), torch.load(stored, weights_only=False)):
+        with pytest.raises(UserError, match="made for another model"):
+            other(**inputs, past_key_values=cache)
+        own = SelectCache(other, H2o(), budget())
+        assert torch.equal(other.generate(**inputs, past_key_values=own, **GREEDY), expected)
+        assert own.decoder.config._attn_implementation == "sdpa"
 
 
 def test_attentions_are_returned_with_a_pruned_cache() -> None:
