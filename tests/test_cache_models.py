@@ -143,6 +143,16 @@ def test_rotary_embeddings_that_change_with_the_length_are_refused(rope) -> None
             slots.join(short, seed=0)
 
 
+def test_recurrent_layers_that_start_anew_are_refused() -> None:
+    model, ids = tiny_model("jamba"), torch.arange(2, 9)[None]
+    cache = SelectCache(model, Streaming(), budget())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+        with pytest.raises(UserError, match="several further tokens"):
+            model(ids, past_key_values=cache)
+
+
 @pytest.mark.parametrize("add_cross_attention", [True, False])
 def test_cross_attention_is_refused(add_cross_attention) -> None:
     small = {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 1, "eos_token_id": None}

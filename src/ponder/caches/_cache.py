@@ -15,7 +15,7 @@ from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
 from ponder.caches._pass import SelectCacheBase, attach, own_attention
 from ponder.caches._rope import changing, frequencies
-from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, reveals_attention
+from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, restarts, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
@@ -162,6 +162,9 @@ class SelectCache(SelectCacheBase):
         if self.lengths and rows != len(self.lengths):
             what = f"this cache has {len(self.lengths)} rows, and the batch has {rows}"
             raise UserError(what, hint="make a new SelectCache for each batch")
+        if seen and new > 1 and restarts(self.decoder):
+            what = "the recurrent layers of this model forget the text when several further tokens are read at once"
+            raise UserError(what, hint="read the prompt in one pass, and what follows token by token")
         self.shape = rows, new
         self.new_padding = self._new_padding(rows, new, seen, mask)
         for layer in self.pruned_layers:

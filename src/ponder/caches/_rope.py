@@ -25,6 +25,7 @@ def frequencies(decoder: Any) -> Tensor | None:
     angles = getattr(rope, "inv_freq", None)
     if rope is None or apply is None or not isinstance(angles, Tensor):
         return None
+    angles = angles.float()  # `model.half()` rounds them
     config = decoder.config.get_text_config(decoder=True)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if 2 * len(angles) != width:

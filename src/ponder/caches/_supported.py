@@ -73,6 +73,11 @@ def reveals_attention(decoder: nn.Module) -> bool:
     return any(hasattr(f, "ALL_ATTENTION_FUNCTIONS") and hasattr(f, "eager_attention_forward") for f in files)
 
 
+def restarts(decoder: Any) -> bool:
+    """Whether recurrent layers start anew in every pass of several tokens, as they do with transformers' own cache."""
+    return str(decoder.config.model_type) == "jamba"
+
+
 def layers_of(decoder: Any, new: Callable[[int], Any]) -> list[Any]:
     """The layers of a cache: `new` ones for full attention, transformers' own for sliding windows and recurrences."""
     config = decoder.config.get_text_config(decoder=True)

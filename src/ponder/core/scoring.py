@@ -100,6 +100,10 @@ class Policy(Plugin, ABC):
     needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
     by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
+    def __post_init__(self) -> None:
+        if self.queries < min(1, type(self).queries):
+            raise UserError(f"`{self.plugin_name()}` needs at least one recent query, not {self.queries}")
+
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
         return self
