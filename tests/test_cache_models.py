@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
+import pickle
+import threading
 from dataclasses import dataclass
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from architectures import second_turn, tiny_model
+from architectures import VARIANTS, second_turn, tiny_model
 from pruned import PROMPT, ragged, tiny
-from transformers import AutoTokenizer, DynamicCache, pipeline
+from transformers import AutoTokenizer, DynamicCache, GPT2Config, GPT2LMHeadModel, pipeline
 
-from ponder.caches import CacheBudget, SelectCache, exactness
+from ponder.caches import CacheBudget, SelectCache, SlotCache, exactness
 from ponder.caches.full import Full
 from ponder.caches.h2o import H2o
 from ponder.caches.last_query import LastQuery
@@ -73,15 +76,27 @@ def test_attention_that_is_not_revealed() -> None:
         SelectCache(model, H2o(), budget())
 
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+MORE = {
+    "gemma3_text": {"both directions": {"use_bidirectional_attention": True}},
+    "phi3": {
+        "longrope": {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "sliding_window": None},
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "variant", "message"),
     [
         ("mistral", "sliding window", "no layer of this model has a cache that grows"),
         ("bloom", "", "ALiBi"),
         ("mamba", "", "has no KV cache"),
+        ("gemma3_text", "both directions", "attends in both directions"),
+        ("phi3", "longrope", "drops its cache when the text has more than 16 tokens"),
     ],
 )
-def test_refused(kind, variant, message) -> None:
+def test_refused(kind, variant, message, monkeypatch) -> None:
+    monkeypatch.setitem(VARIANTS, kind, VARIANTS.get(kind, {}) | MORE.get(kind, {}))
     with pytest.raises(UserError, match=message):
         SelectCache(tiny_model(kind, variant), Streaming(), budget())
 
@@ -92,6 +107,68 @@ def test_an_architecture_that_was_not_tested_is_refused() -> None:
     with pytest.raises(UserError, match=r"(?s)`brand_new`.*exactness.*untested=True"):
         SelectCache(model, Streaming(), budget())
     SelectCache(model, Streaming(), budget(), untested=True)
+
+
+def test_the_text_model_of_a_multimodal_one_must_be_tested_too() -> None:
+    model = tiny_model("llava")
+    SelectCache(model, Streaming(), budget())
+    model.config.text_config.model_type = "jetmoe"  # on which a pruned cache was found wrong
+    with pytest.raises(UserError, match="architecture `jetmoe`"):
+        SelectCache(model, Streaming(), budget())
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+        LONGROPE | {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 30},
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_rotary_embeddings_that_change_with_the_length_are_refused(rope) -> None:
+    model = tiny(rope_parameters=rope, max_position_embeddings=30)
+    assert exactness(model, H2o(), budget(), tokens=16).exact  # as long as they don't
+    with pytest.raises(UserError, match="rotary embeddings of this model changed"):
+        exactness(model, H2o(), budget(), tokens=20)
+    if rope["rope_type"] == "longrope":  # they change once
+        ids = torch.randint(2, 97, (1, 32), generator=torch.Generator().manual_seed(0))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        assert exactness(model, H2o(), budget(), inputs, tokens=16).exact
+        slots, one = SlotCache(model, H2o(), None), SelectCache(model, H2o(), None)
+        with torch.no_grad():
+            model(ids, past_key_values=one)
+            slots.join(one, seed=0)
+            model(ids[:, :5], past_key_values=(short := SelectCache(model, H2o(), None)))
+        with pytest.raises(UserError, match="rotary embeddings of this model changed"):
+            slots.join(short, seed=0)
+
+
+def test_recurrent_layers_that_start_anew_are_refused() -> None:
+    model, ids = tiny_model("jamba"), torch.arange(2, 9)[None]
+    cache = SelectCache(model, Streaming(), budget())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+        with pytest.raises(UserError, match="several further tokens"):
+            model(ids, past_key_values=cache)
+
+
+@pytest.mark.parametrize("add_cross_attention", [True, False])
+def test_cross_attention_is_refused(add_cross_attention) -> None:
+    small = {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": 1, "eos_token_id": None}
+    model, ids = GPT2LMHeadModel(GPT2Config(**small, add_cross_attention=add_cross_attention)), torch.arange(2, 9)[None]
+    cache = SelectCache(model, H2o(), budget())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        with pytest.raises(UserError, match="cross-attention"):
+            model(ids, past_key_values=cache, encoder_hidden_states=torch.zeros(1, 3, 32))
+
+
+def test_a_model_around_a_model_is_refused() -> None:
+    wrapped = torch.compile(tiny(), backend="eager")
+    with pytest.raises(UserError, match="OptimizedModule isn't a transformers model") as caught:
+        SelectCache(wrapped, Streaming(), budget())
+    assert "the transformers model that it wraps" in caught.value.hint
 
 
 def test_sliding_windows_are_named_in_a_warning() -> None:
@@ -145,6 +222,99 @@ def test_after_an_error_the_attention_is_the_models_own() -> None:
     assert model.config._attn_implementation == "sdpa"
     with pytest.raises(UserError, match="what it holds is incomplete"):
         model(torch.tensor([[5]]), past_key_values=cache)
+
+
+@pytest.mark.parametrize("next_pass", ["with the same cache", "with a new cache", "with transformers' cache"])
+def test_after_an_interrupt_the_attention_is_the_models_own(next_pass) -> None:
+    """Ctrl-C, after which torch calls no hooks."""
+    model, ids = tiny(), torch.arange(2, 16)[None]
+    cache = SelectCache(model, H2o(), budget())
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    with torch.no_grad():
+        expected = model(ids).logits
+        model(ids, past_key_values=cache)
+        handle = model.model.layers[1].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(ids[:, :1], past_key_values=cache)
+        handle.remove()
+        if next_pass == "with the same cache":
+            with pytest.raises(UserError, match="hasn't ended, so what it holds is incomplete"):
+                model(ids[:, :1], past_key_values=cache)
+        elif next_pass == "with a new cache":
+            fresh = SelectCache(model, H2o(), budget(), kernel="stock")
+            assert torch.equal(model(ids, past_key_values=fresh).logits, expected)
+        else:
+            received = cache.layers[0].accumulated.clone()
+            assert torch.equal(model(ids).logits, expected)
+            assert torch.equal(cache.layers[0].accumulated, received)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_cache_that_is_in_use_is_refused() -> None:
+    model, ids = tiny(), torch.arange(2, 16)[None]
+    cache, refused = SelectCache(model, H2o(), budget()), []
+
+    def again(*_) -> None:
+        try:
+            cache.decoder(ids, past_key_values=cache)
+        except UserError as error:
+            refused.append(error.what)
+
+    def on_another_thread(*_) -> None:
+        thread = threading.Thread(target=again)
+        thread.start()
+        thread.join()
+
+    handle = model.model.layers[1].register_forward_pre_hook(on_another_thread)
+    with torch.no_grad():
+        logits = model(ids, past_key_values=cache).logits
+        handle.remove()
+        assert torch.allclose(logits, model(ids).logits, atol=1e-5)
+    assert len(refused) == 1
+    assert "hasn't ended" in refused[0]
+
+
+def test_a_copy_of_the_model_has_no_cache() -> None:
+    model, inputs = tiny(), ragged()
+    cache = SelectCache(model, H2o(), budget())
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    expected = model.generate(**inputs, past_key_values=copy.deepcopy(cache), **GREEDY)
+    for other in (copy.deepcopy(model), torch.load(stored, weights_only=False)):
+        with pytest.raises(UserError, match="made for another model"):
+            other(**inputs, past_key_values=cache)
+        own = SelectCache(other, H2o(), budget())
+        assert torch.equal(other.generate(**inputs, past_key_values=own, **GREEDY), expected)
+        assert own.decoder.config._attn_implementation == "sdpa"
+    with pytest.raises(UserError, match="can't be pickled"):
+        pickle.dumps(cache)
+
+
+def test_inference_mode_can_be_left() -> None:
+    model, ids = tiny(), torch.arange(2, 16)[None]
+    caches = [SelectCache(model, H2o(), budget()) for _ in range(2)]
+    for cache, mode in zip(caches, (torch.inference_mode, torch.no_grad), strict=True):
+        for part in (ids, *ids[:, :6].split(1, 1)):
+            with mode():
+                model(part, past_key_values=cache)
+    with torch.no_grad():
+        for token in ids.split(1, 1):
+            logits = [model(token, past_key_values=cache).logits for cache in caches]
+    assert caches[0].lengths[0] < caches[0].seen_tokens[0]
+    assert torch.equal(*logits)
+
+
+def test_dropout_is_the_models_own() -> None:
+    model, ids = tiny(attention_dropout=0.5).train(), torch.arange(2, 16)[None]
+    cache = SelectCache(model, Streaming(), budget())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        first, second = (model(ids[:, :1], past_key_values=copy.deepcopy(cache)).logits for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_attentions_are_returned_with_a_pruned_cache() -> None:
@@ -247,6 +417,20 @@ def test_scores_that_are_not_numbers_are_refused(value) -> None:
         cache.decoder(torch.arange(2, 40)[None], past_key_values=cache)
 
 
+@pytest.mark.parametrize(
+    ("policy", "limit", "kernel", "message"),
+    [
+        (H2o, budget(), "grouped", r"such as Snapkv\(\), not <class"),
+        ("h2o", budget(), "grouped", r"such as Snapkv\(\), not 'h2o'"),
+        (H2o(), 24, "grouped", r"such as CacheBudget\(.*, not 24"),
+        (H2o(), budget(), "group", "kernel `group` is unknown"),
+    ],
+)
+def test_wrong_arguments(policy, limit, kernel, message) -> None:
+    with pytest.raises(UserError, match=message):
+        SelectCache(tiny(), policy, limit, kernel=kernel)
+
+
 def test_padding_queries_have_no_part_in_scores() -> None:
     """A row that is mostly padding is scored as it would be alone."""
     model, inputs = tiny("eager"), ragged()
@@ -267,12 +451,30 @@ def test_padding_queries_have_no_part_in_scores() -> None:
         assert not scores[0][2, :, :9].any()
 
 
+def test_padding_after_a_text_asks_nothing() -> None:
+    model, ids = tiny("eager"), torch.arange(2, 16)[None]
+    mask = torch.ones_like(ids)
+    mask[:, 10:] = 0
+    scores = []
+    for policy, n in ((Snapkv(queries=8, pool=1), 14), (Snapkv(queries=4, pool=1), 10)):
+        cache = SelectCache(model, policy, None)
+        with torch.no_grad():
+            model(ids[:, :n], attention_mask=mask[:, :n], past_key_values=cache)
+        view = cache._view(cache.pruned_layers[1], slice(0, 1), cache.positions[0, :, :, :n], n)
+        scores.append(policy.score(view)[..., :10])
+    assert torch.allclose(scores[0] * 2, scores[1], atol=1e-6)  # of 8 queries, 4 are real
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
         ({"attention_mask": torch.ones(1, 7)}, "has 7 columns; 7 tokens were read before, and 7 are new"),
         ({"attention_mask": torch.ones(1, 1, 7, 14)}, "rows × tokens"),
         ({"attention_mask": torch.tensor([[0] + [1] * 13])}, "hides other tokens than before"),
+        (
+            {"input_ids": torch.tensor([[5]]), "attention_mask": torch.tensor([[1] * 5 + [0] + [1] * 2])},
+            "hides other tokens than before",
+        ),
         ({"input_ids": torch.ones(2, 7, dtype=torch.long)}, "has 1 rows, and the batch has 2"),
     ],
 )

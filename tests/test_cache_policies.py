@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from pruned import tiny
 
 from ponder.caches import CacheBudget, CacheView, SelectCache
 from ponder.caches._rope import frequencies
@@ -24,6 +27,7 @@ from ponder.caches.sepllm import Sepllm
 from ponder.caches.snapkv import Snapkv
 from ponder.caches.streaming import Streaming
 from ponder.caches.triattention import Triattention
+from ponder.core import UserError
 
 
 def view(**given) -> CacheView:
@@ -236,6 +240,30 @@ def test_future_queries_are_where_the_model_itself_would_rotate_them() -> None:
     assert ahead.shape == (1, 2, 2, 3, 8)
     expected = rotated[0, :, 9].view(2, 2, 1, 8).expand(-1, -1, 3, -1)
     assert torch.allclose(ahead[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_frequencies_of_a_model_in_half_precision(dtype) -> None:
+    model = tiny().to(dtype)
+    for policy in (ExpectedAttention(queries=6, ahead=4), Triattention(queries=6)):
+        cache = SelectCache(model, policy, CacheBudget(12, 3, 0.5, sinks=1, question=False))
+        with torch.no_grad():
+            model(torch.arange(2, 22)[None], past_key_values=cache)
+        assert cache.lengths[0] < 20
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(Snapkv, queries=0), "`snapkv` needs at least one recent query, not 0"),
+        (partial(Triattention, queries=-1), "at least one recent query, not -1"),
+        (partial(Snapkv, pool=4), "odd number of columns, not 4"),
+        (partial(Rkv, pool=0), "odd number of columns, not 0"),
+    ],
+)
+def test_wrong_settings_of_policies(make, message) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
 
 
 def test_models_that_rotate_otherwise_have_no_frequencies() -> None:

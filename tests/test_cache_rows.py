@@ -95,6 +95,35 @@ def row_state(slots: SlotCache, row: int) -> list:
     return [by_token, facts, slots.positions[:, row, :, :length].tolist(), by_layer]
 
 
+@pytest.mark.parametrize(
+    "policy", [*POLICIES, Snapkv(queries=30, pool=3)], ids=lambda p: f"{p.plugin_name()}-{p.queries}"
+)
+def test_rows_that_are_pruned_together_are_scored_apart(policy) -> None:
+    """They reach the budget in the same step, after different numbers of tokens."""
+    model, budget = tiny(), CacheBudget(20, 4, 0.5, sinks=1, question=False)
+    texts = [torch.randint(2, VOCABULARY, (n,), generator=torch.Generator().manual_seed(n)) for n in (32, 64)]
+
+    def read(row, tokens) -> SelectCache:
+        cache = SelectCache(model, policy, budget)
+        with torch.no_grad():
+            model(texts[row][None, :20], past_key_values=cache)
+            for token in texts[row][20:tokens]:
+                model(token.view(1, 1), past_key_values=cache)
+        return cache
+
+    slots, starts = SlotCache(model, policy, budget), (20, 52)  # the second has been pruned four times by then
+    for row, start in enumerate(starts):
+        slots.join(read(row, start), seed=0)
+    assert slots.lengths[0] == slots.lengths[1]
+    for step in range(12):
+        feed(model, slots, [int(texts[row][start + step]) for row, start in enumerate(starts)])
+    for row, text in enumerate(texts):
+        alone = read(row, len(text))
+        assert slots.seen_tokens[row] == alone.seen_tokens[0]
+        held = [cache.positions[0, r, 0, : cache.lengths[r]].tolist() for cache, r in ((slots, row), (alone, 0))]
+        assert held[0] == held[1]
+
+
 @pytest.mark.parametrize("policy", [H2o(), Snapkv(queries=4, pool=1)], ids=lambda p: p.plugin_name())
 def test_when_a_row_leaves_the_last_one_takes_its_number(policy) -> None:
     slots = slots_of(tiny(), policy, CacheBudget(budget=30, window=5, ratio=0.5))

@@ -163,6 +163,9 @@ def test_drift_is_the_divergence_from_the_full_cache() -> None:
         ({"budget": 8, "window": 8}, "smaller than the budget"),
         ({"budget": 8, "window": 2, "ratio": 0}, "above 0"),
         ({"budget": 8, "window": 2, "ratio": 1.5}, "at most 1"),
+        ({"budget": 8, "window": 2, "granularity": "heads"}, "granularity `heads` is unknown"),
+        ({"budget": 8, "window": 2, "ratio_of": "al"}, "ratio_of `al` is unknown"),
+        ({"budget": 8, "window": 2, "allocation": "adkv"}, "allocation `adkv` is unknown"),
     ],
 )
 def test_wrong_settings(settings, message) -> None:
@@ -175,6 +178,13 @@ def test_a_question_that_fills_the_budget_is_refused() -> None:
     cache = SelectCache(model, Streaming(), CacheBudget(budget=18, window=4, ratio=0.5))
     with pytest.raises(UserError, match="14 tokens of the prompt are protected"):
         model.generate(**ragged(), past_key_values=cache, max_new_tokens=5, do_sample=False)
+
+
+@pytest.mark.parametrize("question", [True, False])
+def test_sinks_that_fill_the_budget_are_refused(question) -> None:
+    cache = SelectCache(tiny(), Streaming(), CacheBudget(12, 3, sinks=9, question=question))
+    with pytest.raises(UserError, match="9 sinks are protected"), torch.no_grad():
+        cache.decoder(torch.tensor([[7, 8]]), past_key_values=cache)
 
 
 def test_beams_and_assisted_decoding_are_refused() -> None:

@@ -63,7 +63,8 @@ def _attend(
     if layer.weigh is None:
         layer.weigh = Weights(module, query, key, value, kwargs)
     weigh, weights = layer.weigh, None
-    if weigh.plain and layer.cache.kernel == "grouped" and query.shape[2] <= 8:
+    grouped = layer.cache.kernel == "grouped" and query.shape[2] <= 8 and not kwargs.get("dropout")
+    if weigh.plain and grouped:
         weights = weigh.plainly(query, key, mask)
         out = _mixed(weights, value)
     else:

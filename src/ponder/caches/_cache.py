@@ -14,12 +14,12 @@ from ponder.caches._allocation import allotted
 from ponder.caches._attention import PASS
 from ponder.caches._layer import Layer, grown
 from ponder.caches._pass import SelectCacheBase, attach, own_attention
-from ponder.caches._rope import frequencies
-from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, reveals_attention
+from ponder.caches._rope import changing, frequencies
+from ponder.caches._supported import OWN, check_tested, decoder_of, layers_of, restarts, reveals_attention
 from ponder.caches._view import CacheView
 from ponder.core import CacheBudget, Policy, UserError
 
-EVEN = 'allocation = "even"'
+EVEN, BUDGET = 'allocation = "even"', "CacheBudget(budget=1024, window=256)"
 
 
 class SelectCache(SelectCacheBase):
@@ -40,6 +40,11 @@ class SelectCache(SelectCacheBase):
         prompt: int | None = None,
         untested: bool = False,
     ) -> None:
+        for argument, kind, example in ((policy, Policy, "Snapkv()"), (budget, CacheBudget | None, BUDGET)):
+            if not isinstance(argument, kind):
+                raise UserError(f"a SelectCache needs an object such as {example}, not {argument!r}")
+        if kernel not in ("grouped", "stock"):
+            raise UserError(f"the kernel `{kernel}` is unknown", hint='"grouped" or "stock"')
         self.policy, self.budget, self.kernel = policy, budget, kernel
         self.decoder, self.outer_module = decoder_of(model)
         self.outer: dict[str, Any] = {}
@@ -82,13 +87,15 @@ class SelectCache(SelectCacheBase):
         if policy.needs_rope and self.frequencies is None:
             what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
             raise UserError(what, hint="another policy, such as snapkv")
+        self.rotary = changing(self.decoder)
+        self.rotated: list[Tensor] | None = None  # the frequencies that the cached keys have, of what may change
         self.padded = False  # whether any column is padding
         self.shifted = True  # whether the padding that is left is what the model's mask says, shifted
         attach(self, self.outer_module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SelectCache:
         new = object.__new__(type(self))
-        shared = {"decoder", "outer_module", "policy", "budget", "layers"}
+        shared = {"decoder", "outer_module", "rotary", "policy", "budget", "layers"}
         vars(new).update({k: v if k in shared else deepcopy(v, memo) for k, v in vars(self).items()})
         new.layers = [
             layer.copy_for(new) if isinstance(layer, Layer) else deepcopy(layer, memo) for layer in self.layers
@@ -98,6 +105,9 @@ class SelectCache(SelectCacheBase):
 
     def __copy__(self) -> NoReturn:
         raise UserError("two caches can't share their buffers", hint="copy.deepcopy(cache)")
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError("a cache belongs to a model in memory and can't be pickled", hint="store the text instead")
 
     @property
     def pruned_layers(self) -> list[Layer]:
@@ -152,6 +162,9 @@ class SelectCache(SelectCacheBase):
         if self.lengths and rows != len(self.lengths):
             what = f"this cache has {len(self.lengths)} rows, and the batch has {rows}"
             raise UserError(what, hint="make a new SelectCache for each batch")
+        if seen and new > 1 and restarts(self.decoder):
+            what = "the recurrent layers of this model forget the text when several further tokens are read at once"
+            raise UserError(what, hint="read the prompt in one pass, and what follows token by token")
         self.shape = rows, new
         self.new_padding = self._new_padding(rows, new, seen, mask)
         for layer in self.pruned_layers:
@@ -176,7 +189,7 @@ class SelectCache(SelectCacheBase):
         if mask.shape != (rows, seen + new):
             what = f"the attention mask has {mask.shape[1]} columns; {seen} tokens were read before, and {new} are new"
             raise UserError(what, hint="a cache serves one conversation: make a new SelectCache for another prompt")
-        if new > 1 and seen and not torch.equal(mask[:, :seen] == 0, self.padding[:, :seen]):
+        if seen and not torch.equal((mask[:, :seen] == 0).to(self.padding.device), self.padding[:, :seen]):
             raise UserError("the attention mask hides other tokens than before", hint="repeat the earlier mask")
         padding = mask[:, seen:] == 0
         return padding if padding.any() else None
@@ -187,6 +200,7 @@ class SelectCache(SelectCacheBase):
             what = f"this model read {rows} × {new} tokens and returned {given[0]} × {given[1]} hidden states"
             raise UserError(what, hint=OWN)
         self._check_layers()
+        self._check_rotation([buffer for module in self.rotary for buffer in module.buffers()])
         if not self.lengths:
             self._start(rows, hidden)
         tokens = ids if ids is not None else torch.full((rows, new), -1, device=hidden.device)
@@ -202,6 +216,13 @@ class SelectCache(SelectCacheBase):
             if observed and not layer.observed:
                 raise self._unrevealed()
 
+    def _check_rotation(self, now: list[Tensor]) -> None:
+        """Raise `UserError` if new keys are rotated by other frequencies than those in the cache."""
+        self.rotated = now if self.rotated is None else self.rotated
+        if not all(map(torch.equal, self.rotated, now)):
+            what = "the rotary embeddings of this model changed with the length of the text, after keys were cached"
+            raise UserError(what, hint="a shorter text, or `rope_parameters` that don't depend on it, like yarn's")
+
     def _unrevealed(self) -> UserError:
         if self.allocates:
             return UserError("a budget can be divided only if a model reveals its attention", hint=EVEN)
@@ -215,9 +236,8 @@ class SelectCache(SelectCacheBase):
         self.real_tokens, self.extra, self.peaks = [0] * rows, [0] * rows, [0] * rows
         self.answering = torch.zeros(rows, dtype=torch.bool, device=device)
         self.seeds = torch.arange(rows, device=device)
-        new = hidden.shape[1]
-        self.ids = torch.full((rows, new), -1, device=device)
-        self.padding, self.protected = torch.zeros(2, rows, new, dtype=torch.bool, device=device)
+        self.ids = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        self.padding, self.protected = torch.zeros(2, rows, 0, dtype=torch.bool, device=device)
         unit, layers, heads = self.budget.granularity if self.budget else "model", self.pruned_layers, 1
         if any(layer.keys.device != device for layer in layers):
             raise UserError("the layers of this model are on several devices", hint="load it on one")
@@ -245,7 +265,7 @@ class SelectCache(SelectCacheBase):
             self.positions = grown(self.positions, self.positions.shape[1], size, dim=1)
             self.empty = None if self.empty is None else grown(self.empty, self.empty.shape[1], size, dim=1)
         if features is not None and self.features is None:
-            self.features = features.new_zeros(self.ids.shape)
+            self.features = grown(features[:, :0], rows, self.ids.shape[1])
         self._record(ids, self._protects(ids, start), features)
         for r in range(rows):
             self.seen_tokens[r] += new
@@ -320,9 +340,14 @@ class SelectCache(SelectCacheBase):
     def _recent(self, rows: slice | Tensor, positions: Tensor) -> Tensor:
         """Which columns are in the window; `positions` are … × R × h × n."""
         assert self.budget
-        at = range(*rows.indices(len(self.seen_tokens))) if isinstance(rows, slice) else rows.tolist()
-        first = torch.tensor([self.seen_tokens[r] - self.budget.window for r in at], device=positions.device)
-        return positions >= first[:, None, None]
+        return positions >= (self._seen(rows) - self.budget.window)[:, None, None]
+
+    def _numbers(self, rows: slice | Tensor) -> list[int]:
+        numbers: list[int] = rows.tolist() if isinstance(rows, Tensor) else list(range(len(self.lengths)))[rows]
+        return numbers
+
+    def _seen(self, rows: slice | Tensor) -> Tensor:
+        return torch.tensor([self.seen_tokens[r] for r in self._numbers(rows)], device=self.ids.device)
 
     def _evict(self, rows: slice | Tensor, length: int, kept: int) -> None:
         """Keep the window and `kept` more columns, those that score highest, in rows of equal length."""
@@ -349,7 +374,7 @@ class SelectCache(SelectCacheBase):
             # Sorted from the newest to the oldest, so that the oldest of equal scores leave first.
             best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :left]
             self._keep(rows, length, (length - 1 - best).sort(dim=-1).values)
-        for r in range(*rows.indices(len(self.lengths))) if isinstance(rows, slice) else rows.tolist():
+        for r in self._numbers(rows):
             self.lengths[r], self.extra[r] = columns, max(0, columns - left)
 
     def _divide(self, rows: slice | Tensor, length: int, scores: Tensor, left: int) -> int:
@@ -423,7 +448,6 @@ class SelectCache(SelectCacheBase):
 
     def _view(self, layer: Layer, rows: slice | Tensor, positions: Tensor, length: int) -> CacheView:
         index = positions.long()
-        first = rows.start if isinstance(rows, slice) else int(rows[0])
         padding = _at_positions(self.padding[rows], index)
         if self.empty is not None:
             padding = padding | self.empty[layer.number, rows, :, :length]
@@ -438,20 +462,17 @@ class SelectCache(SelectCacheBase):
             padding=padding,
             ids=_at_positions(self.ids[rows], index),
             features=None if self.features is None else _at_positions(self.features[rows], index),
-            seen_tokens=self.seen_tokens[first],
+            seen_tokens=max(self.seen_tokens[r] for r in self._numbers(rows)),
             seeds=self.seeds[rows],
             weigh=layer.weigh,
             frequencies=self.frequencies,
-            asking=self._asking(rows),
+            asking=None if layer.queries is None else self._asking(rows, layer.queries.shape[2]),
         )
 
-    def _asking(self, rows: slice | Tensor) -> Tensor | None:
-        """Which of the most recent queries are not padding, R × w; None if the policy doesn't ask."""
-        if not self.policy.needs_rope:
-            return None
-        first = rows.start if isinstance(rows, slice) else int(rows[0])
-        seen = self.seen_tokens[first]
-        return ~self.padding[rows, max(0, seen - self.policy.queries) : seen]
+    def _asking(self, rows: slice | Tensor, w: int) -> Tensor:
+        """The position of each row's most recent queries, R × w: negative for padding, and before the first token."""
+        at = self._seen(rows)[:, None] - torch.arange(w, 0, -1, device=self.ids.device)
+        return at.masked_fill(self.padding[rows].gather(1, at.clamp(min=0)), -1)
 
 
 def _at_positions(facts: Tensor, positions: Tensor) -> Tensor:

@@ -154,6 +154,7 @@ class Layer(CacheLayerMixin):
         raise UserError("a cache that evicts tokens serves one generation", hint="make a new SelectCache")
 
 
+@torch.inference_mode(mode=False)  # else it could be written to in that mode only
 def grown(tensor: Tensor, rows: int, columns: int, dim: int = 0) -> Tensor:
     """A larger buffer with the same content. `dim` is the row dimension; keys have their columns last but one."""
     shape = list(tensor.shape)

@@ -10,7 +10,7 @@ import inspect
 import threading
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from ponder.caches._attention import OBSERVED, PASS
 from ponder.core import UserError
 
+UNFINISHED = "a forward pass with this cache raised an error or hasn't ended, so what it holds is incomplete"
 _lock = threading.RLock()  # the collector may release a cache while this thread holds it
 _attached: weakref.WeakKeyDictionary[nn.Module, Attached] = weakref.WeakKeyDictionary()
 
@@ -40,6 +41,19 @@ class SelectCacheBase(Cache):
         """Record the tokens of a forward pass, and prune if the budget is reached."""
 
 
+class Hook:
+    """Does nothing in a copy of the model, for which no cache was made."""
+
+    def __init__(self, act: Callable[..., Any] = lambda *_: None) -> None:
+        self.act = act
+
+    def __call__(self, *args: Any) -> Any:
+        return self.act(*args)
+
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
+        return Hook, ()
+
+
 class Attached:
     """The hooks on a model's decoder, and its attention while passes are running."""
 
@@ -49,12 +63,12 @@ class Attached:
         self.configs = _configs(decoder)
         self.parameters = inspect.signature(decoder.forward).parameters
         self.handles = [
-            decoder.register_forward_pre_hook(self.before, with_kwargs=True),
-            decoder.register_forward_hook(self.after, with_kwargs=True, always_call=True),
+            decoder.register_forward_pre_hook(Hook(self.before), with_kwargs=True),
+            decoder.register_forward_hook(Hook(self.after), with_kwargs=True, always_call=True),
         ]
         if outer is not decoder:
             self.outer_parameters = inspect.signature(outer.forward).parameters
-            self.handles.append(outer.register_forward_pre_hook(self.around, with_kwargs=True))
+            self.handles.append(outer.register_forward_pre_hook(Hook(self.around), with_kwargs=True))
 
     def around(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A multimodal model turns ids into embeddings and masks into other masks before it calls its decoder."""
@@ -63,12 +77,15 @@ class Attached:
             cache.outer = {name: given.get(name) for name in ("input_ids", "attention_mask")}
 
     def before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _end_pass()  # one that Ctrl-C ended, after which torch calls no hooks, or one that this is a part of
         given = self._given(args, kwargs)
         cache = given.get("past_key_values")
         if not isinstance(cache, SelectCacheBase):
             return None
         if cache.decoder is not decoder:
             raise UserError("this cache was made for another model", hint="make a SelectCache for this one")
+        if given.get("encoder_hidden_states") is not None:
+            raise UserError("a cache beside cross-attention can't be pruned", hint="use the model's own cache")
         tokens = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
         mask = given.get("attention_mask")
         if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 2) and cache.outer:
@@ -78,8 +95,8 @@ class Attached:
             if changed is not mask:
                 args, kwargs = (), given | {"attention_mask": changed}
         if cache.observes:
-            self._switch()
-        PASS.cache = cache
+            self.switch()
+        PASS.cache, cache.failed = cache, UNFINISHED
         return args, kwargs
 
     def after(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -87,11 +104,9 @@ class Attached:
         cache = given.get("past_key_values")
         if cache is None or cache is not PASS.cache:  # another cache, or `before` refused this one
             return
-        PASS.cache = None
-        if cache.observes:
-            self._restore()
+        _end_pass()
         ids, outer = given.get("input_ids"), cache.outer
-        cache.outer, cache.failed = {}, "a forward pass with this cache raised an error, so what it holds is incomplete"
+        cache.outer = {}
         if output is not None:
             cache.after_forward(outer.get("input_ids") if ids is None else ids, output[0])
             cache.failed = ""
@@ -99,7 +114,7 @@ class Attached:
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return dict(zip(self.parameters, args, strict=False)) | kwargs
 
-    def _switch(self) -> None:
+    def switch(self) -> None:
         with _lock:
             if not self.running:
                 self.stock = own_attention(self.configs)
@@ -107,12 +122,18 @@ class Attached:
                     config._attn_implementation_internal = OBSERVED[self.stock]
             self.running += 1
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         with _lock:
             self.running -= 1
             if not self.running:
                 for config in self.configs:
                     config._attn_implementation_internal = self.stock
+
+
+def _end_pass() -> None:
+    cache, PASS.cache = PASS.cache, None
+    if cache is not None and cache.observes:
+        _attached[cache.decoder].restore()
 
 
 def _configs(decoder: nn.Module) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A model's rotary frequencies, for policies that ask where queries will point after further tokens."""
+"""A model's rotary frequencies: whether they change, and where queries will point after further tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import sys
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def changing(decoder: nn.Module) -> list[nn.Module]:
+    """The rotary embeddings that depend on the length of the text: dynamic NTK scaling, LongRoPE."""
+    kinds = ((module, str(getattr(module, "rope_type", ""))) for module in decoder.modules())
+    return [module for module, kind in kinds if "dynamic" in kind or "longrope" in kind]
 
 
 def frequencies(decoder: Any) -> Tensor | None:
@@ -19,6 +25,7 @@ def frequencies(decoder: Any) -> Tensor | None:
     angles = getattr(rope, "inv_freq", None)
     if rope is None or apply is None or not isinstance(angles, Tensor):
         return None
+    angles = angles.float()  # `model.half()` rounds them
     config = decoder.config.get_text_config(decoder=True)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if 2 * len(angles) != width:

@@ -50,6 +50,7 @@ class SlotCache(SelectCache):
     def join(self, one: SelectCache, seed: int) -> None:
         """Add a row: the only row of another cache, which has read its prompt."""
         self._ends = None
+        self._check_rotation(one.rotated or [])
         row, length, seen = len(self.lengths), one.lengths[0], one.seen_tokens[0]
         self.lengths.append(length)
         self.extra.append(one.extra[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,24 +14,33 @@ from packaging.version import Version
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ponder.caches._tested import EXACT, TRANSFORMERS
 from ponder.core import UserError
 
 OWN = "use the model's own cache"
+SHORT = "original_max_position_embeddings"
 
 
 def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
     """The part of a model that reads tokens with a cache, and the model around it that is given the attention mask."""
-    if not hasattr(model, "get_decoder"):
-        raise UserError(f"{type(model).__name__} isn't a transformers model that generates text")
+    if not isinstance(model, PreTrainedModel):  # PEFT's or a compiled one: calls of either reach the hooks
+        hint = "make the cache for the transformers model that it wraps, if it wraps one, and call either"
+        raise UserError(f"{type(model).__name__} isn't a transformers model that generates text", hint=hint)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError("the cache of an encoder-decoder model can't be pruned", hint=OWN)
     if getattr(model.config, "is_decoder", True) is False:
         raise UserError("this model is an encoder, which attends in both directions", hint="config.is_decoder = True")
+    text = model.config.get_text_config(decoder=True)
+    if getattr(text, "use_bidirectional_attention", None) in (True, "all"):
+        raise UserError("this model attends in both directions, so what it cached would change with every token")
+    if text.model_type in ("phi3", "phimoe") and getattr(text, SHORT, math.inf) < text.max_position_embeddings:
+        what = f"`generate` of this model drops its cache when the text has more than {getattr(text, SHORT)} tokens"
+        raise UserError(what, hint=OWN)
     if "past_key_values" not in inspect.signature(model.forward).parameters:
         raise UserError(f"{type(model).__name__} has no KV cache")
-    decoder: nn.Module = model.get_decoder()
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
     if not _reads_with_cache(decoder):
         decoder = model.base_model  # ModernBERT names its last linear layer as its decoder
     while inner := [part for part in decoder.modules() if part is not decoder and _reads_with_cache(part)]:
@@ -49,7 +59,10 @@ def check_tested(model: Any) -> None:
             f"transformers {transformers.__version__} is installed, and pruned caches were tested with {TRANSFORMERS}"
         )
         raise UserError(what, hint=f"pip install 'transformers=={TRANSFORMERS}', or untested=True")
-    if (kind := str(model.config.model_type)) not in EXACT:
+    # The text model in a multimodal one may be any, and those that are known only as such a part are tested in it.
+    own, inner = (str(c.model_type) for c in (model.config, model.config.get_text_config(decoder=True)))
+    kind = inner if own in EXACT and inner in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else own
+    if kind not in EXACT:
         what = f"a pruned cache wasn't found exact on the architecture `{kind}` with transformers {TRANSFORMERS}"
         raise UserError(what, hint="`ponder.caches.exactness` measures it; untested=True uses it anyway")
 
@@ -58,6 +71,11 @@ def reveals_attention(decoder: nn.Module) -> bool:
     """Whether a model's attention is called through transformers' interface, so that it can be observed."""
     files = {sys.modules[type(m).__module__] for m in decoder.modules() if hasattr(m, "layer_idx")}
     return any(hasattr(f, "ALL_ATTENTION_FUNCTIONS") and hasattr(f, "eager_attention_forward") for f in files)
+
+
+def restarts(decoder: Any) -> bool:
+    """Whether recurrent layers start anew in every pass of several tokens, as they do with transformers' own cache."""
+    return str(decoder.config.model_type) == "jamba"
 
 
 def layers_of(decoder: Any, new: Callable[[int], Any]) -> list[Any]:

@@ -29,20 +29,21 @@ class CacheView:
     padding: Tensor  # R × h × n: True for padding, and for columns of a head that keeps fewer tokens than others
     ids: Tensor  # R × h × n: token ids; -1 if the model was called without them
     features: Tensor | None  # R × h × n: the policy's `token_features`
-    seen_tokens: int  # tokens so far, evicted ones included
+    seen_tokens: int  # tokens so far of the row that has read most, evicted ones included
     seeds: Tensor  # R: one per row, for policies that draw at random
     # The model's own attention weights, from queries, keys, values and a mask; None: a softmax of scaled products.
     weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
     frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy asks for it (`needs_rope`)
-    asking: Tensor | None = None  # R × w: which of the recent queries aren't padding; None: all of them
+    asking: Tensor | None = None  # R × w: positions of the recent queries, -1 for padding; None: the last ones
 
     def attention(self) -> Tensor:
         """Attention weights of the recent queries over all columns, R × H × G × w × n; those of padding are 0."""
         assert self.queries is not None
         (rows, heads, n, width), w = self.keys.shape, min(self.queries.shape[2], self.seen_tokens)
         queries = self.queries[:, :, -w:]
-        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=queries.device)
-        visible = (self.positions[:, :, None] <= asking[:, None]) & ~self.padding[:, :, None]  # R × h × w × n
+        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=queries.device)[None]
+        asking = asking if self.asking is None else self.asking[:, -w:]
+        visible = (self.positions[:, :, None] <= asking[:, None, :, None]) & ~self.padding[:, :, None]  # R × h × w × n
         visible = visible.repeat_interleave(queries.shape[1] // visible.shape[1], 1)
         if self.weigh is None:
             logits = queries.reshape(rows, heads, -1, width) @ self.keys.mT * self.scaling
@@ -74,5 +75,6 @@ class CacheView:
         """The mean over the recent queries, R × H × G × w × … becomes R × H × G × …; padding doesn't count."""
         if self.asking is None:
             return states.mean(3)
-        weights = self.asking / self.asking.sum(1, keepdim=True).clamp(min=1)
+        real = self.asking[:, -states.shape[3] :] >= 0
+        weights = real / real.sum(1, keepdim=True).clamp(min=1)
         return torch.einsum("rw,rhgwd->rhgd", weights.to(states.dtype), states)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ponder.core import Policy
+from ponder.core import Policy, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,11 @@ class Rkv(Policy):
     pool: int = 7  # columns of the max-pooling, an odd number; 1: none
     weight: float = 0.1  # λ, the weight of importance
     alike: float = 0.5  # cosine similarity above which two keys are near-duplicates
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pool < 1 or self.pool % 2 == 0:
+            raise UserError(f"pool is an odd number of columns, not {self.pool}")
 
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import max_pool1d

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ponder.core import Policy
+from ponder.core import Policy, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 class Snapkv(Policy):
     queries: int = 32  # recent queries whose attention counts
     pool: int = 7  # columns of the average-pooling, an odd number; 1: none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pool < 1 or self.pool % 2 == 0:
+            raise UserError(f"pool is an odd number of columns, not {self.pool}")
 
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import avg_pool1d

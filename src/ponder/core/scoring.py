@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 AsyncScore: TypeAlias = Callable[[Sequence[Steps], Request], Awaitable[list[Scores]]]
 
 
+CHOICES = {
+    "granularity": ("model", "layer", "head"),
+    "ratio_of": ("evictable", "all"),
+    "allocation": ("even", "pyramid", "adakv"),
+}
 ALLOCATED = {"pyramid": ("layer", "head"), "adakv": ("head",)}  # what must decide for itself
 
 
@@ -45,6 +50,9 @@ class CacheBudget:
     allocation: Literal["even", "pyramid", "adakv"] = "even"
 
     def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"{name} `{value}` is unknown", hint=f"known: {', '.join(known)}")
         if not 0 < self.window < self.budget:
             what = f"the window must be at least 1 and smaller than the budget, not {self.window} of {self.budget}"
             raise UserError(what, hint=f"window = {max(1, self.budget // 4)}")
@@ -58,13 +66,15 @@ class CacheBudget:
 
     def check_prompt(self, tokens: int) -> None:
         """Raise `UserError` if a prompt of so many tokens leaves none that could be evicted."""
-        protected = tokens if self.question else min(tokens, self.sinks)
+        long = self.question and tokens > self.sinks  # after a short prompt, a reply's first tokens are sinks too
+        protected, which = (tokens, "tokens of the prompt") if long else (self.sinks, "sinks")
         if protected + self.window >= self.budget:
             what = (
-                f"{protected} tokens of the prompt are protected and the window holds {self.window}: "
+                f"{protected} {which} are protected and the window holds {self.window}: "
                 f"with a budget of {self.budget} no token could be evicted"
             )
-            raise UserError(what, hint=f"budget = {2 * (protected + self.window)}, or question = false")
+            fewer = "question = false" if long else "fewer sinks"
+            raise UserError(what, hint=f"budget = {2 * (protected + self.window)}, or {fewer}")
 
     def kept(self, length: int, protected: int) -> int | None:
         """How many of a cache's `length` tokens are kept beside the window, if it is to be pruned now; else None.
@@ -89,6 +99,10 @@ class Policy(Plugin, ABC):
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
     needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
     by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
+
+    def __post_init__(self) -> None:
+        if self.queries < min(1, type(self).queries):
+            raise UserError(f"`{self.plugin_name()}` needs at least one recent query, not {self.queries}")
 
     def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
         """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
