@@ -119,6 +119,15 @@ def test_predictions_are_compared_after_every_nth_token(model, every) -> None:
     assert row.bytes == pytest.approx(drift(model, ids[:10], ids[10:], Snapkv(4), budget).bytes)
 
 
+def test_the_full_cache_is_what_it_is_compared_with(model) -> None:
+    table = fidelity(model, Letters(), TEXTS[:1], ["full", "snapkv"], BUDGET, prompt=10)
+    full, snapkv = table.rows
+    assert (full.kl, full.agrees) == (0, 1)
+    assert snapkv.kl > 0
+    assert "nan" not in str(table)
+    assert str(table).splitlines()[-1].startswith("1 text, ")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -129,6 +138,8 @@ def test_predictions_are_compared_after_every_nth_token(model, every) -> None:
         ({"policies": [Snapkv(), Snapkv(8)]}, "same name"),
         ({"reference": "h2o"}, "`h2o` isn't measured"),
         ({"every": 0}, "at least 1"),
+        ({"texts": TEXTS[0]}, "one text, not a list"),
+        ({"policies": ["oracle"]}, "attention of a text's answer"),
     ],
 )
 def test_mistakes(model, given, message) -> None:

@@ -187,6 +187,16 @@ def test_sinks_that_fill_the_budget_are_refused(question) -> None:
         cache.decoder(torch.tensor([[7, 8]]), past_key_values=cache)
 
 
+def test_a_cache_says_what_it_holds() -> None:
+    model, inputs = tiny(), ragged()
+    for policy in (Streaming(), Full()):
+        cache = SelectCache(model, policy, CacheBudget(budget=32, window=8, ratio=0.9, question=False))
+        assert repr(cache) == f"SelectCache({type(policy).__name__}: holds 0 of 0 tokens in each row, empty)"
+        model.generate(**inputs, past_key_values=cache, max_new_tokens=40, do_sample=False, eos_token_id=None)
+        assert repr(cache).startswith(f"SelectCache({type(policy).__name__}: holds {cache.max_length} of ")
+        assert (cache.max_length == max(cache.seen_tokens)) == (policy == Full())
+
+
 def test_beams_and_assisted_decoding_are_refused() -> None:
     model, inputs = tiny(), ragged(1)
     cache = SelectCache(model, Streaming(), CacheBudget(budget=40, window=3, ratio=0.5))

@@ -45,6 +45,7 @@ class SelectCache(SelectCacheBase):
                 raise UserError(f"a SelectCache needs an object such as {example}, not {argument!r}")
         if kernel not in ("grouped", "stock"):
             raise UserError(f"the kernel `{kernel}` is unknown", hint='"grouped" or "stock"')
+        budget = budget if policy.evicts else None
         self.policy, self.budget, self.kernel = policy, budget, kernel
         self.decoder, self.outer_module = decoder_of(model)
         self.outer: dict[str, Any] = {}
@@ -102,6 +103,11 @@ class SelectCache(SelectCacheBase):
         ]
         attach(new, new.outer_module)
         return new
+
+    def __repr__(self) -> str:
+        seen, held = max(self.seen_tokens, default=0), self.tokens
+        size = f"{held * self.token_bytes * len(self.lengths) / 1e6:.3g} MB" if held else "empty"
+        return f"SelectCache({type(self.policy).__name__}: holds {held:,} of {seen:,} tokens in each row, {size})"
 
     def __copy__(self) -> NoReturn:
         raise UserError("two caches can't share their buffers", hint="copy.deepcopy(cache)")

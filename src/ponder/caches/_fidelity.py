@@ -24,6 +24,7 @@ from torch import Tensor
 from ponder.caches._cache import SelectCache
 from ponder.caches.full import Full
 from ponder.core import CacheBudget, Policy, UserError, plugins
+from ponder.core.text import count
 
 CHUNK = 256  # tokens per forward pass if no pruning comes earlier
 Text: TypeAlias = str | tuple[str, str] | Sequence[int]  # a text, a prompt and its continuation, or token ids
@@ -143,11 +144,16 @@ class FidelityTable:
         width = max(len("policy"), *(len(row.policy) for row in self.rows))
         lines = [f"{'policy':{width}}  KL, nats per token  same top token  KL less {self.reference}'s"]
         for row in self.rows:
-            less = "" if row.policy == self.reference else f"{row.less:+.4f} ± {row.less_se:.4f}"
-            kl, agrees = f"{row.kl:.4f} ± {row.kl_se:.4f}", f"{row.agrees:.1%} ± {row.agrees_se:.1%}"
+            less = "" if row.policy == self.reference else _with_error(row.less, row.less_se, "+.4f")
+            kl, agrees = _with_error(row.kl, row.kl_se, ".4f"), _with_error(row.agrees, row.agrees_se, ".1%")
             lines.append(f"{row.policy:{width}}  {kl:>18}  {agrees:>14}  {less}".rstrip())
-        lines.append(f"{self.rows[0].texts} texts, {self.rows[0].tokens:,} tokens; ± one standard error over texts")
-        return "\n".join(lines)
+        texts, tokens = count(self.rows[0].texts, "text"), f"{self.rows[0].tokens:,} tokens"
+        more = "± one standard error over texts" if self.rows[0].texts > 1 else "several would tell how sure this is"
+        return "\n".join([*lines, f"{texts}, {tokens}; {more}"])
+
+
+def _with_error(value: float, error: float, form: str) -> str:
+    return f"{value:{form}}" if math.isnan(error) else f"{value:{form}} ± {error:{form.removeprefix('+')}}"
 
 
 def fidelity(
@@ -168,6 +174,8 @@ def fidelity(
     compared after every token, or only after every n-th (`every`), which takes less time if the vocabulary is large.
     The differences are to `reference`, by default `random` if it is measured, else the first policy.
     """
+    if isinstance(texts, str):
+        raise UserError("`texts` is one text, not a list of them", hint="[text], or its parts")
     if every < 1:
         raise UserError(f"every is a number of tokens, at least 1, not {every}")
     named = _named(policies, model, tokenizer, budget)
@@ -202,6 +210,9 @@ def _named(
             raise UserError("two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}')
     if not policies:
         raise UserError("there are no policies", hint="ponder list caches")
+    if "oracle" in policies:
+        what = "`oracle` needs the attention of a text's answer, which a plain text doesn't have"
+        raise UserError(what, hint='a study measures it: `compress` with policy = "oracle" and fidelity = "only"')
     folder = Path(str(getattr(model, "name_or_path", "")))
     pairs = {name: one if isinstance(one, tuple) else (one, budget) for name, one in policies.items()}
     return {name: (policy.fitted(folder, tokenizer), own) for name, (policy, own) in pairs.items()}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Full(Policy):
+    evicts = False
     by_order = False
     per_layer = False
 

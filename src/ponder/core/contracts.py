@@ -56,7 +56,7 @@ class Plugin:
 
     @classmethod
     def plugin_name(cls) -> str:
-        return cls.__module__.rsplit(".", 1)[-1]
+        return cls.__name__ if cls.__module__ == "__main__" else cls.__module__.rsplit(".", 1)[-1]
 
     def identity(self) -> dict[str, Any]:
         """What an attempt's key holds of this plugin: its name, and each setting that isn't the default.

@@ -98,6 +98,7 @@ class Policy(Plugin, ABC):
     accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
     needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
+    evicts: ClassVar[bool] = True  # False: it keeps every token, whatever the budget
     by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
     def __post_init__(self) -> None:
