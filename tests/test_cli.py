@@ -278,6 +278,16 @@ def test_a_study_and_a_figure_of_one_name(ponder) -> None:
     assert ponder("check", "figure", "effort").stdout == "figure effort: passed\n"
 
 
+def test_a_study_is_shown_with_its_comments(ponder, write) -> None:
+    shown = ponder("show", "study", "long2short-smollm2").stdout
+    assert "# First: ponder make model effort-smollm2 -o smollm2-sums\n" in shown
+    write("mine.toml", shown)
+    assert Study.load("mine.toml").cells == Study.load("long2short-smollm2").cells
+    changed = ponder("show", "study", "long2short-smollm2", "--set", "problems=5").stdout
+    assert "problems = 5\n" in changed
+    assert "# First" not in changed
+
+
 def test_show_a_puzzle(ponder) -> None:
     shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
     assert shown["size"] == 36

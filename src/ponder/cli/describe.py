@@ -21,7 +21,7 @@ from ponder.cli.comments import comments
 from ponder.cli.options import columns
 from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build, toml
-from ponder.runner.study import Study, built_in
+from ponder.runner.study import BUILT_IN, Study, built_in
 
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
 
@@ -209,6 +209,12 @@ def text(data: Mapping[str, Any]) -> str:
         prompt = "\n\n".join(part for part in (data["system"], *data["turns"]) if part)
         parts += [f"prompt\n------\n{prompt}", f"a right answer\n--------------\n{data['answer']}"]
     return "\n\n".join(part.strip("\n") for part in parts if part)
+
+
+def study_file(name: str) -> str:
+    """A study as it was written, with its comments."""
+    path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
+    return f"# {path.stem}\n{path.read_text('utf-8-sig').strip()}"
 
 
 def study_text(study: Mapping[str, Any]) -> str:

@@ -59,7 +59,8 @@ def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[st
 
     kind, name = describe.named(words, "show")
     data = describe.anything(kind, name, size, seed, settings)
-    say(data, as_json, lambda: describe.text(data))
+    written = describe.study_file(name) if "kind" not in data and not settings else ""
+    say(data, as_json, lambda: written or describe.text(data))
     for other in describe.others(name) if not kind and "kind" not in data else ():
         tell(f"also: {other}")
 
