@@ -151,7 +151,7 @@ class Frontier(Figure):
         said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}, {tested(row)}"
         if row["made_tokens"]:
             cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
-            after = span(row, "break_even", ",.0f").replace("?", "never")
+            after = span(row, "break_even", ",.0f").replace("no upper bound", "never")
             never = row["break_even"] is None
             said += f"; it never repays {cost}" if never else f"; it repays {cost} after {after} answers"
         return said + ("; one training seed doesn't show how much training varies" if row["seeds"] == 1 else "")
