@@ -7,6 +7,7 @@ import itertools
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -212,6 +213,58 @@ def test_jsonl_is_what_replay_reads(write, ponder) -> None:
         )
     assert kept[0] == kept[1]
     assert {line["turn"] for line in kept[0]} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "traces"])
+def test_a_dash_is_standard_output(exported, ponder, form) -> None:
+    written = exported(form).read_bytes()
+    assert ponder("export", "s.toml", "--format", form, "-o", "-").stdout_bytes == written
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("options", [["parquet"], ["inspect"], ["trl"], ["csv", "--json"]])
+def test_what_standard_output_has_no_room_for(exported, ponder, options) -> None:
+    result = ponder("export", "s.toml", "-o", "-", "--format", *options)
+    assert result.exit_code == 2
+    assert "csv, jsonl and traces can be written to standard output, without --json" in result.stderr
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "traces", "inspect"])
+def test_an_export_of_a_part_says_so(write, ponder, form) -> None:
+    write("s.toml", 'problems = 50\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n[[model]]\nname = "oracle"\n')
+    assert ponder("run", "s.toml", "--set", "problems=3").exit_code == 0
+    whole = ponder("export", "s.toml", "--format", form, "--set", "problems=3")
+    assert "attempts" not in whole.stderr
+    part = ponder("export", "s.toml", "--format", form)
+    assert "incomplete: 6 of 100 attempts answered; to go on: ponder run s.toml" in part.stderr
+    assert "attempts" not in part.stdout
+
+
+def test_jsonl_has_what_the_model_measured_in_each_turn(write, ponder) -> None:
+    class Measured(Store):
+        def attempts(self, cell, most=-1):
+            for done in super().attempts(cell, most):
+                turns = done.attempt.completions
+                measured = tuple(replace(turn, measures={"cache_bytes": 100.0 + n}) for n, turn in enumerate(turns))
+                yield done._replace(attempt=replace(done.attempt, completions=measured))
+
+    task = '[[task]]\nname = "execution"\nsize = 4\nper_turn = 2\n'
+    write("s.toml", f'problems = 1\n{task}[[model]]\nname = "oracle"\n')
+    ponder("run", "s.toml")
+    with Measured(Path("ponder.db")) as store:
+        write_export(Study.load("s.toml"), store, "jsonl", Path("s.jsonl"))
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
+    assert [line["details"] for line in lines] == [{"cache_bytes": 100.0}, {"cache_bytes": 101.0}]
+
+
+def test_jsonl_has_the_details_of_a_task_that_judges_the_whole(write, ponder) -> None:
+    write("s.toml", 'problems = 2\n[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "oracle"\nerror = 1.0\n')
+    ponder("run", "s.toml")
+    for form in ("csv", "jsonl"):
+        ponder("export", "s.toml", "--format", form)
+    lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
+    assert [line["details"] for line in lines] == [json.loads(row["details"]) for row in rows_of(Path("s.csv"))]
 
 
 def test_traces_are_what_rewards_and_training_read(exported) -> None:

@@ -10,7 +10,7 @@ import pytest
 import vl_convert
 
 from ponder.core import Figure, Outcome, Status, UserError
-from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, WRONG
+from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, UNPARSED, WRONG, span, wrapped
 from ponder.figures.accuracy import Accuracy
 from ponder.figures.effort import Effort
 from ponder.figures.horizon import Horizon
@@ -99,7 +99,7 @@ def test_effort_tables_by_hand() -> None:
     tables = Effort(unit="cell").estimate(rows)
     assert len(tables["attempts"]) == 33
     kinds = [p["outcome"] for p in tables["attempts"]]
-    assert [kinds.count(k) for k in ("solved", "wrong", "truncated", "failed")] == [16, 14, 3, 0]
+    assert [kinds.count(k) for k in ("solved", "wrong", "unparsed", "truncated", "failed")] == [16, 13, 1, 3, 0]
     fits = {f["fitted_to"]: f for f in tables["fits"]}
     line = fits["solved, as published"]
     assert (line["tokens_per_size"], line["tokens_at_zero"]) == pytest.approx((10, 0), abs=1e-9)
@@ -147,6 +147,72 @@ def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
     assert "failed" not in legend
     assert "published" not in legend
     assert domains(spec(Effort(), puzzles()[:16]), "fill") == [["solved"]]
+
+
+def test_unparsed_attempts_have_a_mark_of_their_own() -> None:
+    rows = [*puzzles(truncated=3), outcome(36, 9, status="unparsed", tokens=360)]
+    assert len(points(svg(Effort(), rows), UNPARSED)) == 1
+    assert domains(spec(Effort(), rows), "shape") == [["solved", "wrong", "unparsed", "truncated"]]
+
+
+def said(tokens: dict[int, tuple[int, ...]], cap: int, right: int = 2) -> tuple[str, dict[str, Any]]:
+    """What `effort` says and draws of attempts by size; up to size `right` they are right unless they reach the cap."""
+    rows = [
+        outcome(s, p, correct=s <= right, status="truncated" if t >= cap else "graded", tokens=min(t, cap))
+        for s, own in tokens.items()
+        for p, t in enumerate(own)
+    ]
+    [sentence] = Effort().findings(Effort(unit="term").estimate(rows))
+    return sentence, spec(Effort(unit="term"), rows)
+
+
+def bands(chart: dict[str, Any]) -> int:
+    """Of critical sizes."""
+    return sum(mark.get("type") == "rect" for mark in every(chart, "mark"))
+
+
+def test_effort_quotes_no_fit_to_attempts_that_are_mostly_truncated() -> None:
+    tokens = {2: (90, 700, 700), 3: (80, 700, 700), 4: (590, 700, 700), 6: (595, 700, 700)}
+    sentence, chart = said(tokens, cap=600)
+    assert "8 of 12 attempts were truncated at 600 tokens: too many for a fit" in sentence
+    assert not re.search(r"geometric mean|size\^|extrapolated|effort over", sentence)
+    assert max(float(n.replace(",", "")) for n in re.findall(r"\d[\d,.]*\d|\d", sentence)) == 600
+    assert not data(chart, "fit", "all")
+    law = Effort().estimate([outcome(s, p, tokens=t) for s, own in tokens.items() for p, t in enumerate(own)])
+    assert law["summary"][0]["no_fit"] == ""  # the same tokens, none truncated
+
+
+def test_effort_quotes_no_fit_to_two_problems_per_size() -> None:
+    sentence, chart = said({2: (50, 90), 4: (60, 110)}, cap=600)
+    assert sentence.startswith("m: accuracy falls below 50 % near 2.83 terms, but its interval covers every size asked")
+    assert "; too few attempts for a fit" in sentence
+    assert not re.search(r"\?|geometric mean|size\^", sentence)
+    assert not data(chart, "fit", "all")
+    assert bands(chart) == 0
+    _, clear = said(
+        {2: (50, 90, 70) * 5, 3: (50, 80, 90) * 5, 4: (60, 110, 90) * 5, 6: (60, 110, 90) * 5}, 600, right=3
+    )
+    assert bands(clear) == 1
+
+
+def test_effort_of_replies_of_a_few_tokens() -> None:
+    sentence, _ = said({2: (1, 2, 3), 4: (2, 3, 4)}, cap=600)  # an eighth of their budget is less than one token
+    assert "all attempts: 1.82 [0.258, 12.8] thinking tokens at 2 terms" in sentence
+
+
+def test_an_open_end_of_an_interval_is_in_words() -> None:
+    assert span({"x": 79.9, "x_low": 64.0, "x_high": None}, "x") == "79.9 [64, no upper bound]"
+    assert span({"x": 3.7, "x_low": None, "x_high": None}, "x") == "3.7 (no interval)"
+    assert span({"x": None, "x_low": 60.0, "x_high": None}, "x") == "beyond 60"
+    assert span({"x": None, "x_low": 0.0, "x_high": None}, "x") == "unknown"
+
+
+def test_lines_do_not_break_inside_intervals() -> None:
+    note = "all attempts: 435 [422, 448] tokens, 90 % within 643 [609, no upper bound] and so on"
+    for letters in range(26, 80):
+        lines = wrapped(note, letters)
+        assert " ".join(lines) == note
+        assert all(line.count("[") == line.count("]") and not line.startswith(("[", "%")) for line in lines)
 
 
 def test_effort_draws_published_lines_and_attempts_on_one_full_scale() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
+from test_figures import every, spec, svg
 from test_frontier import MADE_UP, attempts
 
-from ponder.core import UserError
-from ponder.figures import published
+from ponder.core import Figure, Outcome, UserError
+from ponder.core.nouns import CountedBy
+from ponder.figures import COLOURS, published
 from ponder.figures._labels import LETTER, LINE, Frame, place_labels
+from ponder.figures.accuracy import Accuracy
 from ponder.figures.budget import Budget
+from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
 from ponder.report.page import draw_figure
 
@@ -50,11 +55,12 @@ def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
     outcomes = attempts(tasks=("tents",))
     tables = Frontier(reference="pocket").estimate(outcomes)
     backwards = Frontier(reference="pocket").estimate(outcomes[::-1])
-    assert sorted(map(str, backwards["variants"])) == sorted(map(str, tables["variants"]))
+    numbers = [sorted(str({**v, "colour": ""}) for v in t["variants"]) for t in (tables, backwards)]
+    assert numbers[0] == numbers[1]
     fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.model])["variants"]
     for row in fewer:
         [same] = (r for r in tables["variants"] if r["variant"] == row["variant"])
-        for name in set(row) - {"frontier_chance", "on_frontier", "q_value", "comparisons", "verdict"}:
+        for name in set(row) - {"frontier_chance", "on_frontier", "q_value", "comparisons", "verdict", "colour"}:
             assert row[name] == (pytest.approx(same[name]) if isinstance(row[name], float) else same[name])
 
 
@@ -146,6 +152,53 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
     for (a, b), (c, d) in itertools.combinations(((box[:2], box[2:]) for box in boxes), 2):
         assert b[0] <= c[0] or d[0] <= a[0] or b[1] <= c[1] or d[1] <= a[1]
     assert not any(left < x < right and top < y < bottom for left, top, right, bottom in boxes for x, y in dots)
+
+
+def models(*tokens: int, counted_by: CountedBy = "server") -> list[Outcome]:
+    """Models a, b, c, each with ten answers of as many tokens; every other one is right."""
+    return [
+        Outcome("t", name, 2, f"p{p}", 0, "graded", p % 2 == 0, "", 0, 0, n, 0.0, counted_by, {}, 0, name, (), name)
+        for name, n in zip("abc", tokens, strict=False)
+        for p in range(10)
+    ]
+
+
+@pytest.mark.parametrize("reference", ["", "b"])
+def test_a_model_has_one_colour_in_all_figures(reference: str) -> None:
+    rows = models(100, 200, 300)
+    [colours] = {
+        tuple(s["range"]) for s in every(spec(Accuracy(), rows), "scale") if s.get("domain") == ["a", "b", "c"]
+    }
+    assert colours == tuple(COLOURS[:3])
+    failed = [o._replace(status="failed", correct=False) if o.model == "a" else o for o in rows]
+    for figure in (Frontier(reference=reference), Budget(reference=reference)):
+        assert [v["colour"] for v in figure.estimate(rows)["variants"]] == COLOURS[:3]
+        assert [v["colour"] for v in figure.estimate(failed)["variants"]] == COLOURS[1:3]
+        drawn = every(spec(figure, rows), "scale")
+        assert {tuple(s["range"]) for s in drawn if len(s.get("domain", ())) == 3} == {tuple(COLOURS[:3])}
+
+
+def test_no_label_of_an_axis_of_few_tokens_is_there_twice() -> None:
+    for most in (1, 3, 4, 7):
+        for figure in (Frontier(), Budget(scale="linear"), Budget()):
+            picture = svg(figure, models(1, most))
+            axes = re.findall(r"role-axis-label.*?</g>", picture, re.DOTALL)
+            assert axes
+            for labels in (re.findall(r">([^<>]+)</text>", axis) for axis in axes):
+                assert len(labels) == len(set(labels))
+
+
+@pytest.mark.parametrize("figure", [Frontier(), Budget(), Effort()])
+def test_estimated_tokens_are_said_below_the_title(figure: Figure) -> None:
+    def notes(rows: list[Outcome]) -> str:
+        wide = [*rows, *(o._replace(size=4) for o in rows)]
+        return " ".join(line for text in every(spec(figure, wide), "subtitle") for line in text)
+
+    assert "estimate" not in notes(models(100, 200))
+    assert "tokens are estimates" in notes(models(100, 200, counted_by="estimate"))
+    some = [o._replace(counted_by="estimate") if p % 2 else o for p, o in enumerate(models(100, 200))]
+    number = "10 of 20" if isinstance(figure, Effort) else "20 of 40"  # of a model, of all
+    assert f"tokens of {number} attempts are estimates" in notes(some)
 
 
 def test_pooled_seeds_are_declared() -> None:

@@ -44,6 +44,19 @@ def test_medians_of_solved_and_wrong_attempts() -> None:
     assert Effort().findings(everything_cut) == ["m: every attempt was truncated."]
 
 
+def test_unparsed_attempts_have_a_strip_of_their_own() -> None:
+    rows = [o._replace(status="unparsed") if o.thinking_tokens in (340, 350) else o for o in benchmark()]
+    tables = Effort().estimate(rows)
+    medians = {r["outcome"]: (r["median"], r["attempts"]) for r in tables["outcomes"]}
+    assert medians == {"solved": (145, 10), "wrong": (315, 4), "unparsed": (345, 2), "truncated": (None, 2)}
+    assert "of wrong ones 315 [" in Effort().findings(tables)[0]
+    assert "of unparsed ones 345 " in Effort().findings(tables)[0]
+    [points] = [own for own in spec(Effort(), rows)["datasets"].values() if "why" in own[0]]
+    assert {(p["outcome"], round(p["place"])) for p in points} == {
+        ("solved", 0), ("wrong", 1), ("unparsed", 2), ("truncated", 3),
+    }  # fmt: skip
+
+
 def test_a_strip_per_outcome_with_its_attempts_where_they_belong() -> None:
     chart = spec(Effort(), [*benchmark("a"), *benchmark("b")])
     assert [layer["mark"]["type"] for layer in chart["layer"]] == ["point", "rule", "tick"]

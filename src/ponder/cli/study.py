@@ -16,6 +16,7 @@ from ponder.core.text import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ponder.report.coverage import Coverage
     from ponder.runner.cells import Cell
     from ponder.runner.places import Place
     from ponder.runner.study import Study
@@ -263,10 +264,14 @@ def report(
     say(data, as_json, lambda: "\n".join(shown))
     if runs:
         tell(f"{count(runs, 'run')} logged to {track}")
+    _tell_missing(loaded, covered, command("run", study, settings, store, models))
+
+
+def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
+    """Say which attempts the store lacks, and the command that makes them."""
     if not covered.complete:
-        again = any(cell.model.askable for cell in loaded.cells)
-        more = f"; to go on: {command('run', study, settings, store, models)}" if again else ""
-        tell(covered.text() + more)
+        again = any(cell.model.askable for cell in study.cells)
+        tell(covered.text() + (f"; to go on: {run}" if again else ""))
 
 
 @click.command()
@@ -284,8 +289,8 @@ def report(
     "-o",
     "--out",
     type=FILE,
-    help="The file to write.  [default: STUDY.FORMAT; for traces STUDY.traces.jsonl, for inspect STUDY.json; else the "
-    "folder STUDY-FORMAT]",
+    help="The file to write; - is standard output, for csv, jsonl and traces.  [default: STUDY.FORMAT; for traces "
+    "STUDY.traces.jsonl, for inspect STUDY.json; else the folder STUDY-FORMAT]",
 )
 @click.option(
     "-n",
@@ -313,10 +318,15 @@ def export(
     are graded by the study's own tasks.
     """
     from ponder.exchange.environment import export as export_problems
-    from ponder.report.export import write
+    from ponder.report.coverage import coverage
+    from ponder.report.export import STDOUT, write
+    from ponder.runner.plan import counts
     from ponder.runner.store import Store
 
     loaded = load(study, settings, models)
+    if out == STDOUT and (as_json or form not in ("csv", "jsonl", "traces")):
+        what = "csv, jsonl and traces can be written to standard output, without --json"
+        raise UserError(what, hint="name a file with -o")
     if form == "verifiers" or form == "trl":  # noqa: PLR1714 so that mypy knows
         files, rows = export_problems(loaded, form, out, number)
         if not any(file.stem == "train" and file.stat().st_size for file in files):
@@ -324,6 +334,11 @@ def export(
     else:
         with Store(store) as opened:
             files, rows = write(loaded, opened, form, out)
+            if counts(loaded.cells, store)[0]:  # a quick look; a small task may have fewer problems than it counts
+                covered = coverage(loaded.cells, list(opened.outcomes(loaded.cells)))
+                _tell_missing(loaded, covered, command("run", study, settings, store, models))
+    if out == STDOUT:
+        return
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,11 @@ from ponder.core.text import count, number
 from ponder.stats.settings import apart
 
 PUBLISHED = Path(__file__).parent / "published"
-SOLVED, WRONG, TRUNCATED = "#1f6fb4", "#e8802f", "#b03a2e"
+SOLVED, WRONG, UNPARSED, TRUNCATED = "#1f6fb4", "#e8802f", "#8a5fbf", "#b03a2e"
 COLOURS = ["#1f6fb4", "#e8802f", "#2c9c69", "#8a5fbf", "#c8483f", "#7a6a58", "#d670ad", "#5b6770"]
 MUTED = "#8b929a"
 INK = "#5f6368"  # text beside muted marks
+NO_BREAK = "\u00a0"  # a space at which no line ends
 # Columns of published/*.csv that hold text; all others hold numbers.
 TEXT_COLUMNS = ("model", "method", "benchmark", "family", "selector", "reward")
 
@@ -95,12 +97,14 @@ def curve_records(curve: Any, **labels: Any) -> Records:
 
 
 def span(record: dict[str, Any], name: str, form: str = "") -> str:
-    """An estimate as text: `41.3 [38, 45]`, with `?` for an open end, or `beyond 60` if it exceeds what was tried."""
+    """An estimate: `41.3 [38, 45]`, `41.3 [38, no upper bound]`, or `beyond 60` if it exceeds what was tried."""
     ends = (record[key] for key in (name, f"{name}_low", f"{name}_high"))
-    value, low, high = ("?" if end is None else format(end, form) if form else number(end) for end in ends)
-    if value == high == "?" and low not in ("?", "0"):
-        return f"beyond {low}"
-    return f"{value} [{low}, {high}]"
+    value, low, high = ("" if end is None else format(end, form) if form else number(end) for end in ends)
+    if not value:
+        return f"beyond {low}" if low not in ("", "0") and not high else "unknown"
+    if not low and not high:
+        return f"{value} (no interval)"
+    return f"{value} [{low or 'no lower bound'}, {high or 'no upper bound'}]"
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
@@ -162,5 +166,11 @@ def series_colour(names: Sequence[str], *, overlay: bool = False) -> alt.Color:
 
 def heading(title: str, notes: Sequence[str], width: int) -> alt.TitleParams:
     """A title and notes below it, broken into lines that fit a panel of this many pixels."""
-    lines = [line for note in notes for line in textwrap.wrap(note, max(20, int(width / 5.1)))]
+    lines = [line for note in notes for line in wrapped(note, max(20, int(width / 5.1)))]
     return alt.TitleParams(textwrap.wrap(title, max(16, int(width / 6.6))), subtitle=lines or alt.Undefined)
+
+
+def wrapped(note: str, letters: int) -> list[str]:
+    """The lines of a note. An interval stays on the line of its number: `41.3 [38, 45]`; so does a `%`."""
+    whole = re.sub(r" (?=\[|%|[^\[\]]*\])", NO_BREAK, note)
+    return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(whole, letters)]

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ponder.core import Estimate, Records, Tables
+from ponder.core.text import number
 from ponder.figures import curve_records, flat, span
 from ponder.figures._units import at, one
-from ponder.stats.effort import Effort, PowerLaw
+from ponder.stats.columns import Columns
+from ponder.stats.effort import EXTRAPOLATED, Effort, PowerLaw
 
 SURE = 0.05  # below this p-value, a bend or a lack of fit is reported
+WIDEST = 100  # numbers whose interval spans more than this factor are in the tables only
 
 
 def compared_at(fits: Effort, critical: Estimate) -> float:
@@ -24,6 +27,47 @@ def compared_at(fits: Effort, critical: Estimate) -> float:
     if math.isnan(critical.value):
         return both[len(both) // 2]
     return min(both, key=lambda size: abs(math.log(size / critical.value)))
+
+
+def no_fits(data: Columns, fits: Effort, where: float) -> dict[str, str]:
+    """Columns of the summary: why the fit to all attempts, or to the solved ones, is neither quoted nor drawn.
+
+    "" if it is. The other tables keep its numbers.
+    """
+    law, cut, why = fits.on_all, data.tokens[data.truncated], ""
+    beyond = law is None or (all(s.extrapolated for s in law.sizes) and _tokens(law, where).value > cut.max(initial=0))
+    wide = law is not None and not _quotable(law, where)
+    if len(cut) and (beyond or (wide and len(cut) > EXTRAPOLATED * len(data))):
+        cap = f"{'' if cut.min() == cut.max() else 'up to '}{cut.max():,.0f} tokens"
+        verb = "was" if len(cut) == 1 else "were"
+        why = f"{len(cut):,} of {len(data):,} attempts {verb} truncated at {cap}: too many for a fit"
+    elif wide:
+        why = "too few attempts for a fit"
+    few = fits.on_solved is not None and not _quotable(fits.on_solved, where)
+    return {"no_fit": why, "no_fit_to_solved": "too few solved attempts for a fit" if few else ""}
+
+
+def _tokens(law: PowerLaw, where: float) -> Estimate:
+    """At the size that is quoted; in the middle if this fit has no such size."""
+    return next((s.tokens for s in law.sizes if s.size == where), law.sizes[len(law.sizes) // 2].tokens)
+
+
+def _quotable(law: PowerLaw, where: float) -> bool:
+    return _narrow(_tokens(law, where).low, _tokens(law, where).high)
+
+
+def _narrow(low: float | None, high: float | None) -> bool:
+    return bool(low and high and high <= WIDEST * low)
+
+
+def shown_curves(tables: Tables) -> Records:
+    """The curves of the fits that are quoted."""
+    unfit = {
+        (r["series"], on_all): r[why]
+        for r in tables["summary"]
+        for on_all, why in ((True, "no_fit"), (False, "no_fit_to_solved"))
+    }
+    return [r for r in tables["curves"] if not unfit[r["series"], r["fit"].startswith("all")]]
 
 
 def fit_tables(series: str, fits: Effort) -> Tables:
@@ -88,16 +132,22 @@ def trend(fits: Effort) -> str:
 def headlines(tables: Tables, summary: dict[str, Any]) -> list[str]:
     """What all attempts say, then the solved ones, then the trend."""
     own = _own(tables, summary)
-    clauses, tokens, where = [_accuracy(summary)], f" {summary['token_kind']} tokens", summary["compared_at"]
+    clauses, where = [_accuracy(tables, summary)], summary["compared_at"]
+    tokens = f" {summary['token_kind']} tokens"
+    unfit = {"all": summary["no_fit"], "solved": summary["no_fit_to_solved"]}
     for name, said in (("all", "all attempts"), ("solved", "solved ones")):
         fit = next((r for r in own["fits"] if r["fitted_to"] == name), None)
         row = next((r for r in own["sizes"] if (r["fitted_to"], r["size"]) == (name, where)), None)
-        if fit and row:
+        if fit and row and not unfit[name]:
             size = at(format(where, "g"), summary["unit"])
             note = ", extrapolated" if row["extrapolated"] else ""
             mean = f"{span(row, 'geometric_mean')}{tokens} at {size} (geometric mean{note})"
-            within = f", 90 % within {span(row, 'quantile_90')}" if name == "all" else ""
-            clauses.append(f"{said}: {mean}{within}, {_growth(fit)}")
+            sure = name == "all" and _narrow(row["quantile_90_low"], row["quantile_90_high"])
+            within = f", 90 % within {span(row, 'quantile_90')}" if sure else ""
+            clauses.append(f"{said}: {mean}{within}{_growth(fit)}")
+    clauses += [why for why in unfit.values() if why][:1]
+    if unfit["all"]:
+        return clauses
     clauses.append(f"effort over all attempts: {summary['effort']}")
     return clauses + _extrapolated(own["sizes"], summary["unit"])
 
@@ -107,16 +157,18 @@ def details(tables: Tables, summary: dict[str, Any]) -> list[str]:
     own, unit, tokens = _own(tables, summary), summary["unit"], f"{summary['token_kind']} tokens"
     clauses = []
     for fit in own["fits"]:
-        if fit["fitted_to"] == "solved, as published":
+        if fit["fitted_to"] == "solved, as published" and not summary["no_fit_to_solved"]:
             slope = span(fit, "tokens_per_size")
             clauses.append(f"a straight line through solved attempts, as published: {slope} {tokens} per {one(unit)}")
-        if fit["fitted_to"] == "all" and fit["lack_of_fit_p"] is not None and fit["lack_of_fit_p"] < SURE:
+        tested = fit["fitted_to"] == "all" and not summary["no_fit"] and fit["lack_of_fit_p"] is not None
+        if tested and fit["lack_of_fit_p"] < SURE:
             clauses.append(f"the curve misses the means of some sizes (lack of fit, {_p(fit['lack_of_fit_p'])})")
         if fit["fitted_to"] == "all" and fit["without_tokens"]:
             clauses.append(f"left out of the fit: {fit['without_tokens']:,} without {tokens}")
-    most = max((r["budget"] for r in own["by_budget"]), default=0.0)
-    halves = [r for r in own["by_budget"] if math.log2(most / r["budget"]) % 1 < 0.01]  # the table has more
-    known = [r for r in halves if r["critical_size"] is not None]
+    budgets = [r for r in own["by_budget"] if r["budget"]]  # an eighth of 7 tokens is none
+    most = max((r["budget"] for r in budgets), default=0.0)
+    halves = [r for r in budgets if math.log2(most / r["budget"]) % 1 < 0.01]  # the table has more
+    known = [r for r in halves if r["critical_size"] is not None and not anywhere(tables, r)]
     if len(known) > 1:
         sizes = [f"{at(span(r, 'critical_size'), unit)} within {r['budget']:,.0f}" for r in known]
         clauses.append(f"critical size by budget: {', '.join(sizes)} {tokens}")
@@ -133,14 +185,28 @@ def _own(tables: Tables, summary: dict[str, Any]) -> Tables:
     }
 
 
-def _accuracy(summary: dict[str, Any]) -> str:
+def anywhere(tables: Tables, row: dict[str, Any]) -> bool:
+    """Whether the interval of a critical size covers every size that its series was asked."""
+    asked = [p["size"] for p in tables["attempts"] if p["series"] == row["series"]]
+    low, high = row["critical_size_low"] or 0.0, row["critical_size_high"]
+    return low <= min(asked, default=0) and (high is None or high >= max(asked, default=0))
+
+
+def _accuracy(tables: Tables, summary: dict[str, Any]) -> str:
     if summary["critical_size"] is None:
         return "accuracy does not cross 50 % within the sizes asked"
+    if anywhere(tables, summary):
+        size = at(number(summary["critical_size"]), summary["unit"])
+        return f"accuracy falls below 50 % near {size}, but its interval covers every size asked"
     return f"accuracy falls below 50 % at {at(span(summary, 'critical_size'), summary['unit'])}"
 
 
 def _growth(fit: dict[str, Any]) -> str:
-    return f"{'growing' if fit['exponent'] > 0 else 'falling'} as size^{span(fit, 'exponent')}"
+    """Nothing if the tokens at ten times the size could be one number or WIDEST times as many."""
+    low, high = fit["exponent_low"], fit["exponent_high"]
+    if low is None or high is None or high - low > math.log10(WIDEST):
+        return ""
+    return f", {'growing' if fit['exponent'] > 0 else 'falling'} as size^{span(fit, 'exponent')}"
 
 
 def _extrapolated(sizes: Sequence[dict[str, Any]], unit: str) -> list[str]:

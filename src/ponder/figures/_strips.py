@@ -14,16 +14,17 @@ from typing import Any
 import altair as alt
 
 from ponder.core import Estimate, Records, Tables
-from ponder.figures import SOLVED, TRUNCATED, WRONG, flat, heading, span, values
+from ponder.figures import SOLVED, TRUNCATED, UNPARSED, WRONG, flat, heading, span, values
 from ponder.figures._tokens import TITLES
 from ponder.figures._units import at
 from ponder.stats.accuracy import median_tokens
 from ponder.stats.columns import Columns
 
-# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and both kinds must show.
+# Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and all kinds must show.
 OUTCOMES = {
     "solved": ("circle", SOLVED, SOLVED),
     "wrong": ("square", "transparent", WRONG),
+    "unparsed": ("diamond", "transparent", UNPARSED),
     "truncated": ("triangle-up", TRUNCATED, TRUNCATED),
 }
 MAX_POINTS = 2000  # attempts drawn per panel, or per strip
@@ -34,9 +35,9 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def outcome_rows(series: str, data: Columns, unit: str) -> Records:
-    """The median tokens of the solved and of the wrong attempts; truncated ones needed more than they were given."""
-    answered = ~data.truncated
-    parts = {"solved": data.correct, "wrong": answered & ~data.correct, "truncated": data.truncated}
+    """The median tokens of the attempts with each outcome; truncated ones needed more than they were given."""
+    wrong = ~(data.correct | data.unparsed | data.truncated)
+    parts = {"solved": data.correct, "wrong": wrong, "unparsed": data.unparsed, "truncated": data.truncated}
     rows = []
     for outcome, chosen in parts.items():
         if chosen.any():

@@ -44,6 +44,15 @@ def token_findings(records: Records) -> list[str]:
     return [f"Tokens are {TITLES[chosen['token_kind']]} for all models: {chosen['token_kind_why']}."] if chosen else []
 
 
+def estimated(outcomes: Sequence[Outcome]) -> str:
+    """A note if tokens were not counted by a server or a tokenizer but estimated from the text; else ""."""
+    counted_by = Counter(o.counted_by for o in outcomes if o.status != "failed")
+    guessed, every = counted_by["estimate"], counted_by.total()
+    if not guessed:
+        return ""
+    return "tokens are estimates" if guessed == every else f"tokens of {guessed:,} of {every:,} attempts are estimates"
+
+
 def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
     """A note if published numbers count other tokens than the axis they are drawn on."""
     if published == kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,7 +10,8 @@ import altair as alt
 
 from ponder.core import Outcome, Records, TokenKind, UserError
 from ponder.core.plugins import nearest
-from ponder.figures import counts
+from ponder.figures import COLOURS, counts, wrapped
+from ponder.figures._tokens import estimated
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg
 from ponder.stats.frontier import Variants, pool_seeds, variants
 from ponder.stats.seeds import LEAST_ARMS
@@ -40,6 +41,11 @@ def pooled_in_panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -
             groups.setdefault(o.variant, []).append(o)
         pools[title] = pooled(groups.values())
     return pools
+
+
+def estimated_in_panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> dict[str, str]:
+    """For each panel, by its title: how many of its token counts are estimates, in words."""
+    return {title: estimated(part) for title, part in _parts(outcomes, by)}
 
 
 def _parts(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, list[Outcome]]]:
@@ -78,8 +84,9 @@ def with_answers(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
     """The title of a panel: its name, the attempts it is based on, what it pools, and what it leaves out."""
-    notes = (panel["rests_on"], *(panel.get(name, "") for name in ("pooled", "seeds_pooled", "cut_short", "reason")))
-    lines = [line for note in notes for line in textwrap.wrap(note, int(width / 5.1))]
+    others = ("estimated", "pooled", "seeds_pooled", "cut_short", "reason")
+    notes = (panel["rests_on"], *(panel.get(name, "") for name in others))
+    lines = [line for note in notes for line in wrapped(note, int(width / 5.1))]
     return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 
 
@@ -95,6 +102,11 @@ def short_names(outcomes: Sequence[Outcome], reference: str) -> dict[str, str]:
     """A name for each variant: its methods alone, if it has the same base model as the reference."""
     base = next(o.base for o in outcomes if o.variant == reference)
     return {o.variant: o.variant.removeprefix(f"{base} + ") if o.base == base else o.variant for o in outcomes}
+
+
+def colours(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """The colour of each variant, in the study's order. Without training seeds, its model has the same elsewhere."""
+    return dict(zip(dict.fromkeys(o.variant for o in outcomes), itertools.cycle(COLOURS), strict=False))
 
 
 def points(record: dict[str, Any], name: str) -> str:

@@ -16,13 +16,15 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, flat, percent, pooled_findings, span, themed, values
+from ponder.figures import flat, percent, pooled_findings, span, themed, values
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    colours,
     corrected,
     cut_findings,
     cut_short,
     differs,
+    estimated_in_panels,
     panel_title,
     panels,
     points,
@@ -54,10 +56,12 @@ class Budget(Figure):
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
         reference = reference_of(outcomes, self.reference)
         short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
+        painted, guessed = colours(outcomes), estimated_in_panels(outcomes, self.by)
         for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
             most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
             record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
             record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
+            record["estimated"] = guessed[title]
             tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
             ref = next((v for v in data.variants if v.name == reference), None)
             for variant in data.variants:
@@ -66,6 +70,7 @@ class Budget(Figure):
                 p = area_p(variant, ref, most) if ref and variant is not ref else None
                 rests = {"seeds": len(variant.seeds), "attempts": area.attempts, "problems": area.problems}
                 named = {"panel": title, "variant": variant.name, "label": short[variant.name]}
+                named["colour"] = painted[variant.name]
                 tables["variants"].append(flat(**named, auc=area, auc_gain=gain, p_value=p, **rests))
                 budgets = _places(variant, most)
                 for budget, right in zip(budgets, under_budget(variant, budgets), strict=True):
@@ -96,10 +101,7 @@ class Budget(Figure):
         return sentences
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
-        reference = tables["panels"][0]["reference"] if tables["panels"] else ""
-        names.sort(key=lambda name: name != reference)
-        shown = [self._panel(tables, panel, names) for panel in with_answers(tables["panels"])]
+        shown = [self._panel(tables, panel) for panel in with_answers(tables["panels"])]
         note = [
             "An answer counts if it is right and within the budget. AUC: accuracy averaged over all budgets.",
             "Bands: simultaneous, over problems and seeds: in 95 % of cases a whole true line is inside its band.",
@@ -108,14 +110,13 @@ class Budget(Figure):
         grid = alt.concat(*shown, columns=2, spacing={"row": 110, "column": 70}, bounds="flush")
         return themed(grid.resolve_scale(color="independent").properties(title=title))
 
-    def _panel(self, tables: Tables, panel: dict[str, Any], names: list[str]) -> Any:
+    def _panel(self, tables: Tables, panel: dict[str, Any]) -> Any:
         own = [v for v in tables["variants"] if v["panel"] == panel["panel"]]
         entry = {v["variant"]: f"{v['label']}: {span(v, 'auc', '.0%')}" for v in own}
         lines = [{**b, "line": entry[b["variant"]]} for b in tables["budgets"] if b["panel"] == panel["panel"]]
         if self.scale == "log":
             lines = [b for b in lines if b["budget"] > 0]
-        palette = dict(zip(names, ["#3c4248", *COLOURS[:7]] * len(names), strict=False))
-        scale = alt.Scale(domain=list(entry.values()), range=[palette[name] for name in entry])
+        scale = alt.Scale(domain=list(entry.values()), range=[v["colour"] for v in own])
         legend = alt.Legend(title="AUC", orient="bottom", columns=2, symbolOpacity=1, symbolType="stroke")
         colour = alt.Color("line:N", scale=scale, legend=legend)
         ends = [min((b["budget"] for b in lines), default=1), panel["most"]]

@@ -34,16 +34,17 @@ from ponder.figures import (
     themed,
     values,
 )
-from ponder.figures._effort import compared_at, details, fit_tables, headlines, trend
+from ponder.figures._effort import anywhere, compared_at, details, fit_tables, headlines, no_fits, shown_curves, trend
 from ponder.figures._labels import Frame, label_lines, lettering
 from ponder.figures._strips import MAX_POINTS, OUTCOMES, outcome_clause, outcome_marks, outcome_rows, strips
-from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
+from ponder.figures._tokens import TITLES, Tokens, counted, estimated, overlay_notes, token_findings, token_kind
 from ponder.figures._units import size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
 from ponder.stats.effort import by_budget, effort
 from ponder.stats.ladder import LEVEL, after_ladder
 
+ADAPTIVE = "adaptive run: more near the critical size"
 MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt
 ONE_PANEL, SEVERAL_PANELS = (520, 330), (400, 280)  # pixels
 DARK = "#444444"
@@ -73,14 +74,17 @@ class Effort(Figure):
             data, unit = columns(part, kind), unit_of(part, self.unit)
             fits, critical = effort(data), critical_size(data, LEVEL if self.adaptive else 0.95)
             size = after_ladder(data) if self.adaptive else critical.size
+            where = compared_at(fits, size)
+            rests_on = (counts(part), estimated(part), ADAPTIVE if self.adaptive else "")
             tables["summary"].append(
                 flat(
                     series=series,
                     critical_size=size,
                     lapse=critical.lapse,
                     effort=trend(fits),
-                    compared_at=compared_at(fits, size),
-                    rests_on=counts(part) + ("; adaptive run: more near the critical size" if self.adaptive else ""),
+                    compared_at=where,
+                    **no_fits(data, fits, where),
+                    rests_on="; ".join(filter(None, rests_on)),
                     unit=unit,
                     **told,
                 )
@@ -114,6 +118,7 @@ class Effort(Figure):
         # One legend for all panels: an outcome that only one of them has must look the same in each.
         kinds = [k for k in OUTCOMES if any(p["outcome"] == k for p in tables["attempts"])]
         alone = {r["series"] for r in tables["outcomes"]}
+        tables = {**tables, "curves": shown_curves(tables)}
         sized, unsized = (
             {name: [r for r in rows if (r["series"] in alone) == here] for name, rows in tables.items()}
             for here in (False, True)
@@ -146,7 +151,7 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence
     points = own["attempts"][:: max(1, math.ceil(len(own["attempts"]) / MAX_POINTS))]
     fitted = {r["fit"] for r in tables["curves"]} - {"line"} | ({"line", "published"} if overlay else set())
     lines = [fit for fit in LINES if fit in fitted]
-    layers = [*_critical(summary, axes), _points(points, kinds, axes)]
+    layers = [*_critical(summary, axes, band=not anywhere(tables, summary)), _points(points, kinds, axes)]
     if overlay:
         layers.append(_overlay(overlay, points, lines, axes))
     layers += _curves(own["curves"], lines, axes)
@@ -171,7 +176,7 @@ def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
         "series": series,
         "size": o.size,
         "tokens": o.tokens(kind),
-        "outcome": "truncated" if o.status == "truncated" else "solved" if o.correct else "wrong",
+        "outcome": o.status if o.status in ("unparsed", "truncated") else "solved" if o.correct else "wrong",
         "why": o.why or "right",
         "problem": o.problem[:60],
         "sample": o.sample,
@@ -204,7 +209,7 @@ class _Axes:
         return alt.Y(f"{field}:Q", title=self.tokens, scale=scale, axis=alt.Axis(tickCount=8))
 
 
-def _critical(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:
+def _critical(summary: dict[str, Any], axes: _Axes, *, band: bool) -> list[alt.Chart]:
     """The critical size and its interval, over the whole height."""
     if summary["critical_size"] is None:
         return []
@@ -217,9 +222,9 @@ def _critical(summary: dict[str, Any], axes: _Axes) -> list[alt.Chart]:
         shown.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(x=middle, tooltip=tooltip),
         text.encode(x=middle, y=alt.value(axes.height - 8), text=alt.value("50 % right")),
     ]
-    if None not in (summary["critical_size_low"], summary["critical_size_high"]):
-        band = shown.mark_rect(color=MUTED, opacity=0.2, clip=True)
-        layers.insert(0, band.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip))
+    if band and None not in (summary["critical_size_low"], summary["critical_size_high"]):
+        rect = shown.mark_rect(color=MUTED, opacity=0.2, clip=True)
+        layers.insert(0, rect.encode(x=axes.x("critical_size_low"), x2="critical_size_high:Q", tooltip=tooltip))
     return layers
 
 

@@ -15,15 +15,17 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import COLOURS, INK, MUTED, flat, pooled_findings, published, span, themed, values
+from ponder.figures import INK, MUTED, flat, pooled_findings, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    colours,
     corrected,
     cut_findings,
     cut_short,
     differs,
+    estimated_in_panels,
     panel_title,
     panels,
     points,
@@ -82,14 +84,17 @@ class Frontier(Figure):
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
         reference = reference_of(outcomes, self.reference)
         short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
+        painted, guessed = colours(outcomes), estimated_in_panels(outcomes, self.by)
         for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens), self.pool_seeds):
             record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
             record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
+            record["estimated"] = guessed[title]
             record["seeds_pooled"] = seeds_pooled(data) if self.pool_seeds else ""
             tables["panels"].append({**record, "reference_label": short[reference]})
             summaries = summarize(data, reference, gain=self.gain, loss=self.loss)
             for variant, summary in zip(data.variants, summaries, strict=True):
-                tables["variants"].append({**_record(title, variant, summary), "label": short[variant.name]})
+                named = {"label": short[variant.name], "colour": painted[variant.name]}
+                tables["variants"].append({**_record(title, variant, summary), **named})
                 tables["seeds"] += _seeds(title, variant)
         tables["variants"] = [{**r, "verdict": self._verdict(r)} for r in corrected(tables["variants"])]
         if self.overlay:
@@ -151,16 +156,14 @@ class Frontier(Figure):
         said = f"{row['label']} {_change(row)} and is {verdict}: {points(row, 'difference')}, {tested(row)}"
         if row["made_tokens"]:
             cost = f"the {row['made_tokens']:,.0f} tokens it cost to make"
-            after = span(row, "break_even", ",.0f").replace("?", "never")
+            after = span(row, "break_even", ",.0f").replace("no upper bound", "never")
             never = row["break_even"] is None
             said += f"; it never repays {cost}" if never else f"; it repays {cost} after {after} answers"
         return said + ("; one training seed doesn't show how much training varies" if row["seeds"] == 1 else "")
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:
-        names = list(dict.fromkeys(v["variant"] for v in tables["variants"]))
-        reference = tables["panels"][0]["reference"] if tables["panels"] else ""
-        names.sort(key=lambda name: name != reference)
-        scale = alt.Scale(domain=names, range=["#3c4248", *COLOURS[:7]])
+        painted = {v["variant"]: v["colour"] for v in tables["variants"]}
+        scale = alt.Scale(domain=list(painted), range=list(painted.values()))
         rows = []
         layout = {"columns": 2, "spacing": {"row": 110, "column": 70}, "bounds": "flush"}
         if panels := with_answers(tables["panels"]):
@@ -287,7 +290,8 @@ def _frame(own: Records) -> Frame:
 def _axes(frame: Frame, tokens: str = "tokens") -> tuple[alt.X, alt.Y]:
     # Vega would round the ends of the axes, and the labels would no longer stand where they were placed.
     across, up = (alt.Scale(domain=list(ends), nice=False, zero=False) for ends in (frame.x, frame.y))
-    x = alt.X("tokens:Q", title=f"mean {tokens} per answer", scale=across, axis=alt.Axis(format=",.0f", tickCount=6))
+    # No format of the ticks: whole numbers would label 0.5 and 1 alike.
+    x = alt.X("tokens:Q", title=f"mean {tokens} per answer", scale=across, axis=alt.Axis(tickCount=6))
     return x, alt.Y("accuracy:Q", title="accuracy", scale=up, axis=alt.Axis(format="%", tickCount=6))
 
 

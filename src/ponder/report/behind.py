@@ -14,7 +14,7 @@ from ponder.runner.cells import Cell
 
 # How an attempt ended, in the words of the pages. A wrong answer is `graded` in the store, as a right one is.
 ENDINGS = ("open", "right", "wrong", "unparsed", "truncated", "failed")
-OUTCOMES = {"solved": ("right",), "wrong": ("wrong", "unparsed"), "truncated": ("truncated",)}  # as figures say it
+OUTCOMES = {"solved": "right", "wrong": "wrong", "unparsed": "unparsed", "truncated": "truncated"}  # as figures say it
 LABELS = ("model", "task", "series", "panel", "variant", "base", "size")  # columns that name attempts
 EXACT: dict[str, Callable[[Cell], Iterable[str]]] = {  # filters of a page, whose values are compared whole
     "model": lambda cell: (cell.model_label,),
@@ -47,7 +47,7 @@ def behind(study: HasCells, row: Mapping[str, Any]) -> Choices | None:
     named: list[bool] = []  # for each name of a series, whether attempts have it: those of published numbers don't
     for name, value in row.items():
         if name == "outcome" and value in OUTCOMES:
-            chosen += [("ended", ending) for ending in OUTCOMES[value]]
+            chosen.append(("ended", OUTCOMES[value]))
         elif value not in (None, "") and (name in LABELS or any(name in own for own in settings_of(study))):
             found = matching(study, name, text(value))
             named += [bool(found)] if name in LABELS and name != "size" else []

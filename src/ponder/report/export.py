@@ -1,23 +1,26 @@
 """Writes a study's attempts for other programs: CSV, Parquet, JSONL, traces to train on, or a log for Inspect's viewer.
 
 CSV and Parquet have one row per attempt with every column of `Outcome`, and no texts; each setting that differs between
-cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts and, if
-the task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what `ponder score`,
-`ponder make reward` and the method `sft` read, with the problem, so that its task can check steps. An Inspect log has
-room for one model, so each model has one.
+cells of the study has a column of its own too, such as `task.mode`. JSONL has one line per turn with its texts, its
+details and, if the task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what
+`ponder score`, `ponder make reward` and the method `sft` read, with the problem, so that its task can check steps. An
+Inspect log has room for one model, so each model has one.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from operator import is_
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, BinaryIO, get_type_hints
 
 import msgspec
 
@@ -32,11 +35,12 @@ from ponder.stats.settings import differing, dotted
 from ponder.traces import Trace, trace_of
 
 ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
+STDOUT = Path("-")  # for formats of one text file
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
 def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[list[Path], int]:
-    """Write the attempts and return the files and the number of attempts."""
+    """Write the attempts and return the files and the number of attempts. The path `-` is standard output."""
     if not any(True for _ in store.outcomes(study.cells)):
         raise no_answers(study, store)
     path = path or Path(f"{study.name}.{ENDINGS.get(form, form)}")
@@ -46,8 +50,20 @@ def write(study: Study, store: Store, form: str, path: Path | None = None) -> tu
         writers: dict[str, Callable[[Study, Store, Path], int]]
         writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "traces": _traces}
         return [path], writers[form](study, store, path)
+    except BrokenPipeError:  # the reader of standard output has enough
+        raise
     except OSError as error:
         raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with path.open("wb") as file:
+            yield file
 
 
 def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
@@ -98,8 +114,8 @@ def _plain(value: Any) -> Any:
 
 def _csv(study: Study, store: Store, path: Path) -> int:
     written, columns = 0, setting_columns(study.cells)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, (*Outcome._fields, *columns))
+    with _opened(path) as file:
+        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*Outcome._fields, *columns))
         table.writeheader()
         for row in rows(study, store, columns):
             table.writerow(inert(row))
@@ -137,7 +153,7 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 def _jsonl(study: Study, store: Store, path: Path) -> int:
     """One line per turn, in the form that the model `replay` reads."""
     attempts = 0
-    with path.open("wb") as file:
+    with _opened(path) as file:
         for cell in study.cells:
             where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
             for done in store.attempts(cell):
@@ -154,7 +170,7 @@ def _traces(study: Study, store: Store, path: Path) -> int:
         what = f"{several.task_label} is asked in several turns, and a trace is one question with its answer"
         raise UserError(what, hint="--format jsonl has a line per turn")
     written = 0
-    with path.open("wb") as file:
+    with _opened(path) as file:
         for done in _attempts(study.cells, store):
             trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
             if trace and (trace.thinking or trace.answer):
@@ -173,14 +189,18 @@ def _trace(cell: Cell, attempt: Attempt) -> Trace:
 
 
 def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
-    """The lines of an attempt. A task that judges its turns says which of them are right, and what it knows of each."""
+    """The lines of an attempt. A task that judges its turns says which of them are right, and what it knows of each.
+
+    The details of a turn are then what the model measured in it; else they are those of the attempt, as in CSV.
+    """
     grades = task.turn_grades(attempt.problem, [reply.answer for reply in attempt.completions])
     whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
     for turn, reply in enumerate(attempt.completions):
         which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
         own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}
         texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
-        yield which | whole | own | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill)
+        details = {"details": dict(reply.measures if grades else attempt.details)}
+        yield which | whole | own | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill) | details
 
 
 def _graded(grade: Grade) -> dict[str, Any]:
