@@ -17,6 +17,7 @@ from ponder.stats.frontier import (
     Variants,
     accuracy_difference,
     aes,
+    area_difference,
     budget_area,
     fraction,
     mean_tokens,
@@ -268,6 +269,13 @@ def test_a_variant_that_is_never_right_may_still_be() -> None:
     assert budget_area(data.variants[0], 100.0) == accuracy(data.variants[0].correct, data.variants[0].problem)
     [found] = summarize(data, "long")
     assert (found.tokens_per_right.value, found.tokens_per_right.high) == (math.inf, math.inf)
+
+
+def test_areas_of_a_few_problems_stay_within_one() -> None:
+    answers = [(f"p{i}", 10, i == 0) for i in range(4)]
+    data = variants([outcome(name, *one) for name in ("long", "short") for one in answers])
+    assert budget_area(data.variants[0], 100.0).high <= 1
+    assert area_difference(*data.variants, 100.0).high <= 1
 
 
 def test_failed_attempts_never_count_and_truncated_ones_are_wrong() -> None:

@@ -300,7 +300,8 @@ def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:
     if not variant.correct.any():  # a mean of zeros would have no interval
         return fraction(variant, variant.correct, level)
     earned = _earned(variant, most)
-    return widened(mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0)
+    area = widened(mean(earned, variant.problem, level), [spread(variant.by_seed(earned))], level, 0.0, 1.0)
+    return replace(area, high=min(area.high, 1.0))  # of a few problems it may be anything
 
 
 def area_difference(first: Variant, second: Variant, most: float, level: float = 0.95) -> Estimate:
@@ -317,7 +318,12 @@ def _area_difference(first: Variant, second: Variant, most: float) -> Callable[[
     apart = first.by_problem(earned[0]) - second.by_problem(earned[1])
     spreads = [spread(v.by_seed(e)) for v, e in zip((first, second), earned, strict=True)]
     number = np.arange(len(apart))
-    return lambda level: widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
+
+    def difference(level: float) -> Estimate:
+        area = widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
+        return replace(area, high=min(area.high, 1.0))
+
+    return difference
 
 
 def _earned(variant: Variant, most: float) -> Floats:

@@ -130,7 +130,8 @@ class Fit:
         """Half the width of the intervals of linear combinations, one per row."""
         if self.spare < 1:
             return np.full(len(gradient), math.inf)
-        error = np.sqrt(np.einsum("rc,cd,rd->r", gradient, self.variance, gradient))
+        # Rounding may leave a tiny negative number where all tokens are equal.
+        error = np.sqrt(np.maximum(np.einsum("rc,cd,rd->r", gradient, self.variance, gradient), 0.0))
         return np.asarray(t_quantile((1 + level) / 2, self.spare) * error)
 
     def p_value(self, which: int) -> float:
