@@ -152,7 +152,7 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry)
+        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry, on_warning=run.tally.warn)
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion

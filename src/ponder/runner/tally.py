@@ -11,6 +11,7 @@ from ponder.core import Attempt, Progress, Retry
 from ponder.runner.ledger import Ledger
 from ponder.runner.stop import Stop
 
+MOST_WARNINGS = 100  # they may be texts from outside
 ENDINGS = ("right", "wrong", "unparsed", "truncated", "failed")
 
 
@@ -28,7 +29,8 @@ class Tally:
     ledger: Ledger = field(default_factory=Ledger)  # tokens and money
     currency: str = ""
     retries: Counter[str] = field(default_factory=Counter)  # by kind: rate limit, timeout, error
-    last_trouble: str = ""  # why the last try gave no answer
+    last_trouble: str = ""  # why the last try gave no answer, or the last warning
+    warnings: list[str] = field(default_factory=list)  # of models, each once
     reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
     too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # task, size: problems had, wanted
     stop: Stop | None = None  # whether the run was asked to stop
@@ -73,6 +75,12 @@ class Tally:
         self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated
         self.last_trouble = " ".join(retry.why.split())[:200]
 
+    def warn(self, warning: str) -> None:
+        """Note what a model has noticed; the progress line shows it at once, and the summary at the end."""
+        if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
+            self.warnings.append(warning)
+            self.last_trouble = warning
+
     def summary(self) -> dict[str, Any]:
         """The counts as JSON."""
         counts = {ending: getattr(self, ending) for ending in ENDINGS}
@@ -87,5 +95,6 @@ class Tally:
             "currency": self.currency,
             "capped": self.ledger.capped,
             "retries": dict(self.retries),
+            "warnings": self.warnings,
             "reasons": {ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()},
         }
