@@ -36,6 +36,8 @@ class Tally:
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
     making: dict[str, Progress] = field(default_factory=dict)  # the last report of each preparation, by model
+    made_seconds: float = 0.0  # in which models were made and nothing was answered
+    silent_since: float | None = None  # while models are made: when that began, or the last answer came
 
     @property
     def done(self) -> int:
@@ -50,7 +52,13 @@ class Tally:
     def cost(self) -> float:
         return self.ledger.spent.cost
 
+    def asking_seconds(self, now: float) -> float:
+        """Seconds since the start, without those in which models were made and nothing was answered."""
+        return (now if self.silent_since is None else self.silent_since) - self.started - self.made_seconds
+
     def count(self, attempt: Attempt) -> None:
+        if self.silent_since is not None:
+            self.silent_since = monotonic()
         ending = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
         setattr(self, ending, getattr(self, ending) + 1)
         if ending in ("failed", "unparsed"):
@@ -61,10 +69,12 @@ class Tally:
 
     def report(self, label: str, progress: Progress | None) -> None:
         """How the preparation of a model goes; None: it has ended."""
-        if progress is None:
-            self.making.pop(label, None)
-        else:
+        if progress is not None:
             self.making[label] = progress
+            self.silent_since = self.silent_since or monotonic()
+        elif self.making.pop(label, None) is not None and not self.making and self.silent_since is not None:
+            self.made_seconds += monotonic() - self.silent_since
+            self.silent_since = None
 
     def ran_out(self, task: str, size: int, different: int, wanted: int, samples: int) -> None:
         """Note that a task has fewer different problems of a size than a cell asks for."""
