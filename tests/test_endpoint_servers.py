@@ -162,7 +162,8 @@ def test_if_none_knows_the_model_the_run_ends(serve, write, ponder) -> None:
     write("s.toml", STUDY.format(12) + f'url = ["{one.url}", "{two.url}"]\n')
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert f"{one.url} knows no such page or model: HTTP 404: no such model; {two.url} knows" in result.stderr
+    both = f"{one.url} knows no such page or model: HTTP 404: no such model; {two.url} knows"
+    assert f"\ns.toml: model `served`: {both}" in result.stderr
     assert "\nhint: does" in result.stderr
 
 

@@ -552,7 +552,7 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     write("s.toml", STUDY)
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "vLLM did not start: ValueError: Free memory on device" in result.stderr
+    assert "\ns.toml: model `pocket (vllm)`: vLLM did not start: ValueError: Free memory on device" in result.stderr
     assert "hint: args = { gpu_memory_utilization" in result.stderr
     log = Path(result.stderr.partition("(log: ")[2].partition(")")[0])
     assert lines[0] in log.read_text()
@@ -571,6 +571,15 @@ def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
     (damaged / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"can't read .*config\.json"):
         ask(Vllm(id=str(damaged)), sums(1))
+
+
+def test_an_adapter_that_is_not_there_is_known_before_a_run(fake, ponder, write) -> None:
+    fake()
+    write("s.toml", STUDY + 'lora = "none"\n')
+    for verb in ("plan", "run"):
+        result = ponder(verb, "s.toml")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("s.toml: model `pocket (vllm) + none`: there is no LoRA adapter in none\n")
 
 
 def test_a_port_that_is_taken(fake) -> None:

@@ -109,6 +109,8 @@ class Vllm(LocalWeights):
     def ready(self) -> None:
         super().ready()
         self._check_vllm()
+        if self.lora:
+            self._adapter()
 
     def _check_vllm(self) -> None:
         check_vllm(self._python, from_variable=not self.python and bool(os.environ.get("PONDER_VLLM")))
