@@ -13,7 +13,7 @@ request's headers in the text), `redirect` (to a URL), `models` (a status, for t
 
 `tokenize = "llama.cpp"`, `"vllm"` or `"sglang"` gives it that server's pages for its tokenizer, which counts words and
 marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no response) is what such a page answers instead.
-`usage` replaces the bill in every reply.
+`usage` replaces the bill in every reply, `model` the name of the model; `lists` are the names in the model list.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ async def streamed(request: web.Request, said: dict[str, Any]) -> web.StreamResp
     for name in ("reasoning_content", "content"):
         text = choice["message"].get(name, "")
         for at in range(0, len(text), 4):
-            await response.write(event({"choices": [{"index": 0, "delta": {name: text[at : at + 4]}}]}))
+            piece = {"index": 0, "delta": {name: text[at : at + 4]}}
+            await response.write(event({"model": said["model"], "choices": [piece]}))
     await response.write(event({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}))
     await response.write(event({"choices": [], "usage": said["usage"]}) + b"data: [DONE]\n\n")
     return response
@@ -203,6 +204,7 @@ class Server:
         thinking = self.faults.get("thinking", "adding up")
         said = reply(solved(body["messages"]), thinking=thinking, length=length)
         said["usage"] = self.faults.get("usage", said["usage"])
+        said["model"] = self.faults.get("model", body["model"])
         streams = body.get("stream") and not self.faults.get("no_stream")
         return await streamed(request, said) if streams else web.json_response(said)
 
@@ -258,7 +260,8 @@ class Server:
         self.counts["listed"] += 1
         if status := self.faults.get("models"):
             return web.Response(status=status, text="no")
-        return web.json_response({"object": "list", "data": [{"id": "served", "object": "model"}]})
+        names = self.faults.get("lists", ["served"])
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()

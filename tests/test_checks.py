@@ -160,6 +160,7 @@ def test_a_figure_that_is_no_plain_subclass_is_built(write) -> None:
         (("[[model]]", "[model]"), "s.toml: model: a study may have several model tables, so each is written [[model]]\nhint: write [[model]] instead of [model]"),
         (("[[task]]", "[task]"), "hint: write [[task]] instead of [task]"),
         (("[[figure]]", "[figure]"), "hint: write [[figure]] instead of [figure]"),
+        (("[[task]]", 'track = "mlflow"\n[[task]]'), "a study has no key `track`\nhint: it is an option of a command: ponder report STUDY --track mlflow"),
         (("[[figure]]", "[[method]]"), "a study has no key `method`\nhint: write it in a [[model]]"),
     ],
 )  # fmt: skip

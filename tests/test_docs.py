@@ -50,6 +50,17 @@ def test_the_reference_is_up_to_date() -> None:
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
 
 
+def test_every_exit_code_is_in_the_docs() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "src/ponder/cli").glob("*.py"))
+    codes = {
+        code for line in re.findall(r"(?:\bExit|\.exit)\((.*)\)", sources) for code in re.findall(r"\b\d+\b", line)
+    }
+    assert {"1", "2", "3", "130"} <= codes
+    table = (ROOT / "docs/command-line.md").read_text("utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    for code in codes - {"128"}:  # plus a signal's number
+        assert re.search(rf"^\| {code}\b", table, re.MULTILINE), f"exit code {code} is not in docs/command-line.md"
+
+
 def test_the_page_on_speed_has_what_was_measured() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "speed_page.py"))
     rows = script["latest"]((ROOT / "benchmarks" / "speed.jsonl").read_text("utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -144,15 +145,46 @@ def test_a_cap_and_a_rate_limit_hold_over_all_servers(serve, write, ponder) -> N
     assert all(served.state()["billed_tokens"] for served in (one, two))
 
 
+@pytest.mark.parametrize(("status", "text"), [(404, "The model `served` does not exist"), (401, "no such key")])
+def test_one_that_does_not_know_the_model_is_set_aside(serve, write, ponder, status, text) -> None:
+    wrong, right = serve(always=status, text=text), serve()
+    write("s.toml", STUDY.format(12) + f'url = ["{wrong.url}", "{right.url}"]\nconcurrency = 4\n')
+    result = ponder("run", "s.toml", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["right"]) == (0, 12)
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert warning.startswith(wrong.url)
+    assert warning.endswith(f"HTTP {status}: {text}; this server is set aside")
+    assert result.stderr.count(f"warning: {wrong.url} ") == 1
+
+
+def test_if_none_knows_the_model_the_run_ends(serve, write, ponder) -> None:
+    one, two = serve(always=404, text="no such model"), serve(always=404, text="nor here")
+    write("s.toml", STUDY.format(12) + f'url = ["{one.url}", "{two.url}"]\n')
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    both = f"{one.url} knows no such page or model: HTTP 404: no such model; {two.url} knows"
+    assert f"\ns.toml: model `served`: {both}" in result.stderr
+    assert "\nhint: does" in result.stderr
+
+
+def test_a_key_that_one_server_refuses_does_not_keep_a_run_from_starting(serve) -> None:
+    refusing = serve(models=401).url
+    reached(url=(refusing, serve().url))
+    with pytest.raises(UserError, match="wants a key") as error:
+        reached(url=(refusing, serve(models=401).url))
+    assert 'key = "$NAME"' in error.value.hint
+
+
 @pytest.mark.parametrize(
-    ("urls", "why"),
+    ("urls", "why", "hint"),
     [
-        ((), "must name one server"),
-        (("http://a/v1", "http://a/v1"), "several different ones"),
-        (("http://a/v1", "b"), "`b` is not an http"),
-        (("http://a/v1", "http://user:secret@b/v1"), "must not contain a password"),
+        ((), "must name one server", 'url = "http://127.0.0.1:8000/v1"'),
+        (("http://a/v1", "http://a/v1"), "several different ones", "name each server once"),
+        (("http://a/v1", "b"), "`b` is not an http", "url = "),
+        (("http://a/v1", "http://user:secret@b/v1"), "must not contain a password", "$"),
     ],
 )
-def test_what_is_refused(urls, why) -> None:
-    with pytest.raises(UserError, match=why):
+def test_what_is_refused(urls, why, hint) -> None:
+    with pytest.raises(UserError, match=why) as error:
         pool(*urls)
+    assert hint in error.value.hint

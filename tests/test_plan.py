@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import ponder as ponder_api
-from ponder.core import Bill, Retry, UserError
+from ponder.core import Attempt, Bill, Retry, UserError
 from ponder.runner import progress
+from ponder.runner import tally as tally_module
 from ponder.runner.ledger import Money
 from ponder.runner.plan import Range, counts, plan, probe
 from ponder.runner.run import run
@@ -22,6 +23,7 @@ from ponder.runner.stop import Stop
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
+from ponder.tasks.chain_sum import ChainSum
 
 
 def study_of(task: dict[str, Any], **model: Any) -> Study:
@@ -275,6 +277,26 @@ def test_the_line_of_progress(clock) -> None:
     assert progress.line(making) == "model a  train loss 0.5"
     done = Tally(planned=10, right=10, started=clock[0] - 2.5)
     assert progress.line(done) == "█" * 16 + " 10/10  0 tokens  right 10  4/s"
+
+
+def test_the_time_left_does_not_count_the_making_of_models(clock, monkeypatch) -> None:
+    monkeypatch.setattr(tally_module, "monotonic", lambda: clock[0])
+    tally = tally_of()
+    clock[0] = 400.0
+    assert "40/100  10:00 left" in progress.line(tally)
+    for clock[0] in (400.0, 500.0, 1000.0):
+        tally.report("sft", {"step": int(clock[0])})
+        assert "left" not in progress.line(tally)
+        assert progress.line(tally).endswith(f"failed 2  6.0/min  making sft: step {clock[0]:.0f}")
+    tally.report("sft", None)
+    assert "40/100  10:00 left" in progress.line(tally)
+    # Meanwhile another model answers: then the time counts.
+    tally.report("dpo", {"step": 1})
+    clock[0] = 1200.0
+    tally.count(Attempt(ChainSum().problem(2, 1), 0, "graded", True, "", ()))
+    clock[0] = 1300.0
+    tally.report("dpo", None)
+    assert tally.asking_seconds(clock[0]) == 600.0
 
 
 def test_the_line_of_progress_tells_troubles() -> None:

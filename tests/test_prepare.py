@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,22 @@ import pytest
 
 from ponder.core import UserError
 from ponder.runner.prepare import make_model, prepare
+from ponder.runner.processes import Processes
 from ponder.runner.run import run
 from ponder.runner.store import Store
 from ponder.runner.study import Study
 from ponder.runner.tally import Tally
 
 METHOD = str(Path(__file__).parent / "data/slow_training.py")
+FAILING = """from dataclasses import dataclass
+from ponder.core import Method, UserError
+@dataclass(frozen=True)
+class Failing(Method):
+    def make(self, model):
+        raise UserError("can't train")
+    def apply(self, model):
+        return model
+"""
 
 
 def study_with(tmp_path: Path, *chains: list[dict[str, Any]], size: Any = (2, 4)) -> Study:
@@ -40,6 +52,24 @@ def test_prepare_makes_everything_once(tmp_path) -> None:
     assert list(prepare(study)) == [{"ready": first}, {"ready": "oracle + slow_training seed=2"}]
     for seed in (1, 2):
         assert (tmp_path / f"made-{seed}/steps.txt").read_text().split() == ["1", "2", "3"]
+
+
+def test_an_error_says_which_model_of_which_study(tmp_path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+
+    def where(work: Callable[[Study], Any]) -> str:
+        with pytest.raises(UserError, match="can't train") as error:
+            work(replace(study_with(tmp_path, [{"name": str(tmp_path / "failing.py")}]), where="s.toml"))
+        return error.value.where
+
+    def ran(study: Study) -> None:
+        with Store(tmp_path / "s.db", lock=True) as store:
+            asyncio.run(run(study, store, Tally()))
+
+    label = "s.toml: model `oracle + failing`"
+    assert where(lambda study: list(prepare(study))) == label
+    assert where(lambda study: list(prepare(study, Processes(2)))) == label
+    assert where(ran) == label
 
 
 def test_prepare_resumes(tmp_path) -> None:

@@ -116,6 +116,12 @@ def test_a_wrong_key_is_answered_with_the_right_one(write, ponder, line, message
     assert message in result.stderr
 
 
+def test_a_key_that_is_an_option_is_answered_with_the_command(write, ponder) -> None:
+    result = ponder("plan", write("s.toml", 'track = "mlflow"\n' + GOOD))
+    assert "s.toml: track: a study has no key `track`\n" in result.stderr
+    assert "ponder report s.toml --track mlflow, or wandb\n" in result.stderr
+
+
 def test_another_name_is_no_hint_where_there_is_no_such_key(write, ponder) -> None:
     assert "here it is called" not in ponder("plan", write("s.toml", GOOD + "base_url = 9\n")).stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,32 @@ def test_a_package_that_is_missing_is_named_before_anything_is_drawn(ponder, wri
     result = ponder("report", write("s.toml", STUDY), "--track", "wandb")
     assert (result.exit_code, "--track wandb needs a package" in result.stderr) == (2, True)
     assert not Path("reports").exists()
+
+
+MLFLOW = """import os
+def get_tracking_uri():
+    return os.environ["MLFLOW_TRACKING_URI"]
+class MlflowClient:
+    def __getattr__(self, name):
+        raise RuntimeError("asked")  # and tries again for minutes
+"""
+
+
+@pytest.mark.parametrize("status", [0, 503, 401])
+def test_a_tracking_server_that_is_down_is_an_error_at_once(ponder, write, serve, monkeypatch, status) -> None:
+    write("mlflow.py", MLFLOW)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    uri = serve(models=status).url + "/models" if status else "http://127.0.0.1:9"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.replace("//", "//me:secret@"))
+    ponder("run", write("s.toml", STUDY))
+    result = ponder("report", "s.toml", "--track", "mlflow")
+    sys.modules.pop("mlflow")
+    assert result.exit_code == 2
+    assert result.stdout.splitlines()[0] == "reports/s/report.html"  # before anything is logged
+    why = {0: f"nothing answers at {uri}: ", 503: f"{uri} answers HTTP 503", 401: "asked"}[status]
+    assert f"mlflow can't log this report: {why}" in result.stderr
+    assert "hint: the report itself is written" in result.stderr
 
 
 @pytest.mark.skipif(not TRACKERS.exists(), reason="scripts/bench-peers makes .venv-track")

@@ -117,8 +117,10 @@ def config(tmp_path: Path, **content: object) -> Path:
 )
 def test_configs_that_can_not_be_started(tmp_path: Path, monkeypatch, content: dict, message: str) -> None:
     monkeypatch.setattr(launch, "devices", lambda: 0)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         Launch.of(replace(TRL, launch=config(tmp_path, **content)), "cpu")
+    if content.get("distributed_type") == "FSDP":
+        assert "use_cpu: true" not in error.value.hint  # it would be refused
     with pytest.raises(UserError, match="can't read the accelerate config"):
         Launch.of(replace(TRL, launch=tmp_path / "none.yaml"), "cpu")
 
@@ -129,6 +131,9 @@ def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
     assert Launch.of(replace(TRL, processes=4, precision="bfloat16"), "cuda") == Launch(4, False, None, "bfloat16")
     with pytest.raises(UserError, match="processes = 5 needs 5 GPUs, and this machine has 4 GPUs"):
         Launch.of(replace(TRL, processes=5), "cuda")
+    with pytest.raises(UserError) as error:
+        Launch.of(replace(TRL, launch=config(tmp_path, num_processes=8, distributed_type="DEEPSPEED")), "cpu")
+    assert error.value.hint == "num_processes: 4; or leave out `launch` to train in one process"
     path = config(tmp_path, num_processes=4, distributed_type="FSDP")
     given = Launch.of(replace(TRL, launch=path), "cpu")
     assert given == Launch(4, False, path)
@@ -146,7 +151,7 @@ def test_how_many_processes_and_where(tmp_path: Path, monkeypatch) -> None:
     [
         ({"processes": 2}, "are for TRL"),
         ({"args": {"bf16": True}}, "are for TRL"),
-        ({"engine": "trl", "processes": 0}, "processes must be at least 1"),
+        ({"engine": "trl", "processes": -1}, "processes must be at least 1, not -1\nhint: one per GPU"),
         ({"engine": "trl", "processes": 2, "launch": Path("a.yaml")}, "is not used with `launch`"),
         ({"engine": "trl", "sampler": Pocket(), "args": {"use_vllm": True}}, "can't both draw the samples"),
     ],
@@ -162,6 +167,7 @@ def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
         ("sft", {"learning_rate": 1.0}, "`learning_rate` is set by `rate`"),
         ("dpo", {"max_length": 8}, "`max_length` can't be changed"),
         ("grpo", {"use_vlm": True}, "did you mean `use_vllm`?"),
+        ("sft", {"lerning_rate": 1.0}, "hint: learning_rate has a name here: rate"),
         ("reward", {"use_vllm": True}, "TrainingArguments has no argument `use_vllm`"),
     ],
 )

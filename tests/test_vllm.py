@@ -19,12 +19,17 @@ from typing import Any
 import pytest
 from engines import FAKE, alive, answered, ask, done, fake_vllm, sums, wait_for
 
-from ponder.core import ModelFailure, Request, UserError
+from ponder.core import ModelFailure, Progress, Request, UserError
 from ponder.methods.merge import Merge
 from ponder.models import _vllm_server
 from ponder.models._vllm_server import check_vllm, stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.vllm import PLAIN_TEMPLATE, Vllm
+from ponder.runner.progress import line
+from ponder.runner.run import run
+from ponder.runner.store import Store
+from ponder.runner.study import Study
+from ponder.runner.tally import Tally
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
@@ -494,6 +499,11 @@ def test_without_vllm(tmp_path, monkeypatch) -> None:
         with pytest.raises(UserError, match=why) as error:
             Vllm(id="pocket", python=python).ready()
         assert "pip install vllm" in error.value.hint
+        monkeypatch.setenv("PONDER_VLLM", python)
+        with pytest.raises(UserError, match=why) as error:
+            Vllm(id="pocket").ready()
+        assert f"{python} ($PONDER_VLLM)" in error.value.what
+        assert error.value.hint.startswith("PONDER_VLLM=")
     monkeypatch.delenv("PONDER_VLLM", raising=False)
     monkeypatch.chdir(FAKE)  # a folder with that name is no package of this interpreter
     check_vllm.cache_clear()
@@ -517,6 +527,22 @@ def test_an_old_vllm_is_refused(tmp_path) -> None:
             check_vllm(str(python))
 
 
+def test_progress_names_the_model_not_its_folder(fake, write) -> None:
+    seen = list[Progress]()
+
+    class Watched(Tally):
+        def report(self, label: str, progress: Progress | None) -> None:
+            seen.extend([progress] if progress else [])
+            super().report(label, progress)
+
+    fake()
+    study = Study.load(write("s.toml", STUDY + 'label = "mine"\n'))
+    with Store(Path("ponder.db"), lock=True) as store:
+        asyncio.run(run(study, store, Watched()))
+    assert line(Tally(making={"mine": seen[0]})) == "model mine  vLLM starting  seconds 0"
+    assert {*seen[-1]} == {"model", "vLLM", "seconds"}
+
+
 def test_why_it_did_not_start(fake, ponder, write) -> None:
     lines = [
         "(Worker pid=3) ERROR 11-17 12:10:39 [x.py:953] ValueError: Free memory on device is less than desired",
@@ -526,7 +552,7 @@ def test_why_it_did_not_start(fake, ponder, write) -> None:
     write("s.toml", STUDY)
     result = ponder("run", "s.toml")
     assert result.exit_code == 2
-    assert "vLLM did not start: ValueError: Free memory on device" in result.stderr
+    assert "\ns.toml: model `pocket (vllm)`: vLLM did not start: ValueError: Free memory on device" in result.stderr
     assert "hint: args = { gpu_memory_utilization" in result.stderr
     log = Path(result.stderr.partition("(log: ")[2].partition(")")[0])
     assert lines[0] in log.read_text()
@@ -545,6 +571,15 @@ def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
     (damaged / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"can't read .*config\.json"):
         ask(Vllm(id=str(damaged)), sums(1))
+
+
+def test_an_adapter_that_is_not_there_is_known_before_a_run(fake, ponder, write) -> None:
+    fake()
+    write("s.toml", STUDY + 'lora = "none"\n')
+    for verb in ("plan", "run"):
+        result = ponder(verb, "s.toml")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("s.toml: model `pocket (vllm) + none`: there is no LoRA adapter in none\n")
 
 
 def test_a_port_that_is_taken(fake) -> None:
@@ -581,17 +616,20 @@ def test_a_server_without_token_ids(fake, slept) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "why", "hint"),
     [
-        ({"args": {"port": 3}}, "setting of its own"),
-        ({"args": {"tensor-parallel-size": 3}}, "setting of its own"),
-        ({"replicas": 0}, "at least 1"),
-        ({"temperature": -1.0}, "not negative"),
+        ({"args": {"port": 18555}}, "setting of its own", "port = 18555 beside id"),
+        ({"args": {"tensor-parallel-size": 3}}, "setting of its own", "tensor_parallel = 3 beside id"),
+        ({"args": {"dtype": "float16"}}, "setting of its own", 'dtype = "float16" beside id'),
+        ({"args": {"enable_lora": True}}, "setting of its own", 'lora = "…" beside id names the adapter\'s folder'),
+        ({"replicas": 0}, "at least 1", ""),
+        ({"temperature": -1.0}, "not negative", ""),
     ],
 )
-def test_what_is_refused(settings, why) -> None:
-    with pytest.raises(UserError, match=why):
+def test_what_is_refused(settings, why, hint) -> None:
+    with pytest.raises(UserError, match=why) as error:
         Vllm(id="pocket", **settings)
+    assert error.value.hint == hint
 
 
 def test_weights_that_are_not_there(tmp_path) -> None:

@@ -258,13 +258,14 @@ def report(
         need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
         files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
-        runs = log_report(loaded, opened, files, track) if track else 0
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
-    if runs:
-        tell(f"{count(runs, 'run')} logged to {track}")
     _tell_missing(loaded, covered, command("run", study, settings, store, models))
+    if track:  # at the end: a server may take long, or not answer
+        with Store(store) as opened:
+            runs = log_report(loaded, opened, files, track)
+        tell(f"{count(runs, 'run')} logged to {track}")
 
 
 def _tell_missing(study: Study, covered: Coverage, run: str) -> None:

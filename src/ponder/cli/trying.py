@@ -91,7 +91,7 @@ def try_(
         content |= {"max_tokens": max_tokens} if max_tokens else {}
         study = _study(task, content, size, settings)
         study.check()
-    tally = run_shown(study, store)
+        tally = run_shown(study, store)
     with Store(store) as opened:
         attempts = [row for cell in study.cells for row in _attempts(cell, opened)]
         totals = [_total(cell, opened) for cell in study.cells]

@@ -204,6 +204,10 @@ def _ignore(request: Request, retry: Retry) -> None:
     pass
 
 
+def _unheard(warning: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model: the messages, and the problem behind them for models that render their own prompt."""
@@ -221,6 +225,7 @@ class Request:
     # can say no: both may raise.
     on_send: Callable[[Request], None] = field(default=_sent, compare=False, repr=False)
     on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
+    on_warning: Callable[[str], None] = field(default=_unheard, compare=False, repr=False)  # what the user should know
 
     @property
     def prompt_limit(self) -> int:

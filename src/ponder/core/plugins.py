@@ -88,8 +88,13 @@ def kind_of(word: str) -> str | None:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown word: the closest known one, or all of them."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
+    close = closest(word, known)
+    return f"did you mean `{close}`?" if close else f"known: {', '.join(known)}"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that is most like another; "" if none is."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)), "")
 
 
 def files(kind: str) -> dict[str, Path]:

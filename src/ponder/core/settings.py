@@ -35,7 +35,10 @@ SYNONYMS = {
     "api_key": "key",
     "reasoning_effort": "effort",
     "max_retries": "retries",
+    "learning_rate": "rate",
+    "num_train_epochs": "epochs",
 }
+INSTEAD = {"steps": "epochs", "max_steps": "epochs"}  # settings that say the same in another unit
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
@@ -90,8 +93,11 @@ def check_keys(
     for key in table:
         if key not in known:
             now = (former or {}).get(key)
-            here = SYNONYMS.get(key) if SYNONYMS.get(key) in known else None
-            hint = f"here it is called `{here}`" if here else plugins.nearest(key, [*known, *also])
+            hint = plugins.nearest(key, [*known, *also])
+            if INSTEAD.get(key) in (*known, *also):
+                hint = f"it has `{INSTEAD[key]}` instead"
+            if SYNONYMS.get(key) in (*known, *also):
+                hint = f"here it is called `{SYNONYMS[key]}`"
             hint = f"it is now called `{now}`" if now else hint
             raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
     for key in required:

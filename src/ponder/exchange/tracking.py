@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 import re
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
@@ -28,6 +32,7 @@ from ponder.stats.settings import dotted
 
 Tracker: TypeAlias = Literal["mlflow", "wandb"]
 FIGURES = "figures"  # name of the run that has them
+ANSWER_SECONDS = 10.0  # for a tracking server to accept a connection
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,31 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w. :/-]+", "-", name)
 
 
+def _check_answers(uri: str) -> None:
+    """Raise `ConnectionError` if nothing answers at a URL: MLflow itself would try for minutes, without a word.
+
+    What isn't a URL is a file or a database. Of the rest, only that something answers is asked; MLflow knows more about
+    accounts and certificates.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    uri = re.sub(r"//[^/]*@", "//", uri)  # without a password
+    try:
+        urlopen(uri, timeout=ANSWER_SECONDS).close()  # noqa: S310 its scheme is known
+    except HTTPError as error:
+        if error.code in (502, 503, 504):  # a proxy answers, and the server behind it doesn't
+            raise ConnectionError(f"{uri} answers HTTP {error.code}") from None
+    except URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):
+            raise ConnectionError(f"nothing answers at {uri}: {error.reason}") from None
+    except (OSError, HTTPException):
+        pass  # it is connected, and slow or odd
+
+
 def _mlflow(study: Study, runs: Sequence[Tracked]) -> None:
     import mlflow
 
+    _check_answers(mlflow.get_tracking_uri())
     client = mlflow.MlflowClient()
     known = client.get_experiment_by_name(study.name)
     experiment = known.experiment_id if known else client.create_experiment(study.name)

@@ -12,11 +12,17 @@ from typing import Literal, TypeAlias
 
 import aiohttp
 
+from ponder.core import UserError
+
 Kind: TypeAlias = Literal["rate limit", "timeout", "error"]
 
 RETRIED = {408, 409, 425, 429}  # HTTP statuses that are retried, besides every 5xx
 TIMED_OUT = {408, 504, 524}  # the server, or a proxy before it, has waited for the model in vain
 MAYBE_BILLED = TIMED_OUT | {502}
+
+
+class WrongServer(UserError):
+    """A server that no request can be sent to as the study says: another key, page, model or address is needed."""
 
 
 class NoAnswer(Exception):

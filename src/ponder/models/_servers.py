@@ -1,7 +1,8 @@
 """Shares the requests of one model among several servers.
 
 A request goes to the server with the fewest requests in progress. One that gives no answer is set aside, for longer
-each time it fails in a row, and then gets a single request to show that it is back.
+each time it fails in a row, and then gets a single request to show that it is back. So is one that knows no such model
+or refuses the key, unless all of them do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 
 from yarl import URL
 
+from ponder.core import UserError
 from ponder.models._counting import ServerTokenizer
+from ponder.models._failures import WrongServer
 
 LONGEST_ASIDE = 60.0  # seconds that a server is set aside, unless it asks for more
 
@@ -30,6 +33,7 @@ class Server:
     calls: int = 0  # requests in progress
     failures: int = 0  # in a row
     back: float = 0.0  # when it may be asked again, on the loop's clock
+    wrong: WrongServer | None = None  # why no request can be sent to it, since it last answered
 
     def free(self) -> bool:
         """Whether it may be asked: one that failed gets one request at a time until it answers."""
@@ -42,7 +46,7 @@ class Server:
         self.back = asyncio.get_running_loop().time() + seconds
 
     def answered(self) -> None:
-        self.failures, self.back = 0, 0.0
+        self.failures, self.back, self.wrong = 0, 0.0, None
 
 
 class Servers:
@@ -59,6 +63,12 @@ class Servers:
             yield server
         finally:
             server.calls -= 1
+
+    def check(self, errors: Sequence[UserError | None]) -> None:
+        """Raise `UserError` if every server has an error."""
+        told = [error for error in errors if error]
+        if len(told) == len(self.all):
+            raise UserError("; ".join(error.what for error in told), hint=told[0].hint)
 
     def another(self) -> bool:
         """Whether, after a failure, another server can be asked at once."""

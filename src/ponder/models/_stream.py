@@ -27,6 +27,7 @@ class Event(msgspec.Struct):
     choices: list[Piece] | None = None
     usage: Any = None
     error: Any = None
+    model: Any = None
 
 
 _decoder = msgspec.json.Decoder(Event)
@@ -64,6 +65,7 @@ async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
     texts: dict[str, list[Any]] = {name: [] for name in TEXTS}
     finish: Any = None
     usage: Any = None
+    model: Any = None
     first: float | None = None
     begun = False
     try:
@@ -77,7 +79,7 @@ async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
                 break
             if event.error:
                 raise Malformed(f"the endpoint's stream reports an error: {event.error}")
-            usage = event.usage or usage
+            usage, model = event.usage or usage, event.model or model
             for piece in (event.choices or [])[:1]:
                 begun, finish = True, piece.finish_reason or finish
                 if _collect(piece.delta, texts) and first is None:
@@ -88,7 +90,7 @@ async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
         if finish is None:  # else the reply is complete, and at most its bill is missing
             raise
     message = ReplyMessage(**{name: _joined(parts) for name, parts in texts.items()})
-    return Reply([Choice(message, finish)], usage), first
+    return Reply([Choice(message, finish)], usage, model=model), first
 
 
 def _collect(delta: ReplyMessage | None, texts: dict[str, list[Any]]) -> bool:

@@ -40,7 +40,10 @@ MODULE = "vllm.entrypoints.openai.api_server"
 OLDEST = (0, 11)  # the first release that returns token ids as asked here
 IDLE_SECONDS = 60.0  # until a server that nobody uses is stopped
 START_SECONDS = 3600.0
-INSTALL = 'pip install vllm, or python = "…/bin/python": the interpreter of an environment that has it'
+INSTALL = (
+    'pip install vllm, or python = "…/bin/python" (or $PONDER_VLLM): the interpreter of an environment that has it'
+)
+ANOTHER = 'PONDER_VLLM=…/bin/python: the interpreter of an environment that has vLLM; or python = "…" under [[model]]'
 # What torchrun and accelerate tell the process that starts a server, which is no part of that training.
 OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|(TORCHELASTIC|ACCELERATE)_")
 PROBE = "What is 17 + 25? Let x₁ = 3.5; écrivez « oui », 你好\n\tif x >= 0: return None"
@@ -77,17 +80,18 @@ class Launch:
 
 
 @lru_cache
-def check_vllm(python: str) -> None:
-    """Raise `UserError` unless this interpreter has a vLLM that can be used. vLLM isn't imported."""
+def check_vllm(python: str, *, from_variable: bool = False) -> None:
+    """Raise `UserError` unless this interpreter, perhaps from $PONDER_VLLM, has a usable vLLM. vLLM isn't imported."""
+    named, hint = (f"{python} ($PONDER_VLLM)", ANOTHER) if from_variable else (python, INSTALL)
     ask = "import importlib.util as u; s = u.find_spec('vllm'); print((s and s.origin) or '')"
     try:
         # Not in the current folder: one that is called `vllm` would be found there.
         done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False, cwd="/")
     except OSError as error:
-        raise UserError(f"can't run {python}: {error.strerror}", hint=INSTALL) from None
+        raise UserError(f"can't run {named}: {error.strerror}", hint=hint) from None
     where = done.stdout.strip()
     if done.returncode or not where:
-        raise UserError(f"{python} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}", hint=INSTALL)
+        raise UserError(f"{named} has no vLLM{': ' + done.stderr.strip()[-200:] if done.stderr else ''}", hint=hint)
     try:
         text = (Path(where).parent / "_version.py").read_text("utf-8")
         version = text.partition("version = '")[2].partition("'")[0]
@@ -96,7 +100,7 @@ def check_vllm(python: str) -> None:
         return  # a build of its own; what it lacks will show
     if parts < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        what = f"{python} has vLLM {version}, which is too old: {needed} is needed"
+        what = f"{named} has vLLM {version}, which is too old: {needed} is needed"
         raise UserError(what, hint=f"pip install 'vllm>={needed}'")
 
 
@@ -276,16 +280,16 @@ class Servers:
         """Start all and wait for them; yields progress."""
         for n in range(self.launch.replicas):
             self.each.append(VllmServer(self.launch, n, self.name, self.weights))
-        yield from self._wait("starting vLLM")
+        yield from self._wait("starting")
 
     def _wait(self, doing: str) -> Iterator[Progress]:
-        began, name = time.monotonic(), Path(self.weights.path).name
+        began = time.monotonic()
         for server in self.each:
             while not server.healthy():
                 if server.ended:
                     raise server.failure("vLLM did not start")
                 waited = time.monotonic() - began
-                yield {doing: name, "seconds": round(waited)}
+                yield {"vLLM": doing, "seconds": round(waited)}
                 if waited > START_SECONDS:
                     raise UserError(f"vLLM has not answered for {waited:.0f} seconds (log in {server._log})")
                 time.sleep(0.25 if waited < 5 else 1.0)
@@ -300,11 +304,11 @@ class Servers:
     def load(self, weights: Weights) -> Iterator[Progress]:
         """Load other weights, by starting again if need be; yields progress."""
         self.weights = weights
-        yield {"loading into vLLM": Path(weights.adapter[0] if weights.adapter else weights.path).name}
+        yield {"vLLM": "loading an adapter" if weights.adapter else "loading other weights"}
         if not all([server.load(weights) for server in self.each]):
             for server in self.each:
                 server.restart(weights)
-            yield from self._wait("starting vLLM again")
+            yield from self._wait("starting again")
 
     def revive(self) -> None:
         """Start again what has died since, each server once; raises `UserError` if one dies again."""

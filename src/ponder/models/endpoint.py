@@ -6,7 +6,8 @@ the server's own tokenizer, if it has a page for that; else the completion's tok
 characters, and the bill says `estimate`.
 
 Several servers of one model share its requests: `url = ["http://one:8000/v1", "http://two:8000/v1"]`. One that gives no
-answer is set aside until it is back. The first of them is in the attempts' keys.
+answer is set aside until it is back. The first of them is in the attempts' keys. A server that answers as another model
+than `id` is a warning.
 
 Secrets are the names of environment variables: `$NAME` as `key`, in `url` and `headers`, or as a value in `body`.
 """
@@ -31,7 +32,7 @@ from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry,
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import encodable
 from ponder.models._counting import ServerTokenizer
-from ponder.models._failures import NoAnswer, broken, refused
+from ponder.models._failures import NoAnswer, WrongServer, broken, refused
 from ponder.models._pace import Pace
 from ponder.models._reply import (
     Malformed,
@@ -40,11 +41,13 @@ from ponder.models._reply import (
     TooLong,
     bill,
     decode,
+    decode_json,
     load_tokenizer,
     read,
     rejected,
     whole,
 )
+from ponder.models._served_names import ServedNames, alike
 from ponder.models._servers import Server, Servers
 from ponder.models._stream import assemble
 
@@ -63,6 +66,15 @@ OWN_SETTINGS = {
     "stream": "stream = true",
 }
 SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
+
+
+class Listed(msgspec.Struct):
+    """A server's list of models."""
+
+    data: list[Any] = []
+
+
+_listed = msgspec.json.Decoder(Listed)
 
 
 @dataclass(kw_only=True)
@@ -110,7 +122,8 @@ class Endpoint(Model):
             if url.rstrip("/").endswith("/chat/completions"):
                 raise UserError(f"`{url}` is the address of a page", hint="url = without /chat/completions")
         if not self.urls or len(set(self.urls)) < len(self.urls):
-            raise UserError("`url` must name one server, or several different ones")
+            hint = "name each server once" if self.urls else 'url = "http://127.0.0.1:8000/v1", or leave it out'
+            raise UserError("`url` must name one server, or several different ones", hint=hint)
         for name, instead in OWN_SETTINGS.items():
             if name in self.body:
                 raise UserError(f"`{name}` can't be a field of the body: it has a setting of its own", hint=instead)
@@ -197,6 +210,7 @@ class Endpoint(Model):
             trust_env=self.proxies and any(k.lower().endswith("_proxy") for k in os.environ),
         )
         self._servers = Servers([self._server(*connection) for connection in connections])
+        self._names = ServedNames(self.id)
         return self
 
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
@@ -208,13 +222,11 @@ class Endpoint(Model):
 
     async def reach(self) -> None:
         """Ask for the model list. Many servers have none, so only if no server can be reached is that an error."""
-        unreachable = [why for server in self._servers.all if self.probe and (why := await self._reach(server))]
-        if self.probe and len(unreachable) == len(self._servers.all):
-            hint = "is the server running, and is `url` right? probe = false starts the run without this check"
-            raise UserError("; ".join(unreachable), hint=hint)
+        if self.probe:
+            self._servers.check([await self._reach(server) for server in self._servers.all])
 
-    async def _reach(self, server: Server) -> str:
-        """Why a server can't be reached; "" if it can."""
+    async def _reach(self, server: Server) -> UserError | None:
+        """Why a server can't be reached; None if it can."""
         why = ""
         for tries in range(2):
             try:
@@ -226,17 +238,21 @@ class Endpoint(Model):
                     # Not 403: a key that may not list models may still use them.
                     if response.status == 401 or 300 <= response.status < 400:
                         self._refused(server, response, await whole(response.content.iter_any()))
-                    return ""
+                    return None
             except TooLong:
-                return ""
+                return None
+            except WrongServer as error:
+                server.set_aside(0.0)
+                return error
             except (aiohttp.ClientError, OSError) as error:
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-                    return ""
+                    return None
                 why = self._unreachable(server, error)
                 if not tries:
                     await sleep(0.5)
         server.set_aside(0.0)
-        return why
+        hint = "is the server running, and is `url` right? probe = false starts the run without this check"
+        return UserError(why, hint=hint)
 
     async def complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
@@ -286,7 +302,7 @@ class Endpoint(Model):
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
-                    reply, first_token = await self._post(server, payload)
+                    reply, first_token = await self._ask(server, payload, request)
                     said, usage = self._read(request, reply)
                 except Malformed as error:
                     passing = not isinstance(error, TooLong)  # another one would be too long as well
@@ -304,6 +320,7 @@ class Endpoint(Model):
         if cost.counted_by == "estimate" and self.probe:
             usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
+        await self._check_name(server, reply, request)
         # A refusal stands where the transcript shows it and no grader reads it.
         texts = (said.thinking or said.refusal, said.answer)
         thinking, answer = (self._secrets.redact(text, SHORTEST_KEY) for text in texts)
@@ -318,10 +335,41 @@ class Endpoint(Model):
         """The token ids of a completion."""
         return {}
 
+    async def _check_name(self, server: Server, reply: Reply, request: Request) -> None:
+        """Warn once if a server answers as another model."""
+        name = self._shown(reply.model)[:100] if isinstance(reply.model, str) else ""
+        if name and self._names.new(server.url, name):
+            alias = not alike(name, self.id) and self.probe and await self._lists(server)
+            if warning := self._names.warning(server.url, name, alias=alias):
+                request.on_warning(warning)
+
+    async def _lists(self, server: Server) -> bool:
+        """Whether a server's model list has the model that is asked for."""
+        limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
+        try:
+            async with self._session.get(
+                server.models, headers=server.headers, timeout=limit, allow_redirects=False
+            ) as response:
+                listed = decode_json(await whole(response.content.iter_any()), _listed)
+        except (aiohttp.ClientError, OSError, Malformed):
+            return False
+        return any(isinstance(one, dict) and one.get("id") == self.id for one in listed.data)
+
+    async def _ask(self, server: Server, payload: bytes, request: Request) -> tuple[Reply, float | None]:
+        """`_post`, where one of several servers that can't be asked as the study says gives no answer."""
+        try:
+            return await self._post(server, payload)
+        except WrongServer as error:
+            warned, server.wrong = server.wrong, error
+            self._servers.check([one.wrong for one in self._servers.all])
+            if not warned:
+                request.on_warning(f"{error.what}; this server is set aside")
+            raise NoAnswer(error.what) from None
+
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:
         """One HTTP request: the reply, and when its first token came, if it is streamed.
 
-        Raises `NoAnswer`, `Malformed`, or `UserError` if a setting is wrong.
+        Raises `NoAnswer`, `Malformed`, or `WrongServer`.
         """
         try:
             async with self._session.post(
@@ -353,12 +401,12 @@ class Endpoint(Model):
         error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
         if status in (401, 403):
             hint = 'key = "$NAME" names the variable that holds it'
-            raise UserError(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
+            raise WrongServer(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
         if status == 404:
             hint = f"does {server.url} end in /v1, and does the server know the model `{self.id}`?"
-            raise UserError(f"{server.url} knows no such page or model: {error}", hint=hint)
+            raise WrongServer(f"{server.url} knows no such page or model: {error}", hint=hint)
         if 300 <= status < 400:
             # Not followed: the key would be sent wherever the server says.
             to = self._shown(response.headers.get("Location", "an unknown place"))
-            raise UserError(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
+            raise WrongServer(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
         raise refused(status, error, response.headers.get("Retry-After"))

@@ -41,10 +41,17 @@ from ponder.models._vllm_server import Launch, Servers, Weights, check_vllm
 
 # Flags that have a setting of their own, or that Ponder sets.
 OWN_FLAGS = {
-    "model": "id", "served_model_name": "label", "host": "`endpoint` asks a server elsewhere", "port": "port",
-    "dtype": "dtype", "tensor_parallel_size": "tensor_parallel", "revision": "revision", "lora_modules": "lora",
-    "enable_lora": "lora", "generation_config": "temperature, top_p and top_k",
-}  # fmt: skip
+    "model": 'id = "…" names the weights',
+    "served_model_name": 'label = "…" beside id names the model in figures',
+    "host": "servers run on this machine; the model `endpoint` asks one elsewhere",
+    "port": "port = {} beside id",
+    "dtype": "dtype = {} beside id",
+    "tensor_parallel_size": "tensor_parallel = {} beside id",
+    "revision": "revision = {} beside id",
+    "lora_modules": 'lora = "…" beside id names the adapter\'s folder',
+    "enable_lora": 'lora = "…" beside id names the adapter\'s folder',
+    "generation_config": "temperature, top_p and top_k beside id say how to sample",
+}
 # Flags that change speed or memory, not what is written, and so are not in an attempt's key.
 SPEED = {
     "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "enforce_eager", "block_size",
@@ -80,9 +87,10 @@ class Vllm(LocalWeights):
         super().__post_init__()
         if min(self.tensor_parallel, self.replicas) < 1:
             raise UserError("tensor_parallel and replicas must be at least 1")
-        for name, instead in OWN_FLAGS.items():
-            if name in self.args or name.replace("_", "-") in self.args:
-                raise UserError(f"`{name}` can't be in `args`: it has a setting of its own", hint=instead)
+        for name, value in self.args.items():
+            if instead := OWN_FLAGS.get(name.replace("-", "_")):
+                hint = instead.format(json.dumps(value, default=str))
+                raise UserError(f"`{name}` can't be in `args`: it has a setting of its own", hint=hint)
         self._clients: dict[Path, VllmChat] = {}
         self._opening: asyncio.Lock | None = None
 
@@ -101,7 +109,12 @@ class Vllm(LocalWeights):
 
     def ready(self) -> None:
         super().ready()
-        check_vllm(self._python)
+        self._check_vllm()
+        if self.lora:
+            self._adapter()
+
+    def _check_vllm(self) -> None:
+        check_vllm(self._python, from_variable=not self.python and bool(os.environ.get("PONDER_VLLM")))
 
     @property
     def _python(self) -> str:
@@ -130,7 +143,7 @@ class Vllm(LocalWeights):
 
     def _wanted(self, task: Task) -> tuple[Launch, Weights]:
         """What to start, and the weights to load."""
-        check_vllm(self._python)
+        self._check_vllm()
         source = self.weights(task)
         if source.folder.suffix == ".gguf":
             source = source._replace(folder=as_folder(source))

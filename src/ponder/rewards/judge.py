@@ -146,7 +146,9 @@ class Judge(Reward):
             request = _request(trace, steps, first, new, last)
             if turn:
                 limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
-                request = replace(request, limit=limit, on_send=turn.on_send, on_retry=turn.on_retry)
+                request = replace(
+                    request, limit=limit, on_send=turn.on_send, on_retry=turn.on_retry, on_warning=turn.on_warning
+                )
             try:
                 async with free:
                     reply = await model.complete(request)

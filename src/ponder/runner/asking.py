@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from ponder.core import (
     Retry,
     Spend,
     UserError,
+    error_at,
     token_limit,
 )
 from ponder.core.text import encodable
@@ -63,10 +65,15 @@ class Run:
     preparations: Preparations
     place: Place | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
+    where: str = "study"  # the study's file, in errors
 
     @property
     def ledger(self) -> Ledger:
         return self.tally.ledger
+
+    def at(self, cell: Cell) -> AbstractContextManager[None]:
+        """Adds the study and the model to errors that don't say where they are."""
+        return error_at(f"{self.where}: model `{cell.model_label}`")
 
 
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
@@ -133,7 +140,8 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
     except Exception as error:
         await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))
         what = f"the grader of task `{job.cell.task_label}` raised {type(error).__name__}: {error}"
-        raise UserError(what, hint="the answer is stored: correct the task and run again to grade it") from error
+        hint = "the answer is stored: correct the task and run again to grade it"
+        raise UserError(what, where=run.where, hint=hint) from error
     await run.writer.put(Done(job.cell, job.position, done, stored=stored))
     return done
 
@@ -152,7 +160,7 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry)
+        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry, on_warning=run.tally.warn)
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion

@@ -1,4 +1,4 @@
-"""What a run tells at its end, however it ended: why attempts failed, a cap that was reached, problems that ran out."""
+"""What a run tells at its end, however it ended: warnings, why attempts failed, a cap, problems that ran out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ MAX_REASONS = 5
 
 def summary(tally: Tally) -> str:
     """The lines to print beside the result; empty if nothing went wrong."""
-    lines = [*_troubles(tally), *_too_few(tally), *([_cap_reached(tally)] if tally.ledger.capped else [])]
+    lines = [
+        *_warnings(tally),
+        *_troubles(tally),
+        *_too_few(tally),
+        *([_cap_reached(tally)] if tally.ledger.capped else []),
+    ]
     return "\n".join(lines)
+
+
+def _warnings(tally: Tally) -> list[str]:
+    lines = [f"warning: {printable(warning)}" for warning in tally.warnings[:MAX_REASONS]]
+    rest = len(tally.warnings) - MAX_REASONS
+    return [*lines, count(rest, "other warning")] if rest > 0 else lines
 
 
 def _troubles(tally: Tally) -> list[str]:

@@ -71,7 +71,7 @@ class Preparations:
                     if (progress := next(steps, None)) is None:
                         return
                     if not interrupted:
-                        self._report(label, progress)
+                        self._report(label, {"model": label, **progress})
             finally:
                 if isinstance(steps, Generator):
                     steps.close()  # here, and not in whichever thread collects garbage

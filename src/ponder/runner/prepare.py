@@ -10,9 +10,10 @@ import asyncio
 import shutil
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ponder.core import Progress, UserError
+from ponder.core import Progress, UserError, error_at
 from ponder.runner.cells import Cell
 from ponder.runner.places import Place
 from ponder.runner.preparations import Preparations
@@ -24,15 +25,21 @@ def prepare(study: Study, place: Place | None = None) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again."""
     cells = {cell.model_label: cell for cell in study.cells if cell.methods}
     if place:
-        yield from _together(list(cells.values()), place)
+        yield from _together(list(cells.values()), place, study.where)
         return
     for label, cell in cells.items():
-        for progress in cell.make_model():
-            yield {"model": label, **progress}
+        with _at(study.where, label):
+            for progress in cell.make_model():
+                yield {"model": label, **progress}
         yield {"ready": label}
 
 
-def _together(cells: Sequence[Cell], place: Place) -> Iterator[Progress]:
+def _at(where: str, label: str) -> AbstractContextManager[None]:
+    """Adds the study and the model to errors that don't say where they are."""
+    return error_at(f"{where}: model `{label}`")
+
+
+def _together(cells: Sequence[Cell], place: Place, where: str) -> Iterator[Progress]:
     """Make what doesn't depend on each other at once. After an error, nothing more is made."""
     reports: deque[Progress] = deque()
 
@@ -41,7 +48,8 @@ def _together(cells: Sequence[Cell], place: Place) -> Iterator[Progress]:
             reports.append({"model": label, **progress})
 
     async def made(cell: Cell, preparations: Preparations) -> None:
-        await preparations.model(cell)
+        with _at(where, cell.model_label):
+            await preparations.model(cell)
         reports.append({"ready": cell.model_label})
 
     async def begin() -> set[asyncio.Task[None]]:
@@ -66,7 +74,8 @@ def make_model(study: Study, label: str, out: Path) -> Iterator[Progress]:
     """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
     changed = {c.model_label: c for c in study.cells if any(method.changes_weights for method in c.methods)}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
-    model = yield from cell.make_model()
+    with _at(study.where, cell.model_label):
+        model = yield from cell.make_model()
     shutil.copytree(model.source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
 
@@ -84,7 +93,8 @@ def make_reward(study: Study, label: str, out: Path) -> Iterator[Progress]:
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     model = cell.model
     for method in cell.methods:
-        yield from method.make(model)
+        with _at(study.where, cell.model_label):
+            yield from method.make(model)
         if (folder := method.folder(model)) and not method.changes_weights:
             shutil.copytree(folder, out, dirs_exist_ok=True)
             yield {"made": str(out)}

@@ -83,7 +83,7 @@ def line(tally: Tally, width: int = 10_000) -> str:
         return _fitted([f"{key} {value}".replace("_", " ") for key, value in report.items()], width)
     if making and not tally.done:
         return _fitted([f"making {len(making)}:", *(_made(*one) for one in making.items())], width)
-    seconds = monotonic() - tally.started
+    seconds = tally.asking_seconds(monotonic())
     done, left = tally.done, max(0, tally.planned - tally.done)
     rate = f"{done / seconds:.0f}/s" if done > seconds else f"{60 * done / max(seconds, 1e-9):.1f}/min"
     tokens = f"{short(tally.tokens)} tokens" + (f", {tally.cost:.2f} {tally.currency}" if tally.cost else "")
@@ -91,7 +91,7 @@ def line(tally: Tally, width: int = 10_000) -> str:
     if tally.stop and tally.stop.asked:
         again = ", Ctrl-C again drops them" if tally.stop.signal else ""
         parts += [f"stopping: waiting for {count(calls, 'call')}{again}"] if (calls := tally.ledger.calls) else []
-    elif done and left:
+    elif done and left and not making:  # how long that takes, nobody knows
         parts.append(f"{_clock(left * seconds / done)} left")
     parts += [tokens, *(f"{ending} {n:,}" for ending in ENDINGS if (n := getattr(tally, ending))), rate]
     if tally.retries.total():

@@ -75,7 +75,7 @@ async def run(
     run_id = store.record_study(study)
     async with Writer(store, run_id, tally.ledger.recorded) as writer:
         preparations = Preparations(place, stop, tally.report)
-        parts = Run(store, writer, tally, stop, preparations, place, _trials(study, cells))
+        parts = Run(store, writer, tally, stop, preparations, place, _trials(study, cells), study.where)
         work = asyncio.create_task(_everything(cells, parts))
         timer = asyncio.create_task(stop.out_of_time())
         try:
@@ -91,15 +91,16 @@ async def run(
         work.result()
 
 
-async def _reach(cells: Sequence[Cell], store: Store) -> None:
+async def _reach(cells: Sequence[Cell], run: Run) -> None:
     """Look once at each server that something is still to be asked of, before anything is asked."""
-    servers: dict[str, Model] = {}
+    servers: dict[str, Cell] = {}
     for cell in cells:
-        if (server := cell.model.server()) and server not in servers and _unfinished(cell, store):
-            servers[server] = cell.model
-    for model in servers.values():
-        async with model:
-            await model.reach()
+        if (server := cell.model.server()) and server not in servers and _unfinished(cell, run.store):
+            servers[server] = cell
+    for cell in servers.values():
+        with run.at(cell):
+            async with cell.model:
+                await cell.model.reach()
 
 
 def _unfinished(cell: Cell, store: Store) -> bool:
@@ -117,7 +118,7 @@ def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
 
 async def _everything(cells: Sequence[Cell], run: Run) -> None:
     """All that is known beforehand and what each model's searches and trials decide; then trials across models."""
-    await _reach(cells, run.store)
+    await _reach(cells, run)
     across = [trial for trial in run.trials if trial.across_models]
     await _all_lanes([cell for cell in cells if not (across and cell.adaptive)], run)
     for trial in across:
@@ -147,10 +148,12 @@ async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
     async def ask_in_turn(models: list[list[Cell]]) -> None:
         for of_one_model in models:
             if not run.stop.asked:
-                await _one_model(of_one_model, run)
+                with run.at(of_one_model[0]):
+                    await _one_model(of_one_model, run)
 
     async def prepare(cell: Cell) -> None:
-        await run.preparations.model(cell)
+        with run.at(cell):
+            await run.preparations.model(cell)
 
     await _together((*map(prepare, prepared), *map(ask_in_turn, lanes.values())), run.stop)
 
@@ -229,19 +232,20 @@ class _Failures:
     def __init__(self, concurrency: int) -> None:
         self._most, self._count = FAILURES_IN_A_ROW + concurrency, 0
 
-    def count(self, attempt: Attempt, job: Job) -> None:
+    def count(self, attempt: Attempt) -> None:
         self._count = self._count + 1 if attempt.status == "failed" else 0
         if self._count >= self._most:
             what = f"the last {self._count} attempts failed: {attempt.why}"
             hint = "check the endpoint or the model, then run again to resume"
-            raise UserError(what, where=job.cell.model_label, hint=hint)
+            raise UserError(what, hint=hint)
 
 
 async def _work(model: Model, feed: _Feed, failures: _Failures, run: Run) -> None:
     while not run.stop.asked and not run.ledger.capped and (job := await feed.next()):
-        if attempt := await ask(model, job, run):
-            run.tally.count(attempt)
-            failures.count(attempt, job)
+        with run.at(job.cell):
+            if attempt := await ask(model, job, run):
+                run.tally.count(attempt)
+                failures.count(attempt)
 
 
 class _Feed:

@@ -39,6 +39,10 @@ TASK_KEYS = (
     "largest",
 )  # that every [[task]] has, besides its settings
 
+ELSEWHERE = {  # what isn't said at the top of a study
+    "method": 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]',
+    "track": "it is an option of a command: ponder report STUDY --track mlflow, or wandb",
+}
 MODEL_KEYS = ("method", "samples", "ray")  # that every [[model]] has, besides its settings
 METHOD_KEYS = ("ray",)  # that every method has
 
@@ -112,9 +116,8 @@ class Study:
         hints = get_type_hints(cls)
         for key, value in content.items():
             if key not in known:
-                hint = 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]' if key == "method" else ""
-                what, hint = f"a study has no key `{key}`", hint or plugins.nearest(key, known)
-                raise UserError(what, where=f"{where}: {key}", hint=hint)
+                hint = ELSEWHERE.get(key) or plugins.nearest(key, known)
+                raise UserError(f"a study has no key `{key}`", where=f"{where}: {key}", hint=hint)
             if isinstance(value, Mapping) and key in TABLES:
                 what = f"a study may have several {key} tables, so each is written [[{key}]]"
                 raise UserError(what, where=f"{where}: {key}", hint=f"write [[{key}]] instead of [{key}]")

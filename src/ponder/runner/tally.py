@@ -11,6 +11,7 @@ from ponder.core import Attempt, Progress, Retry
 from ponder.runner.ledger import Ledger
 from ponder.runner.stop import Stop
 
+MOST_WARNINGS = 100  # they may be texts from outside
 ENDINGS = ("right", "wrong", "unparsed", "truncated", "failed")
 
 
@@ -28,12 +29,15 @@ class Tally:
     ledger: Ledger = field(default_factory=Ledger)  # tokens and money
     currency: str = ""
     retries: Counter[str] = field(default_factory=Counter)  # by kind: rate limit, timeout, error
-    last_trouble: str = ""  # why the last try gave no answer
+    last_trouble: str = ""  # why the last try gave no answer, or the last warning
+    warnings: list[str] = field(default_factory=list)  # of models, each once
     reasons: dict[str, Counter[str]] = field(default_factory=dict)  # of failed and unparsed attempts
     too_few: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # task, size: problems had, wanted
     stop: Stop | None = None  # whether the run was asked to stop
     started: float = field(default_factory=monotonic)
     making: dict[str, Progress] = field(default_factory=dict)  # the last report of each preparation, by model
+    made_seconds: float = 0.0  # in which models were made and nothing was answered
+    silent_since: float | None = None  # while models are made: when that began, or the last answer came
 
     @property
     def done(self) -> int:
@@ -48,7 +52,13 @@ class Tally:
     def cost(self) -> float:
         return self.ledger.spent.cost
 
+    def asking_seconds(self, now: float) -> float:
+        """Seconds since the start, without those in which models were made and nothing was answered."""
+        return (now if self.silent_since is None else self.silent_since) - self.started - self.made_seconds
+
     def count(self, attempt: Attempt) -> None:
+        if self.silent_since is not None:
+            self.silent_since = monotonic()
         ending = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
         setattr(self, ending, getattr(self, ending) + 1)
         if ending in ("failed", "unparsed"):
@@ -59,10 +69,12 @@ class Tally:
 
     def report(self, label: str, progress: Progress | None) -> None:
         """How the preparation of a model goes; None: it has ended."""
-        if progress is None:
-            self.making.pop(label, None)
-        else:
+        if progress is not None:
             self.making[label] = progress
+            self.silent_since = self.silent_since or monotonic()
+        elif self.making.pop(label, None) is not None and not self.making and self.silent_since is not None:
+            self.made_seconds += monotonic() - self.silent_since
+            self.silent_since = None
 
     def ran_out(self, task: str, size: int, different: int, wanted: int, samples: int) -> None:
         """Note that a task has fewer different problems of a size than a cell asks for."""
@@ -72,6 +84,12 @@ class Tally:
     def retried(self, retry: Retry) -> None:
         self.retries[retry.kind] += retry.wait > 0  # the last try of an attempt isn't repeated
         self.last_trouble = " ".join(retry.why.split())[:200]
+
+    def warn(self, warning: str) -> None:
+        """Note what a model has noticed; the progress line shows it at once, and the summary at the end."""
+        if warning not in self.warnings and len(self.warnings) < MOST_WARNINGS:
+            self.warnings.append(warning)
+            self.last_trouble = warning
 
     def summary(self) -> dict[str, Any]:
         """The counts as JSON."""
@@ -87,5 +105,6 @@ class Tally:
             "currency": self.currency,
             "capped": self.ledger.capped,
             "retries": dict(self.retries),
+            "warnings": self.warnings,
             "reasons": {ending: dict(reasons.most_common()) for ending, reasons in self.reasons.items()},
         }

@@ -37,6 +37,7 @@ class Launch:
     @classmethod
     def of(cls, settings: Any, device: str) -> Launch:
         """From the settings `launch` and `processes` of a training; raises `UserError` for what can't be started."""
+        content: dict[str, Any] = {}
         if settings.launch is None:
             launch = cls(settings.processes, device == "cpu", None, settings.precision)
             where = f"processes = {settings.processes}"
@@ -50,6 +51,9 @@ class Launch:
             hint = "lower the number of processes, or train on the CPU: use_cpu: true in the config"
             if settings.launch is None:
                 hint = 'lower `processes`, or train on the CPU: device = "cpu" under [[model]]'
+            elif content.get("distributed_type") in SHARDED:  # which a CPU can't do
+                fewer = f"num_processes: {there}" if there else "train on a machine with GPUs"
+                hint = f"{fewer}; or leave out `launch` to train in one process"
             raise UserError(f"{where} needs {count(launch.processes, 'GPU')}, and this machine has {have}", hint=hint)
         return launch
 

@@ -81,8 +81,10 @@ class TrainingSettings:
             raise UserError("rate must be above 0, micro_tokens at least 1, lora not negative, warm_up from 0 to 1")
         if min(self.clip, self.weight_decay) < 0:
             raise UserError("clip and weight_decay can't be negative")
-        if self.processes < 1 or (self.processes > 1 and self.launch):
-            what = "processes must be at least 1, and is not used with `launch`, whose file says how many"
+        if self.processes < 1:
+            raise UserError(f"processes must be at least 1, not {self.processes}", hint="one per GPU; default: 1")
+        if self.processes > 1 and self.launch:
+            what = "processes is not used with `launch`, whose file says how many"
             raise UserError(what, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError("`launch`, `processes` and `args` are for TRL", hint='engine = "trl"')

@@ -164,7 +164,10 @@ def _check_args(kind: Kind, args: Mapping[str, Any]) -> None:
             raise UserError(f"`{key}` can't be changed: Ponder sets it", where=f"args.{key}")
         if key not in known:
             what = f"{config_class(kind).__name__} has no argument `{key}`"
-            raise UserError(what, where=f"args.{key}", hint=plugins.nearest(key, known - {*FIXED, *OWN_KEYS}))
+            near, passed_on = plugins.closest(key, known | {*OWN_KEYS}), known - {*FIXED, *OWN_KEYS}
+            own = f"{near} has a name here: {OWN_KEYS[near]}" if near in OWN_KEYS else ""
+            hint = own or plugins.nearest(key, passed_on)
+            raise UserError(what, where=f"args.{key}", hint=hint)
     if args.get("use_vllm"):
         plugins.need("vllm", "use_vllm")
 
