@@ -18,7 +18,7 @@ import pytest
 from engines import VLLM, answered, ask, sums, wait_for
 
 from ponder.core import Request, TrainingProblems
-from ponder.models._vllm_server import stop_all
+from ponder.models._vllm_servers import stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.transformers import Transformers
 from ponder.models.vllm import Vllm

@@ -15,7 +15,7 @@ from ponder.core import Codec, Request, UserError, plugins
 from ponder.models._failures import NoAnswer
 from ponder.models._reply import Choice, Malformed, Reply, Said, read
 from ponder.models._servers import Server
-from ponder.models._vllm_server import Servers
+from ponder.models._vllm_servers import Servers
 from ponder.models.endpoint import Endpoint
 
 

@@ -34,10 +34,11 @@ from ponder.core import (
     not_in_key,
     weights_fingerprint,
 )
-from ponder.models import _vllm_server
+from ponder.models import _vllm_servers
 from ponder.models._local_weights import LocalWeights, as_folder
 from ponder.models._vllm_client import VllmChat, VllmIds
-from ponder.models._vllm_server import Launch, Servers, Weights, check_vllm
+from ponder.models._vllm_server import Launch, Weights, check_vllm
+from ponder.models._vllm_servers import Servers
 
 # Flags that have a setting of their own, or that Ponder sets.
 OWN_FLAGS = {
@@ -135,11 +136,11 @@ class Vllm(LocalWeights):
         return other
 
     def start(self, task: Task) -> Iterator[Progress]:
-        servers = yield from _vllm_server.take(*self._wanted(task))
+        servers = yield from _vllm_servers.take(*self._wanted(task))
         servers.release()
 
     def kept_open(self) -> AbstractContextManager[None]:
-        return _vllm_server.held()
+        return _vllm_servers.held()
 
     def _wanted(self, task: Task) -> tuple[Launch, Weights]:
         """What to start, and the weights to load."""
@@ -211,7 +212,7 @@ class Vllm(LocalWeights):
 
     def _client(self, task: Task, codec: str) -> VllmChat:
         """A client of running servers, which are started if need be."""
-        servers = _drained(_vllm_server.take(*self._wanted(task)))
+        servers = _drained(_vllm_servers.take(*self._wanted(task)))
         settings: dict[str, Any] = {
             "id": servers.weights.adapter[1] if servers.weights.adapter else servers.name,
             "url": tuple(f"{server.url}/v1" for server in servers.each),
