@@ -64,7 +64,9 @@ def _picture(results: ponder.Results, figure: str) -> None:
 
     picture = Image.open(io.BytesIO(draw(figure, results.chart(figure).to_dict()).png)).convert("RGB")
     picture.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(HERE / "gallery" / f"{figure}.png", optimize=True)
+    # An octree, because the default merges the colours of small dots: blue became the green of another variant.
+    few = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(HERE / "gallery" / f"{figure}.png", optimize=True)
 
 
 def _section(figure: str, study: str, findings: list[str]) -> str:
