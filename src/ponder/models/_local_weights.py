@@ -64,7 +64,7 @@ def _check_files(path: Path) -> None:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise UserError(f"{path} isn't a GGUF file", hint=IDS)
-    elif path.is_dir():
+    elif path.is_dir() and not (path / "adapter_config.json").is_file():  # transformers loads what PEFT saved, too
         try:
             kind = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
         except (OSError, ValueError, AttributeError):
