@@ -72,7 +72,7 @@ def warned(times: int = 2, **settings: Any) -> list[str]:
 def test_another_model_is_told_once(serve, stream) -> None:
     url = serve(model="other").url
     (warning,) = warned(url=url, stream=stream)
-    assert warning == f"{url} answers as `other`, not as `m`, whose answers these are stored as"
+    assert warning == f"{url} answers as `other`, and its answers are stored as those of `m`"
 
 
 def test_an_alias_is_no_other_model(serve) -> None:
@@ -105,5 +105,5 @@ def test_a_run_says_which_server_is_the_wrong_one(serve, write, ponder) -> None:
     result = ponder("run", "s.toml", "--json")
     assert result.exit_code == 0
     assert result.stderr.count("warning: ") == 1
-    assert f"warning: {wrong.url} answers as `other\\x1b[2J`, not as `m`" in result.stderr
+    assert f"warning: {wrong.url} answers as `other\\x1b[2J`, and its" in result.stderr
     assert len(json.loads(result.stdout)["warnings"]) == 1

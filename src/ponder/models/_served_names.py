@@ -37,7 +37,7 @@ class ServedNames:
     def warning(self, url: str, name: str, *, alias: bool = False) -> str:
         """What is odd about a name, if anything: it is another model's, or another server's is."""
         if not alias and not alike(name, self._asked):
-            return f"{url} answers as `{name}`, not as `{self._asked}`, whose answers these are stored as"
+            return f"{url} answers as `{name}`, and its answers are stored as those of `{self._asked}`"
         others = {other: said for other, said in self._accepted.items() if other != url and not alike(said, name)}
         self._accepted[url] = name
         if not others:
