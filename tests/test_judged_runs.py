@@ -140,7 +140,7 @@ def test_a_judge_that_is_down_is_an_error_at_once(serve, write, ponder) -> None:
 def test_ctrl_c_ends_a_run_that_waits_for_its_judge(serve, write, running) -> None:
     served, judge = serve(), serve(hold_after=0)
     write_study(write, served, judge)
-    with running("run", "s.toml") as process:
+    with running("run", "s.toml", "--grace", "600") as process:
         judge.wait(held=3)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
