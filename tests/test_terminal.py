@@ -66,7 +66,7 @@ def test_thousands_have_no_exponent() -> None:
     assert [number(n) for n in (0.012345, 41.26, 999.4, 999.6, 1190.4, 1234567)] == [
         "0.0123", "41.3", "999", "1,000", "1,190", "1,234,567"
     ]  # fmt: skip
-    assert span({"e": 1190.4, "e_low": 998.0, "e_high": None}, "e") == "1,190 [998, ?]"
+    assert span({"e": 1190.4, "e_low": 998.0, "e_high": None}, "e") == "1,190 [998, no upper bound]"
 
 
 def test_a_command_in_a_hint_has_the_options_that_were_given(ponder, write) -> None:

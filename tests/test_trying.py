@@ -217,7 +217,7 @@ def test_a_path_on_the_command_line_is_relative_to_the_current_folder(folder, po
 def test_options_tell_a_task_from_the_study_of_its_name(ponder) -> None:
     pytest.importorskip("math_verify")
     shown = ponder("show", "math500")
-    assert shown.stdout.startswith("# math500\ntitle = ")
+    assert shown.stdout.startswith("# math500\ntitle ")
     assert shown.stderr == "also: task math500: ponder show task math500\n"
     assert ponder("show", "math500", "--set", "samples=9").stdout.count("samples = 9") == 1
     for words in (("--set", f"file={EXAMPLE}"), ("--size", "0")):
