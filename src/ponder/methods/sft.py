@@ -179,8 +179,8 @@ class Sft(EpochMethod):
             known = yield from self._scores(self.reward, [trace for trace, _ in pool])
             scores = known.scores
             record.rollout_tokens += known.tokens
-            if known.parameters:
-                record.measures["reward_parameters"] = known.parameters
+            if parameters := known.parameters or self.reward.parameters():  # older files of scores don't have it
+                record.measures["reward_parameters"] = parameters
         how = Choice(
             by=self._order(),
             top=self.number,

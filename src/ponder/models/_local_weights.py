@@ -39,6 +39,7 @@ def as_folder(source: Source) -> Path:
     if not folder.is_dir():
         from ponder.models._torch_engine import load_anew
 
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # On the CPU: they are only written to disk, and may not fit on one GPU.
         loaded, new = load_anew(source._replace(device="cpu")), Path(mkdtemp(".new", folder.name, folder.parent))
         loaded.model.save_pretrained(new)
