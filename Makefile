@@ -41,7 +41,7 @@ bench-all: bench  ## also the measurements and simulations that are only printed
 	$(VENV)/bin/python benchmarks/report.py
 	$(VENV)/bin/python benchmarks/view.py
 	$(VENV)/bin/python benchmarks/view_peers.py
-	$(VENV)/bin/python benchmarks/caches.py
+	$(VENV)/bin/python benchmarks/kvcache.py
 	$(VENV)/bin/python benchmarks/merge.py
 	$(VENV)/bin/python benchmarks/rewards.py
 	$(VENV)/bin/python benchmarks/max_turn.py

@@ -34,19 +34,19 @@ import torch
 from measured import ROOT, cost, record, table
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from ponder.caches import CacheBudget, SelectCache, fidelity
-from ponder.caches.expected_attention import ExpectedAttention
-from ponder.caches.h2o import H2o
-from ponder.caches.keydiff import Keydiff
-from ponder.caches.knorm import Knorm
-from ponder.caches.lagkv import Lagkv
-from ponder.caches.last_query import LastQuery
-from ponder.caches.random import Random
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
 from ponder.core import Policy, Source
+from ponder.kvcache import CacheBudget, SelectCache, fidelity
 from ponder.models._local_weights import as_folder
 from ponder.models._packaged import packaged
+from ponder.policies.expected_attention import ExpectedAttention
+from ponder.policies.h2o import H2o
+from ponder.policies.keydiff import Keydiff
+from ponder.policies.knorm import Knorm
+from ponder.policies.lagkv import Lagkv
+from ponder.policies.last_query import LastQuery
+from ponder.policies.random import Random
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 HERE = Path(__file__).parent
 KVPRESS_PYTHON = ROOT / ".venv-kvpress/bin/python"

@@ -4,9 +4,9 @@
     python benchmarks/cache_matrix.py --docs --jsonl FILE                 writes what was measured
 
 Each tiny random model generates under several policies, granularities and kernels, in a batch with left padding, and
-its logits are compared with a recompute that masks what was evicted (`ponder.caches.exactness`). The table goes
-to docs/caches-for-transformers.md, and the list of architectures that `SelectCache` accepts to
-src/ponder/caches/_tested.py: those on which every run was exact or refused.
+its logits are compared with a recompute that masks what was evicted (`ponder.kvcache.exactness`). The table goes
+to docs/kv-cache-library.md, and the list of architectures that `SelectCache` accepts to
+src/ponder/kvcache/tested_architectures.py: those on which every run was exact or refused.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from architectures import architectures, rows_that_join, second_turn, tiny_model
 
-from ponder.caches._exact import Exactness, exactness, stock_error
-from ponder.caches.h2o import H2o
-from ponder.caches.random import Random
-from ponder.caches.rkv import Rkv
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
 from ponder.core import CacheBudget, UserError
+from ponder.kvcache.exactness import Exactness, exactness, stock_error
+from ponder.policies.h2o import H2o
+from ponder.policies.random import Random
+from ponder.policies.rkv import Rkv
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 TRANSFORMERS = transformers.__version__
-DOCS, TESTED = ROOT / "docs/caches-for-transformers.md", ROOT / "src/ponder/caches/_tested.py"
+DOCS, TESTED = ROOT / "docs/kv-cache-library.md", ROOT / "src/ponder/kvcache/tested_architectures.py"
 SNAPKV, RKV = Snapkv(queries=6, pool=3), Rkv(queries=4)
 # Policy, granularity, attention, kernel, ratio: each pair of neighbours at least once.
 COMBINATIONS = [

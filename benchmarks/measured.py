@@ -119,8 +119,8 @@ def command() -> str:
 
 def versions(packages: Sequence[str]) -> Mapping[str, str]:
     """The versions of Python, Ponder and these packages; one may be in another venv of the project."""
-    named = {"Python": platform.python_version()}
-    for package in ("ponder", *packages):
+    named = {"Python": platform.python_version(), "ponder": version("ponder-lab")}
+    for package in packages:
         venv, _, name = package.rpartition("/")
         label = f"{name} ({venv})" if name in named else name  # the same package, in another version
         try:

@@ -16,10 +16,10 @@ from measured import table
 from ponder.core import Estimate
 from ponder.models.pocket.codec import AGAIN
 from ponder.models.pocket.execution import number
-from ponder.runner.cells import Cell
-from ponder.runner.store import Store
-from ponder.runner.study import Study
 from ponder.stats.accuracy import accuracy, mean
+from ponder.store.store import Store
+from ponder.study.cell import Cell
+from ponder.study.study import Study
 
 HEADS = (
     "model",

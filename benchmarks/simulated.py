@@ -136,8 +136,8 @@ def write_store(study: str, attempts: int, folder: Path) -> None:
 
 
 def _write(study: str, attempts: int, folder: Path) -> None:
-    from ponder.runner.store import Store
-    from ponder.runner.study import Study
+    from ponder.store.store import Store
+    from ponder.study.study import Study
 
     copies = 10 if attempts >= 1_000_000 else 1
     problems = math.ceil(attempts / copies / CELLS[study] / SAMPLES[study])
@@ -158,7 +158,7 @@ def _write(study: str, attempts: int, folder: Path) -> None:
 
 def _copy(path: Path, copies: int, problems: int) -> None:
     """Repeat everything under other problems. Turns lose their check sums, which a report doesn't read."""
-    from ponder.runner.schema import ATTEMPT, TURN, digest
+    from ponder.store.schema import ATTEMPT, TURN, digest
 
     db = sqlite3.connect(path)
     db.create_function("digest", -1, digest, deterministic=True)
@@ -183,7 +183,7 @@ def _copy(path: Path, copies: int, problems: int) -> None:
 
 
 def _attempts(cell: Any, number: int) -> Iterator[Any]:
-    from ponder.runner.store import Done
+    from ponder.store.store import Done
 
     trait = 0.12 * math.sin(1 + number)  # of the variant, the same at every problem
     rng = Random(number)

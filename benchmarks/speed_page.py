@@ -27,7 +27,7 @@ GROUPS = {
     "Decoding": "The pocket model's NumPy engine and others, with the same weights, greedy, on one thread. The network "
     "for Tents has 2 million parameters, that for execution 0.6; vLLM has no CPU kernel for the heads of the first.",
     "Caches": "Eviction policies prune SmolLM2's cache from 512 columns to 384, on the same texts of 2,048 tokens; "
-    "[why they differ](caches.md#compared-with-kvpress).",
+    "[why they differ](compression.md#compared-with-kvpress).",
     "Training": "An iteration of `length_rl` on the pocket model, rollouts and update, on one thread.",
     "Tents": "Puzzles with one solution, of a given difficulty.",
     "Report": "`ponder report` on a store of simulated attempts.",

@@ -68,7 +68,11 @@ def _measure(folder: Path) -> None:
     with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
-            address = server.stderr.readline().strip().rstrip("/")
+            # The first visit turns the token into a cookie.
+            urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
+            printed = server.stderr.readline().strip()
+            _get(printed)
+            address = printed.partition("/?token=")[0]
             rows, told, child = [], [], 0
             for name, path, most in PAGES:
                 if name == "study with its figures":

@@ -8,6 +8,7 @@ Needs `scripts/bench-peers`, Chromium and Playwright.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import socket
@@ -21,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from measured import PONDER, table
 from playwright.sync_api import Page, sync_playwright
@@ -86,13 +86,17 @@ def _served(folder: Path, command: list[str]) -> Iterator[tuple[str, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*command, str(port)], cwd=folder, **quiet) as server:
+    log = folder / "server.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen([*command, str(port)], cwd=folder, stdout=output, stderr=output) as server,
+    ):
         try:
-            address = f"http://127.0.0.1:{port}"
-            while not _answers(address):
+            while not _answers(f"http://127.0.0.1:{port}"):
                 time.sleep(0.2)
-            yield address, server.pid
+            # Ponder prints an address with a token; Inspect has none.
+            printed = re.search(rf"http://127\.0\.0\.1:{port}/\?token=\S+", log.read_text())
+            yield printed[0] if printed else f"http://127.0.0.1:{port}", server.pid
         finally:
             server.send_signal(signal.SIGINT)
 
@@ -100,12 +104,16 @@ def _served(folder: Path, command: list[str]) -> Iterator[tuple[str, int]]:
 def _answers(address: str) -> bool:
     try:
         urllib.request.urlopen(address, timeout=10).close()
+    except urllib.error.HTTPError:
+        return True  # it demands a token
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
     return True
 
 
 def _walk_ponder(page: Page, address: str) -> tuple[float, float, int]:
+    page.goto(address)  # turns the token into a cookie
+    address = address.partition("/?token=")[0]
     began = time.perf_counter()
     page.goto(f"{address}/ponder/study/attempts")
     page.locator("tr[data-href]").first.wait_for()

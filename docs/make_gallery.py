@@ -13,7 +13,7 @@ from pathlib import Path
 
 import ponder
 from ponder.core import plugins
-from ponder.report.charts import draw
+from ponder.results.charts import draw
 
 HERE = Path(__file__).parent
 NOTE = "<!-- Written by docs/make_gallery.py from runs with the pocket model. Change the script, not this page. -->"

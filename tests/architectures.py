@@ -14,9 +14,14 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from ponder.caches import SelectCache, SlotCache
-from ponder.caches._exact import Exactness, WatchedCache, ragged_prompts, recomputed
 from ponder.core import CacheBudget, Policy
+from ponder.kvcache import SelectCache, SlotCache
+from ponder.kvcache.exactness import (
+    Exactness,
+    WatchedCache,
+    ragged_prompts,
+    recomputed,
+)
 
 LAYERS, WINDOW = 4, 8
 # Whatever of these a configuration has is set. Sizes are the smallest that keep heads, groups and experts apart.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.caches.h2o import H2o
-from ponder.caches.last_query import LastQuery
-from ponder.caches.random import Random
-from ponder.caches.rkv import Rkv
-from ponder.caches.sepllm import Sepllm
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
+from ponder.policies.h2o import H2o
+from ponder.policies.last_query import LastQuery
+from ponder.policies.random import Random
+from ponder.policies.rkv import Rkv
+from ponder.policies.sepllm import Sepllm
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 VOCABULARY, PROMPT, NEW = 97, 14, 40
 POLICIES = [Streaming(), Random(), H2o(), LastQuery(), Snapkv(queries=6, pool=3), Rkv(queries=4), Sepllm((3, 5, 8, 13))]

@@ -13,6 +13,7 @@ request's headers in the text), `redirect` (to a URL), `models` (a status, for t
 
 `tokenize = "llama.cpp"`, `"vllm"` or `"sglang"` gives it that server's pages for its tokenizer, which counts words and
 marks; a status, `{"redirect": url}`, `{"raw": text}` or `"silent"` (no response) is what such a page answers instead.
+`props` is what llama.cpp's page about itself answers; `content_type` is that of the response to `always`.
 `usage` replaces the bill in every reply, `model` the name of the model; `lists` are the names in the model list.
 """
 
@@ -211,7 +212,8 @@ class Server:
     def refused(self) -> web.Response | None:
         """The response to a request that meets a fault of every request."""
         if status := self.faults.get("always"):
-            return web.Response(status=status, text=self.faults.get("text", "no"))
+            content_type = self.faults.get("content_type", "text/plain")
+            return web.Response(status=status, text=self.faults.get("text", "no"), content_type=content_type)
         if status := self.faults.get("echo"):
             return web.Response(status=status, text=f"rejected: {self.headers}")
         if to := self.faults.get("redirect"):
@@ -287,6 +289,9 @@ class Server:
                 return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids})
         return web.Response(status=404, text="no such page")
 
+    async def props(self, request: web.Request) -> web.Response:
+        return web.json_response(self.faults.get("props"), status=200 if "props" in self.faults else 404)
+
     async def state(self, request: web.Request) -> web.Response:
         repeated = sum(n - 1 for n in self.prompts.values())
         seen = {"repeated": repeated, "bodies": self.bodies, "headers": self.headers, "query": self.query}
@@ -318,7 +323,7 @@ async def serve(faults: Faults) -> None:
     app.router.add_get("/v1/models", server.models)
     for page in ("/tokenize", "/apply-template"):
         app.router.add_post(page, server.tokenize)
-    for handler in (server.state, server.wait, server.calm, server.release):
+    for handler in (server.props, server.state, server.wait, server.calm, server.release):
         app.router.add_get(f"/{handler.__name__}", handler)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     await runner.setup()

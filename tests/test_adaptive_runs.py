@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ponder.core import UserError
-from ponder.runner.adaptive import _scores, trials
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.run.adaptive import _scores, asked_cells, trials
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 LADDER = """
 problems = 30
@@ -288,3 +288,101 @@ def test_unequal_numbers_of_problems_are_refused(write) -> None:
     write("two.toml", VARIANTS.replace("[[model]]", '[[task]]\nname = "jsonl"\nfile = "five.jsonl"\n[[model]]', 1))
     with pytest.raises(UserError, match="different numbers of problems: 5, 60"):
         trials(Study.load("two.toml"))
+
+
+SORTED = f"""
+problems = 100
+seed = 1
+stop = {{ decide = true }}
+[[task]]
+name = "jsonl"
+file = "sorted.jsonl"
+[[model]]
+name = "{Path(__file__).parent}/data/student.py"
+subject = ["algebra", "geometry"]
+budget = 2000
+concurrency = 1
+"""
+
+
+def sorted_file(write, number: int) -> list[str]:
+    """Write a file with problems of one subject before those of the other; returns their ids."""
+    names = []
+    lines = []
+    for n in range(number):
+        subject = "algebra" if n < number / 2 else "geometry"
+        names.append(f"{subject} {n}")
+        facts = {"subject": subject}
+        line = {"id": names[-1], "prompt": f"{n} + 1?", "answer": n + 1, "facts": facts}
+        lines.append(json.dumps(line) + "\n")
+    write("sorted.jsonl", "".join(lines))
+    return names
+
+
+def answered(study: str) -> dict[str, list[str]]:
+    """By model, the problems whose attempts the store has of the full plan, in the order in which they were made."""
+    problems: dict[str, list[str]] = {}
+    with Store(Path("ponder.db")) as store:
+        for cell in Study.load(study).cells:
+            rows = store._db.execute(
+                "SELECT name FROM attempt JOIN problem ON problem.id = problem JOIN cell ON cell.id = cell"
+                " WHERE key = ? ORDER BY attempt.id",
+                (cell.key,),
+            )
+            problems[cell.model_label] = [name for (name,) in rows]
+    return problems
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_order_of_a_file_decides_nothing(write, ponder, seed: int) -> None:
+    """Both models are equally good on the file; the first half is easier for the first of them."""
+    sorted_file(write, 100)
+    write("s.toml", SORTED.replace("seed = 1", f"seed = {seed}"))
+    (decision,) = ran(ponder, "s.toml")["adaptive"]["decisions"]
+    assert decision["ended"]
+    assert "no clear difference" in decision["text"]
+
+
+def test_a_fixed_set_is_asked_in_one_random_order(write, ponder) -> None:
+    names = sorted_file(write, 120)
+    write("s.toml", SORTED)
+    whole = ran(ponder, "s.toml")
+    asked_first, asked_second = answered("s.toml").values()
+    assert asked_first == asked_second  # problems are shared
+    assert set(asked_first) < set(names[:100])  # which the full plan asks
+    assert asked_first != sorted(asked_first, key=names.index)
+    assert ran(ponder, "s.toml")["adaptive"] == whole["adaptive"]
+
+    for file in Path().glob("ponder.db*"):
+        file.unlink()
+    for cap in (6_000, 12_000):
+        assert ran(ponder, "s.toml", "--set", f"max_tokens={cap}")["capped"]
+    last = ran(ponder, "s.toml")
+    assert last["adaptive"] == whole["adaptive"]
+    assert set(answered("s.toml").popitem()[1]) == set(asked_first)
+
+    write("full.toml", SORTED.replace("stop = { decide = true }\n", ""))
+    full = ran(ponder, "full.toml")
+    assert full["done"] == 2 * (100 - len(asked_first))
+    assert [set(problems) for problems in answered("full.toml").values()] == [set(names[:100])] * 2
+    again = ran(ponder, "s.toml")
+    assert again["done"] == 0
+    assert again["adaptive"]["decisions"] == whole["adaptive"]["decisions"]
+    study = Study.load("s.toml")
+    with Store(Path("ponder.db")) as store:
+        cells = asked_cells(study, store)
+        assert {o.problem for o in store.outcomes(cells)} == set(asked_first)  # what a report is drawn from
+        assert {done.attempt.problem.id for done in store.attempts(cells[0])} == set(asked_first)
+        assert store.spent(cells)[0] == 2 * len(asked_first)
+
+
+def test_the_probe_of_an_adaptive_run_is_part_of_it(write, ponder) -> None:
+    sorted_file(write, 100)
+    write("s.toml", SORTED)
+    whole = ran(ponder, "s.toml")
+    for file in Path().glob("ponder.db*"):
+        file.unlink()
+    assert ponder("plan", "s.toml", "--probe", "4").exit_code == 0
+    after = ran(ponder, "s.toml")
+    assert after["done"] == whole["done"] - 8
+    assert after["adaptive"] == whole["adaptive"]

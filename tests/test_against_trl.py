@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from tiny import END, flat, gradients, texts, tiny, tokenizer
 from transformers import TrainerCallback
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
 
-from ponder.core import Grade, Problem, Source, Task
+from ponder.core import Grade, Problem, Source, Task, UserError
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.shortest import Shortest
@@ -29,7 +30,15 @@ from ponder.rewards._weights import Row
 from ponder.rewards.trained import Trained
 from ponder.training import trl_engine, trl_trainers, trl_worker
 from ponder.training.fresh_sampler import FreshSampler
-from ponder.training.loop import TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, likelihood
+from ponder.training.loop import (
+    TokenExample,
+    Trainer,
+    TrainingSettings,
+    Unit,
+    check_first_dpo_loss,
+    epoch_batch,
+    likelihood,
+)
 from ponder.training.reward import RewardSettings, RewardTrainer, RowTarget, Scorer, joint_loss
 from ponder.training.rollouts import Sample, TrainingProblem
 from ponder.training.trl_engine import Rl, on_samples
@@ -79,6 +88,7 @@ def test_dpo(tmp_path: Path) -> None:
     with torch.no_grad():
         for name, p in tiny(seed=4).model.named_parameters():
             training.plain.get_parameter(name).copy_(p)
+    training.step = 1  # at the first step, policy and reference must be equal
     seen = gradients(training)
     ours = training.learn(units, preference, method.over(units))
     assert ours == pytest.approx(loss, abs=2e-4)  # which TRL rounds
@@ -130,16 +140,24 @@ def test_the_first_step_of_length_rl_is_that_of_dr_grpo(tmp_path: Path, temperat
     assert theirs.norm() > 1e-3
 
 
+def written_job(
+    kind: str, settings: TrainingSettings, units: list[Unit], folder: Path, steps: int, **more: Any
+) -> trl_engine.Job:
+    """Write a tiny model and the rows to train it on, as the engine's processes find them."""
+    tiny().model.save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    training = trl_engine.on_units(kind, settings, Source(folder / "model"), folder, units, steps=steps, **more)
+    training.job.folder.mkdir()
+    trl_engine._write_rows(training.rows, training.job.folder / "rows.arrow")
+    return training.job
+
+
 def stepped(
     kind: str, settings: TrainingSettings, units: list[Unit], folder: Path, steps: int, **more: Any
 ) -> tuple[list[float], list[dict[str, Any]]]:
     """The losses and gradients of the engine's steps, in this process."""
-    tiny().model.save_pretrained(folder / "model")
-    tokenizer().save_pretrained(folder / "model")
-    job = trl_engine.on_units(kind, settings, Source(folder / "model"), folder, units, steps=steps, **more)
-    job.job.folder.mkdir()
-    trl_engine._write_rows(job.rows, job.job.folder / "rows.arrow")
-    trainer = trl_worker.trainer(job.job, load_anew(job.job.source), trl_worker.arguments(job.job))
+    job = written_job(kind, settings, units, folder, steps, **more)
+    trainer = trl_worker.trainer(job, load_anew(job.source), trl_worker.arguments(job))
     trainer.add_callback(noted := Noted())
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], noted.gradients
@@ -183,13 +201,62 @@ def test_the_engine_takes_the_steps_of_our_loop_in_preference_training(tmp_path:
     agree(seen, theirs)
 
 
-def test_the_engine_takes_the_steps_of_our_loop_in_training_a_reward(tmp_path: Path) -> None:
-    settings = RewardSettings(**HOW, head_rate=0.03, engine="trl", args={"per_device_train_batch_size": 2})
+@pytest.mark.parametrize("args", [{}, {"loss_weights": [2.0]}])
+def test_another_reference_than_the_model_before_training_is_refused(tmp_path: Path, args: dict[str, Any]) -> None:
+    """As under FSDP, where processes other than the first may have a reference without weights."""
+    method = Dpo(**HOW, steps=2, engine="trl", args=args)
+    both = zip(texts(4, seed=1), texts(4, seed=2), strict=True)
+    units = [Unit((a, TokenExample(a.prompt, b.said))) for a, b in both]
+    assert len(stepped("dpo", method.settings(), units, tmp_path, 2, batch=4, **method.trl_job())[0]) == 2
+
+    job = trl_engine.on_units(
+        "dpo", method.settings(), Source(tmp_path / "model"), tmp_path, units, batch=4, steps=2, **method.trl_job()
+    ).job
+    trainer = trl_worker.trainer(job, load_anew(job.source), trl_worker.arguments(job))
+    with torch.no_grad():
+        for name, p in tiny(seed=4).model.named_parameters():
+            trainer.model.get_parameter(name).copy_(p)  # after the reference was asked
+    with pytest.raises(UserError, match=r"the first loss of dpo is .* must be 0\.6931 \(ln 2\)") as error:
+        trainer.train()
+    assert "fsdp_cpu_ram_efficient_loading: false" in error.value.hint
+
+    plain = Dpo(**HOW, steps=2)
+    training = Trainer(tiny(), plain, tmp_path)
+    prepared, loss = plain.loss(training, units)
+    with torch.no_grad():
+        for name, p in tiny(seed=4).model.named_parameters():
+            training.plain.get_parameter(name).copy_(p)
+    with pytest.raises(UserError, match=r"must be 0\.6931 \(ln 2\)"):
+        training.learn(prepared, loss, plain.over(prepared))
+
+
+def test_bfloat16_may_round_the_first_loss() -> None:
+    exact = TrainingSettings()
+    rounded = TrainingSettings(precision="bfloat16")
+    adapter = TrainingSettings(lora=4)
+    for settings, dtype in ((exact, "torch.float32"), (rounded, "float32"), (adapter, "bfloat16")):
+        check_first_dpo_loss(0.6940, settings, dtype, "")
+    for settings, dtype in ((rounded, "float32"), (adapter, "bfloat16")):
+        check_first_dpo_loss(0.75, settings, dtype, "")
+    with pytest.raises(UserError, match=r"is 0\.75"):
+        check_first_dpo_loss(0.75, exact, "float32", "")
+    with pytest.raises(UserError, match=r"is 3\.6,"):
+        check_first_dpo_loss(3.6, rounded, "float32", "")
+
+
+def judged_units() -> list[Unit]:
+    """Eight texts with labels of two steps each."""
     units = []
     for n, text in enumerate(texts(8)):
         row = Row([*text.prompt, *text.said], [len(text.prompt), len(text) - 1])
         known = torch.tensor([1.0, float(n % 2)]), torch.tensor([0.5, 0.5])
         units.append(Unit((TokenExample(row.tokens, ()),), RowTarget(row, *known, float("nan") if n % 3 else 1.0)))
+    return units
+
+
+def test_the_engine_takes_the_steps_of_our_loop_in_training_a_reward(tmp_path: Path) -> None:
+    settings = RewardSettings(**HOW, head_rate=0.03, engine="trl", args={"per_device_train_batch_size": 2})
+    units = judged_units()
     scorer = Trained(id=str(tmp_path / "model"))
     losses, theirs = stepped("reward", settings, units, tmp_path, 3, batch=4, scorer=scorer)
     loaded = tiny()
@@ -198,6 +265,24 @@ def test_the_engine_takes_the_steps_of_our_loop_in_training_a_reward(tmp_path: P
     reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), joint_loss(settings), len)
     assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
     agree(seen, theirs)
+
+
+def test_a_resumed_training_of_a_reward_counts_the_tokens_before_it(tmp_path: Path) -> None:
+    settings = RewardSettings(**HOW, engine="trl", args={"save_steps": 2, "save_total_limit": 3})
+    scorer = Trained(id=str(tmp_path / "model"))
+    job = written_job("reward", settings, judged_units(), tmp_path, 3, batch=4, scorer=scorer)
+
+    def train(checkpoint: Path | None) -> list[int]:
+        """Return the tokens that each step reports."""
+        (job.folder / "steps.jsonl").unlink(missing_ok=True)
+        trainer = trl_worker.trainer(job, load_anew(job.source), trl_worker.arguments(job))
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        lines = (job.folder / "steps.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line)["num_tokens"] for line in lines]
+
+    tokens = train(None)
+    assert len(tokens) == 3
+    assert train(job.folder / "checkpoints" / "checkpoint-2") == tokens[2:]
 
 
 @dataclass(frozen=True)

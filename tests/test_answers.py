@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from ponder.core import answers
+from ponder.core import answers, plugins
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_signs(text: str, number: int) -> None:
         ("<answer>> 9</answer>", None),
         ("<answer>~9</answer>", None),
         ("<answer>almost 9</answer>", None),
-        ("<answer>9 thousand</answer>", None),
+        ("<answer>9 thousand</answer>", 9000),
         ("<answer>9:30</answer>", None),
         ("\\boxed{\\sqrt{9}}", None),
         ("The answer is 78, because 31 - 7 = 24 and 24 + 54 = 80.", 78),
@@ -220,3 +220,18 @@ def test_readings_of_texts_and_numbers() -> None:
     assert answers.readings("<answer></answer>", "Paris") == []
     said = "<answer>Zoey is a knave, and Riley is a knight</answer>"
     assert answers.readings(said, "Zoey is a knight, and Riley is a knight")[0] == said[8:-9]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("90°", "90^\\circ"), ("√3", "\\sqrt{3}"), ("2π", "2\\pi"), ("x²", "x^2"), ("3·4", "12")]
+)
+def test_symbols_mean_what_latex_calls_them(answer: str, gold: str) -> None:
+    pytest.importorskip("math_verify")
+    assert answers.differs(answer, gold) == ""
+    assert answers.differs(f"{answer}+1", gold) == "wrong answer"
+
+
+def test_only_a_long_answer_is_graded_slowly_unless_the_task_says_so() -> None:
+    quick = plugins.load("tasks", "chain_sum")()
+    assert not quick.grades_slowly(["17"])
+    assert quick.grades_slowly(["17" * quick.long_answer])

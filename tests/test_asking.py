@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from test_run import outcomes, stored, study_for, wait_until
 
-from ponder.runner.run import run
-from ponder.runner.stop import Stop
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.interrupt import Stop
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from ponder.runner.tally import Tally
         ('{"choices": [{"message": {"content": ""}}]}', "unparsed", ""),
         ('{"choices": [{"message": {"content": null, "reasoning": "hm"}, "finish_reason": "length"}]}', "truncated", "hm"),
         ('{"choices": [{"message": {"content": "caf\xe9 \xff"}}]}', "unparsed", ""),  # not UTF-8
-        ('{"choices": [{"message": {"content": "\\ud800 half a pair"}}]}', "unparsed", ""),
+        ('{"choices": [{"message": {"content": "\\ud800 without its pair"}}]}', "unparsed", ""),
         ('{"choices": [{"message": {"content": "<think>a<think>b</think></think><answer>1</answer>"}}]}', "graded", "ab"),
         ('{"choices": [{"message": {"content": [{"type": "text", "text": "<answer>1</answer>"}]}}]}', "graded", ""),
         ('{"choices": [{"message": {"content": "' + "x" * 10_000_000 + '"}}]}', "unparsed", ""),

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from viewed import attempt, get
 
 from ponder.core import UserError, answers, plugins
 from ponder.core.settings import build
-from ponder.runner.study import Study
+from ponder.store.store import Done, Store
+from ponder.study.study import Study
 
 MATHS = ["math500", "aime24", "aime25", "amc23"]
 
@@ -84,7 +86,7 @@ def test_a_set_is_known_by_what_it_says(tmp_path: Path) -> None:
         ("a.jsonl", "[1]", "a.jsonl:1: expected an object, not a list"),
         ("a.csv", 'problem,answer\n1?,"1', "a.csv:2: unexpected end of data"),
         ("a.csv", "problem,answer\n", "a.csv: no problems"),
-        ("a.parquet", "no", "a.parquet: not a parquet file"),
+        ("a.parquet", "no", "a.parquet: can't read it as Parquet: "),
         ("a.txt", "no", "a.txt is not .jsonl, .csv, .parquet"),
     ],
 )
@@ -116,7 +118,7 @@ from ponder.core import plugins
 from ponder.core import UserError
 task = plugins.load("tasks", "{name}")()
 try:
-    print(len(task.fixed()), task.identity()["problems"])
+    print(len(list(task.fixed())), task.identity()["problems"])
 except UserError as error:
     print(error)
 """
@@ -152,13 +154,13 @@ def test_without_the_packages(monkeypatch, tmp_path: Path) -> None:
     found = task("math500", write(tmp_path / "a.jsonl", {"problem": "1?", "answer": "1"}))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError) as error:
-        len(task("aime24").fixed())
+        task("aime24").fixed()[0]
     assert "pip install huggingface_hub" in str(error.value)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert found.grade(only(found), "\\boxed{1}").correct
-    with pytest.raises(UserError, match=r"ponder\[maths\]"):
+    with pytest.raises(UserError, match=r"ponder-lab\[maths\]"):
         found.grade(only(found), "\\boxed{one}")
-    with pytest.raises(UserError, match=r"ponder\[maths\]"):
+    with pytest.raises(UserError, match=r"ponder-lab\[maths\]"):
         task("aime24")
     assert task("gpqa")
 
@@ -274,3 +276,116 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
 def test_choice(text: str, letter: str | None) -> None:
     options = {"A": "20 km", "B": "boron", "C": "neon", "D": "1/16"}
     assert answers.choice(text, options) == letter
+
+
+NO_NETWORK = """
+import socket
+
+def refused(*words, **named):
+    open({log!r}, "a").write(f"{{words}}\\n")
+    raise OSError("there is no network here")
+
+def connect(self, address, connect=socket.socket.connect):
+    if self.family == socket.AF_UNIX or address[0] == "127.0.0.1":
+        return connect(self, address)
+    return refused(address)
+
+socket.getaddrinfo = refused
+socket.socket.connect = connect
+"""
+HUB_STUDY = """
+problems = 4
+[[task]]
+name = "math500"
+[[model]]
+name = "oracle"
+label = "a"
+[[model]]
+name = "oracle"
+label = "b"
+critical_size = 10
+[[figure]]
+name = "accuracy"
+"""
+
+
+@pytest.fixture
+def hub_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of a benchmark on the hub, run before, where there is neither a network nor a copy of the benchmark.
+
+    Attempts at other problems under the same name, by another model, are in the store too, and are newer.
+    """
+    (folder / "hub.toml").write_text(HUB_STUDY)
+    rows = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(500)]
+    local = write(folder / "local.jsonl", *rows)
+    other = write(folder / "other.jsonl", *rows[:7])
+    study = Study.load("hub.toml")
+    ran = Study.load("hub.toml", [f"task.file={local}"])
+    assert [cell.count for cell in ran.cells] == [4, 4]
+    with Store(folder / "ponder.db", lock=True) as store:
+        run = store.record_study(study)
+        for cell in ran.cells:
+            store.add([Done(cell, n, attempt(cell, p, n)) for n, p in enumerate(cell.asked())], run)
+        for cell in Study.load("hub.toml", [f"task.file={other}", "model.budget=7"]).cells:
+            store.add([Done(cell, n, attempt(cell, p, n)) for n, p in enumerate(cell.asked())])
+    local.unlink()
+    other.unlink()
+    sandbox = folder / "sandbox"
+    sandbox.mkdir()
+    (sandbox / "sitecustomize.py").write_text(NO_NETWORK.format(log=str(folder / "asked")))
+    monkeypatch.setenv("PYTHONPATH", f"{sandbox}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("HF_HOME", str(folder / "empty"))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def test_stored_attempts_at_a_benchmark_are_shown_without_the_hub(hub_study: Path, running) -> None:
+    with running("view", "hub.toml", "--port", "0", "--no-open") as process:
+        address, _, token = process.stderr.readline().strip().partition("/?token=")
+        admitted = {"Cookie": f"ponder-{address.rpartition(':')[2]}={token}"}
+        assert "8</b> of 8 attempts" in get(address, "/", **admitted)[2]
+        assert "complete" in get(address, "/ponder/hub", **admitted)[2]
+        assert "Accuracy" in get(address, "/ponder/hub/figures", **admitted)[2]
+        assert "8 attempts" in get(address, "/ponder/hub/attempts", **admitted)[2]
+        assert "3 + 1?" in get(address, "/ponder/hub/attempt/4", **admitted)[2]
+    with running("view", "--port", "0", "--no-open") as process:  # as it was last run
+        address, _, token = process.stderr.readline().strip().partition("/?token=")
+        admitted = {"Cookie": f"ponder-{address.rpartition(':')[2]}={token}"}
+        assert "8</b> of 8 attempts" in get(address, "/", **admitted)[2]
+        assert "Accuracy" in get(address, "/ponder/hub/figures", **admitted)[2]
+    assert not (hub_study / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (("report", "hub.toml"), "reports/hub/report.html"),
+        (("export", "hub.toml", "--format", "jsonl", "-o", "-"), "3 + 1?"),
+        (("compare", "hub.toml", "a", "b"), "4 problems"),
+        (("regrade", "hub.toml"), "0 grades changed"),
+    ],
+)
+def test_stored_attempts_at_a_benchmark_are_read_without_the_hub(hub_study: Path, words, printed: str) -> None:
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "incomplete" not in done.stderr
+    assert printed in done.stdout
+    assert not (hub_study / "asked").exists()
+
+
+def test_results_of_a_benchmark_are_read_without_the_hub(hub_study: Path) -> None:
+    code = "import ponder; print(len(ponder.Study.load('hub.toml').results().outcomes))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "8", done.stderr
+    assert not (hub_study / "asked").exists()
+
+
+def test_a_benchmark_that_was_never_asked_is_looked_at_without_the_hub(hub_study: Path) -> None:
+    (hub_study / "new.toml").write_text(HUB_STUDY.replace("math500", "aime24"))
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", "report", "new.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no answers" in done.stderr or "no attempts" in done.stderr
+    assert not (hub_study / "asked").exists()

@@ -12,7 +12,7 @@ from test_selection_figures import bare, outcome
 from ponder.core import MethodUse
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
-from ponder.report.page import draw_figure
+from ponder.results.page import draw_figure
 from ponder.stats.frontier import accuracy_difference, variants
 
 

@@ -12,14 +12,19 @@ torch = pytest.importorskip("torch")
 from architectures import second_turn, tiny_model
 from pruned import NEW, POLICIES, ragged, tiny
 
-from ponder.caches import CacheBudget, SelectCache, drift, exactness
-from ponder.caches._allocation import _line, allotted
-from ponder.caches.h2o import H2o
-from ponder.caches.lagkv import Lagkv
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
 from ponder.core import UserError
+from ponder.kvcache import (
+    CacheBudget,
+    SelectCache,
+    drift,
+    exactness,
+)
+from ponder.kvcache.allocation import _line, allotted
 from ponder.methods.compress import Compress
+from ponder.policies.h2o import H2o
+from ponder.policies.lagkv import Lagkv
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 DIVIDED = [("pyramid", "layer"), ("pyramid", "head"), ("adakv", "head")]
 

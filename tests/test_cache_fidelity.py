@@ -1,4 +1,4 @@
-"""`ponder.caches.fidelity`: a table of drifts, worked out again from single texts."""
+"""`ponder.kvcache.fidelity`: a table of drifts, worked out again from single texts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.caches import CacheBudget, SelectCache, drift, fidelity
-from ponder.caches.knorm import Knorm
-from ponder.caches.random import Random
-from ponder.caches.snapkv import Snapkv
 from ponder.core import Request, Source, UserError
+from ponder.kvcache import (
+    CacheBudget,
+    SelectCache,
+    drift,
+    fidelity,
+)
 from ponder.models._torch_engine import load
 from ponder.models.pocket import WEIGHTS
 from ponder.models.transformers import Transformers
+from ponder.policies.knorm import Knorm
+from ponder.policies.random import Random
+from ponder.policies.snapkv import Snapkv
 from ponder.tasks.tents import Tents
 
 BUDGET = CacheBudget(40, 8, 0.5)

@@ -17,15 +17,20 @@ from architectures import VARIANTS, second_turn, tiny_model
 from pruned import PROMPT, ragged, tiny
 from transformers import AutoTokenizer, DynamicCache, GPT2Config, GPT2LMHeadModel, pipeline
 
-from ponder.caches import CacheBudget, SelectCache, SlotCache, exactness
-from ponder.caches.full import Full
-from ponder.caches.h2o import H2o
-from ponder.caches.last_query import LastQuery
-from ponder.caches.random import Random
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
 from ponder.core import Policy, UserError
+from ponder.kvcache import (
+    CacheBudget,
+    SelectCache,
+    SlotCache,
+    exactness,
+)
 from ponder.models.pocket import SHIPPED
+from ponder.policies.full import Full
+from ponder.policies.h2o import H2o
+from ponder.policies.last_query import LastQuery
+from ponder.policies.random import Random
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 SNAPKV = Snapkv(queries=6, pool=3)
 GREEDY = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
@@ -183,6 +188,9 @@ def test_an_unknown_argument_of_attention_is_refused() -> None:
         model(ids, past_key_values=cache, position_bias=torch.zeros(1))
     with pytest.raises(UserError, match="raised an error"), torch.no_grad():  # and the cache is incomplete
         model(ids, past_key_values=cache)
+    cache = SelectCache(model, Streaming(), budget())
+    with pytest.raises(UserError, match="sliding window can't be pruned"), torch.no_grad():
+        model(ids, past_key_values=cache, sliding_window=4)
 
 
 def test_another_kernel_is_refused() -> None:

@@ -12,22 +12,22 @@ torch = pytest.importorskip("torch")
 
 from pruned import tiny
 
-from ponder.caches import CacheBudget, CacheView, SelectCache
-from ponder.caches._rope import frequencies
-from ponder.caches.expected_attention import ExpectedAttention
-from ponder.caches.full import Full
-from ponder.caches.h2o import H2o
-from ponder.caches.keydiff import Keydiff
-from ponder.caches.knorm import Knorm
-from ponder.caches.lagkv import Lagkv
-from ponder.caches.last_query import LastQuery
-from ponder.caches.random import Random
-from ponder.caches.rkv import Rkv
-from ponder.caches.sepllm import Sepllm
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
-from ponder.caches.triattention import Triattention
 from ponder.core import UserError
+from ponder.kvcache import CacheBudget, CacheView, SelectCache
+from ponder.kvcache.rope import frequencies
+from ponder.policies.expected_attention import ExpectedAttention
+from ponder.policies.full import Full
+from ponder.policies.h2o import H2o
+from ponder.policies.keydiff import Keydiff
+from ponder.policies.knorm import Knorm
+from ponder.policies.lagkv import Lagkv
+from ponder.policies.last_query import LastQuery
+from ponder.policies.random import Random
+from ponder.policies.rkv import Rkv
+from ponder.policies.sepllm import Sepllm
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
+from ponder.policies.triattention import Triattention
 
 
 def view(**given) -> CacheView:

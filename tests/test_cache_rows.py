@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 from pruned import NEW, POLICIES, VOCABULARY, tiny
 
-from ponder.caches import CacheBudget, SelectCache, SlotCache
-from ponder.caches.full import Full
-from ponder.caches.h2o import H2o
-from ponder.caches.snapkv import Snapkv
-from ponder.caches.streaming import Streaming
 from ponder.core import Policy
+from ponder.kvcache import CacheBudget, SelectCache, SlotCache
+from ponder.policies.full import Full
+from ponder.policies.h2o import H2o
+from ponder.policies.snapkv import Snapkv
+from ponder.policies.streaming import Streaming
 
 
 @pytest.mark.parametrize(

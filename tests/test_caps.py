@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 from contextlib import closing
 
 import pytest
+
+from ponder.core import UserError
+from ponder.store.store import Store
 
 STUDY = """
 problems = 200
@@ -130,13 +134,34 @@ def test_calls_in_progress_when_the_process_is_killed_count(serve, write, ponder
     with running("run", "s.toml") as process:
         served.wait(held=4)
         with closing(sqlite3.connect("file:ponder.db?mode=ro", uri=True)) as db:
-            assert db.execute("SELECT TOTAL(lost_tokens) FROM study").fetchone()[0] >= 4 * 2000
+            assert db.execute("SELECT TOTAL(held_tokens) FROM study").fetchone()[0] >= 4 * 2000
         process.send_signal(signal.SIGKILL)
     served.release()
     assert summary(ponder("run", "s.toml", "--json"))["capped"]
     assert served.state()["billed_tokens"] <= 20_000
     plan = json.loads(ponder("plan", "s.toml", "--json").stdout)
     assert plan["spent"]["tokens"] >= 4 * 2000
+
+
+def test_what_killed_runs_held_can_be_released(serve, write, ponder, running) -> None:
+    """Nobody but the user can know whether calls in flight at a kill were billed."""
+    served = serve(hold_after=0)
+    write("s.toml", study_for(served, 12_000, concurrency=4).replace("problems = 200", "problems = 8"))
+    with running("run", "s.toml") as process:
+        served.wait(held=4)
+        process.send_signal(signal.SIGKILL)
+    served.release()
+    stopped = ponder("run", "s.toml", "--json")
+    held = served.state()["billed_tokens"]
+    assert summary(stopped)["capped"]
+    assert "of these tokens are of calls in flight when earlier runs were killed" in stopped.stderr
+    assert "run with --release-lost" in stopped.stderr
+    released = ponder("run", "s.toml", "--release-lost", "--json")
+    assert "tokens of calls in flight when runs were killed are counted as not spent" in released.stderr
+    tally = summary(released)
+    assert not tally["capped"]
+    assert json.loads(ponder("plan", "s.toml", "--json").stdout)["total"]["to_run"] == 0
+    assert served.state()["billed_tokens"] - held <= 12_000
 
 
 def test_a_cap_on_money(serve, write, ponder) -> None:
@@ -243,3 +268,71 @@ def test_nothing_is_sent_after_a_stop(serve, write, running) -> None:
         process.communicate()
     assert served.state()["requests"] <= sent + 1  # one may be on its way
     assert sent < 400
+
+
+@pytest.mark.parametrize("link", ["symlink", "hard link"])
+def test_a_store_has_one_run_at_a_time_by_whatever_name(serve, write, ponder, running, folder, link) -> None:
+    served = serve(hold_after=4)
+    write("s.toml", study_for(served, 60_000, concurrency=4))
+    with running("run", "s.toml") as process:
+        served.wait(held=4)
+        (folder / "linked").mkdir()
+        other = folder / "linked" / "other.db"
+        if link == "symlink":
+            other.symlink_to("../ponder.db")
+        else:
+            other.hardlink_to("ponder.db")
+        asked = served.state()["requests"]
+        result = ponder("run", "s.toml", "--store", "linked/other.db")
+        assert result.exit_code == 2
+        assert ("another run is writing to linked/other.db" if link == "symlink" else "hard links") in result.stderr
+        assert served.state()["requests"] == asked
+        served.release()
+        process.communicate()
+    assert served.state()["billed_tokens"] <= 60_000
+
+
+def test_a_store_behind_a_symlink_is_put_on_the_disk(folder, monkeypatch) -> None:
+    """SQLite's log and the lock are beside the file, not beside the link."""
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    (folder / "linked.db").symlink_to("real.db")
+    with Store(folder / "linked.db", lock=True) as store:
+        store.sync()
+        assert (folder / "real.db-wal").stat().st_ino in synced
+    assert (folder / "real.db.lock").is_file()
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 40, "completion_tokens": 9000, "total_tokens": 9040},
+        {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 9040},
+    ],
+)
+def test_a_server_that_bills_more_than_its_budget_stops_the_run(serve, write, ponder, usage) -> None:
+    served = serve(usage=usage)
+    write("s.toml", study_for(served, 1_000_000, concurrency=4))
+    result = ponder("run", "s.toml", "--json")
+    assert summary(result)["capped"]
+    assert served.state()["requests"] <= 8  # those in flight, and those that began before the first bill was read
+    assert "stopped: a call was billed 9,040 tokens, where its prompt and budget allow 2," in result.stderr
+
+
+def test_a_full_disk_says_how_many_are_stored(serve, write, ponder, monkeypatch) -> None:
+    served = serve()
+    write("s.toml", study_for(served, 10**9, concurrency=4))
+    stored, add = [], Store.add
+
+    def full(store, batch, *more):
+        if len(stored) + len(batch) > 20:
+            raise UserError("the disk is full: ponder.db can't grow")
+        add(store, batch, *more)
+        stored.extend(batch)
+
+    monkeypatch.setattr(Store, "add", full)
+    result = ponder("run", "s.toml")
+    assert result.exit_code == 2
+    assert f"{len(stored)} attempts made and stored" in result.stderr
+    with closing(sqlite3.connect("ponder.db")) as db:
+        assert db.execute("SELECT COUNT(*) FROM attempt").fetchone() == (len(stored),)

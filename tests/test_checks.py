@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from engines import fake_vllm
 
+import ponder as ponder_api
 from ponder.core import Request, UserError
-from ponder.runner import checks
-from ponder.runner.study import BUILT_IN, Study, built_in
+from ponder.study import check
+from ponder.study.study import BUILT_IN, Study, built_in
 from ponder.training import launch
 
 SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
 STEPS = '[[task]]\nname = "execution"\nsize = 12\n'
 ORACLE = '[[model]]\nname = "oracle"\n'
+FORCED = '[[model]]\nname = "oracle"\nmethod = [{ name = "budget_force", think = [10, 20], answer = [10, 20] }]\n'
 POCKET = '[[model]]\nname = "transformers"\nid = "pocket"\n'
 COMPRESS = 'method = [{ name = "compress", policy = "random", budget = 64, window = 8, ratio = 0.5 }]\n'
 BENCHMARKS = ("aime24", "aime25", "amc23", "gpqa", "math500")
@@ -75,6 +77,7 @@ def test_studies_at_paper_scale_pass_on_a_machine_that_has_what_they_need(name, 
         (SUM + figure("accuracy", 'overlay = "tents_sucess"'), "figure[0].overlay: there is no choice 'tents_sucess'\nhint: did you mean `tents_success`?"),
         (SUM + figure("effort", 'overlay = "tents_success"'), "figure[0].overlay: there is no choice 'tents_success'"),
         (SUM + figure("selection", 'overlay_size = "x"'), "figure[0].overlay_size: there is no choice 'x'"),
+        (SUM + FORCED + figure("heatmap", 'x = "thnk"', 'y = "answer"'), "figure `heatmap` draws `thnk`, which no attempt of this study records\nhint: did you mean `think`?"),
         (SUM + figure("effort", "unlt = 3"), "figure[0].unlt: figure `effort` has no key `unlt`\nhint: did you mean `unit`?"),
         (SUM + figure("frontier", 'margin = "x"'), "figure[0].margin: expected a number, not text"),
         (SUM + figure("frontier", 'reference = "orcle"'), "figure[0].reference: there is no choice 'orcle'\nhint: did you mean `oracle`?"),
@@ -264,7 +267,7 @@ def test_a_problem_that_takes_too_long_is_refused(ponder, folder, write, monkeyp
     ponder("new", "task", "endless")
     path = folder / "endless.py"
     path.write_text(path.read_text().replace("rng = random", "__import__('time').sleep(3600)\n        rng = random"))
-    monkeypatch.setattr(checks, "SECONDS", 0.05)
+    monkeypatch.setattr(check, "SECONDS", 0.05)
     message = refusal(write, '[[task]]\nname = "./endless.py"\n' + ORACLE)
     assert "s.toml: task `endless`: making one problem of size 8 takes more than 0.05 s" in message
 
@@ -273,7 +276,7 @@ def test_a_check_imports_no_drawing_library(write) -> None:
     write("s.toml", SUM + ORACLE + figure("frontier", 'overlay = "long2short"') + figure("effort"))
     code = """
 import sys
-from ponder.runner.study import Study
+from ponder.study.study import Study
 Study.load("s.toml").check()
 loaded = {"altair", "numpy", "torch"} & set(sys.modules)
 sys.exit(f"loaded {loaded}" if loaded else 0)
@@ -287,3 +290,61 @@ def test_a_teacher_that_can_t_solve_the_training_problems_is_refused(write) -> N
     assert "tents isn't a sum" in refusal(
         write, f'[[task]]\nname = "tents"\nsize = 16\n[[model]]\nname = "pocket"\n{teach}'
     )
+
+
+HOT = '[[model]]\nname = "endpoint"\nid = "m"\nurl = "http://127.0.0.1:9/v1"\nbudget = 9\nprobe = false\n'
+
+
+def problems_file(write, name: str, number: int) -> None:
+    write(name, "".join(json.dumps({"prompt": f"{n} + 1?", "answer": f"{n + 1}"}) + "\n" for n in range(number)))
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ('problems = 6\n[[task]]\nname = "jsonl"\nfile = "four.jsonl"\n' + ORACLE,
+         "warning: s.toml: problems = 6, but task `jsonl` has 4 problems; all of them are asked"),
+        ('problems = 4\n[[task]]\nname = "jsonl"\nfile = "four.jsonl"\n' + ORACLE, ""),
+        ('[[task]]\nname = "jsonl"\nfile = "four.jsonl"\n' + ORACLE, ""),
+        ('problems = 60\n' + SUM + ORACLE, ""),
+        ('[[task]]\nname = "math500"\nfile = "four.jsonl"\n' + ORACLE,
+         'warning: s.toml: task `math500`: four.jsonl has 4 problems, where math500 has 500\nhint: name = "jsonl"'),
+        ('[[task]]\nname = "aime24"\nfile = "AIME-25.jsonl"\n' + ORACLE,
+         "warning: s.toml: task `aime24` reads AIME-25.jsonl, which is named like the task `aime25`"),
+        ('[[task]]\nname = "aime25"\nfile = "AIME-25.jsonl"\n' + ORACLE, ""),
+        (SUM + HOT + "temperature = 3.5\n", "warning: s.toml: model `m` samples at temperature 3.5; most servers refuse"),
+        (SUM + HOT + "temperature = 2.0\n", ""),
+        (SUM + ORACLE + 'label = "a"\n' + ORACLE + 'label = "b"\n',
+         "warning: s.toml: models `a` and `b` have the same settings, so they share their attempts"),
+        (SUM + ORACLE + 'label = "a"\n' + ORACLE + 'label = "b"\nerror = 0.5\n', ""),
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_mistake_is_said_before_a_run(write, ponder, text, warning) -> None:
+    problems_file(write, "four.jsonl", 4)
+    problems_file(write, "AIME-25.jsonl", 30)
+    result = ponder("plan", write("s.toml", text))
+    assert result.exit_code == 0
+    assert warning in result.stderr
+    assert ("warning" in result.stderr) == bool(warning)
+
+
+def test_a_run_says_it_too_from_the_command_line_and_from_python(write, ponder, capsys) -> None:
+    problems_file(write, "four.jsonl", 4)
+    text = 'problems = 6\n[[task]]\nname = "jsonl"\nfile = "four.jsonl"\n' + ORACLE
+    warning = "warning: s.toml: problems = 6, but task `jsonl` has 4 problems; all of them are asked"
+    assert warning in ponder("run", write("s.toml", text)).stderr
+    ponder_api.Study.load("s.toml").run(progress=False)
+    assert warning in capsys.readouterr().err
+
+
+def test_a_file_with_more_problems_than_the_benchmark_is_another_set(write, ponder) -> None:
+    problems_file(write, "many.jsonl", 31)
+    result = ponder("plan", write("s.toml", '[[task]]\nname = "aime24"\nfile = "many.jsonl"\n' + ORACLE))
+    assert result.exit_code == 2
+    assert "many.jsonl: 31 problems, but aime24 has 30: this is another set" in result.stderr
+    assert 'hint: name = "jsonl"' in result.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in built_in() if name not in ON_HUB])
+def test_no_built_in_study_looks_like_a_mistake(name) -> None:
+    assert Study.load(name).warnings() == []

@@ -13,7 +13,7 @@ from ponder import cli
 from ponder.cli import describe
 from ponder.cli.options import watch
 from ponder.core import plugins
-from ponder.runner.study import Study, built_in
+from ponder.study.study import Study, built_in
 
 VERBS = [
     "list",
@@ -87,7 +87,7 @@ def test_json(ponder, words) -> None:
         (["list", "lengths"], "hint: did you mean `length_rewards`?"),
         (["show", "tens"], "hint: did you mean `tents`?"),
         (["show", "scaling"], "hint: it is now called `selection`"),
-        (["show", "oracle"], "hint: say which: model oracle, cache oracle, reward oracle"),
+        (["show", "oracle"], "hint: say which: model oracle, policy oracle, reward oracle"),
         (["show", "kimi", "--size", "3"], "hint: --size and --set are for tasks"),
         (["show", "tents", "--size", "37"], "hint: the nearest sizes are 36, 35, 40"),
         (["show", "tents", "--set", "difficulty=hard"], "there is no choice 'hard'"),
@@ -108,9 +108,9 @@ def test_json(ponder, words) -> None:
         (["check", "nothing"], "there is no plugin `nothing`\nhint: ponder list shows them all"),
         (["check", "./d.toml"], "./d.toml is a study, not a plugin\nhint: ponder plan ./d.toml checks it"),
         (["check", "study", "effort"], "effort is a study, not a plugin"),
-        (["check", "oracle"], "hint: say which: model oracle, cache oracle, reward oracle"),
-        (["show", "cahce", "oracle"], "there is no kind of plugin `cahce`\nhint: did you mean `caches`?"),
-        (["show", "cache", "tents"], "eviction policy `tents` is unknown"),
+        (["check", "oracle"], "hint: say which: model oracle, policy oracle, reward oracle"),
+        (["show", "polciy", "oracle"], "there is no kind of plugin `polciy`\nhint: did you mean `policy`?"),
+        (["show", "policy", "tents"], "policy `tents` is unknown"),
         (["show", "a", "b", "c"], "expected a name, or a kind and a name, not 3 words"),
         (["show", "effort", "--size", "3"], "effort is a study, which has no size"),
         (["make", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
@@ -240,19 +240,17 @@ def test_progress_as_json_is_data(capsys) -> None:
 def test_list_has_headings_for_people(ponder) -> None:
     text = ponder("list").stdout
     headings = [row for row in text.splitlines() if row and not row.startswith(" ")]
-    assert "eviction policies (caches)" in headings
+    assert "policies" in headings
     assert "length rewards (length_rewards)" in headings
     assert headings[0] == "tasks"
-    assert set(json.loads(ponder("list", "caches", "--json").stdout)) == {"caches"}
+    assert set(json.loads(ponder("list", "policies", "--json").stdout)) == {"policies"}
 
 
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        (["caches"], "caches"),
-        (["cache"], "caches"),
-        (["policies"], "caches"),
-        (["eviction-policy"], "caches"),
+        (["policies"], "policies"),
+        (["policy"], "policies"),
         (["length_reward"], "length_rewards"),
         (["length-rewards"], "length_rewards"),
         (["study"], "studies"),
@@ -263,9 +261,9 @@ def test_list_a_kind_in_other_words(ponder, words, kind) -> None:
     assert set(json.loads(ponder("list", *words, "--json").stdout)) == {kind}
 
 
-@pytest.mark.parametrize("words", [["cache", "oracle"], ["caches", "oracle"], ["policy", "oracle"], ["caches/oracle"]])
+@pytest.mark.parametrize("words", [["policy", "oracle"], ["policies", "oracle"], ["policies/oracle"]])
 def test_a_kind_says_which_of_several_is_meant(ponder, words) -> None:
-    assert ponder("show", *words).stdout.startswith("eviction policy oracle\n")
+    assert ponder("show", *words).stdout.startswith("policy oracle\n")
 
 
 def test_a_study_and_a_figure_of_one_name(ponder) -> None:
@@ -292,7 +290,7 @@ def test_show_a_puzzle(ponder) -> None:
     shown = json.loads(ponder("show", "tents", "--size", "36", "--set", "difficulty=tricky", "--json").stdout)
     assert shown["size"] == 36
     assert len(json.loads(shown["answer"])) == 6
-    assert ponder("show", "caches/oracle").stdout.startswith("eviction policy oracle\n")
+    assert ponder("show", "policies/oracle").stdout.startswith("policy oracle\n")
     assert ponder("show", "tents", "--seed", "1").stdout != ponder("show", "tents").stdout
 
 

@@ -13,9 +13,9 @@ from ponder.figures.budget import Budget
 from ponder.figures.cache import Cache
 from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
-from ponder.runner.store import Store
-from ponder.runner.study import Study
 from ponder.stats.frontier import variants
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 # A method that "trains": it changes nothing but says what making its weights cost.
 TRAINS = '''"""Trains nothing, and says what it cost."""

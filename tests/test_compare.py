@@ -21,7 +21,7 @@ from ponder.cli.compare import Model
 from ponder.core import Outcome, Prices, UserError
 from ponder.figures._compared import sentence
 from ponder.figures.compare import Compare
-from ponder.report.page import draw_figure
+from ponder.results.page import draw_figure
 from ponder.stats.compare import PairComparison, compare, compare_tasks, difference_in_accuracy
 from ponder.stats.corrections import benjamini_hochberg
 from ponder.stats.critical_ratio import critical_ratio

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+from ponder.cli.compare import small
 
 STUDY = """
 problems = 20
@@ -45,9 +48,34 @@ def test_the_command(ponder, write) -> None:
     assert sum(one["right"] == "B" for one in shown) == size["only_b"]
     assert all(one["a"][0]["question"] and one["b"][0]["answer"] for one in shown)
     assert f"{len(shown)} problems" in ponder("compare", study, "--disagree", int(size["size"])).stdout
+    for row in tables["rows"][:2]:
+        line = next(line for line in told.stdout.splitlines() if line.startswith(row["quantity"]))
+        assert re.split(" {2,}", line)[-2:] == [small(row["p_value"]), small(row["q_value"])]
     back = json.loads(ponder("compare", study, "new", "old", "--json").stdout)
     assert back["rows"][0]["effect"] == pytest.approx(-tables["rows"][0]["effect"])
     assert back["rows"][1]["effect"] == pytest.approx(1 / tables["rows"][1]["effect"])
+
+
+@pytest.mark.parametrize(
+    ("p_value", "text"), [(None, "?"), (0.0, "< 0.001"), (0.00099, "< 0.001"), (0.001, "0.001"), (0.0344, "0.034")]
+)
+def test_p_values(p_value, text) -> None:
+    assert small(p_value) == text
+
+
+def test_a_run_in_progress(ponder, write) -> None:
+    """The largest size has one pair so far."""
+    study = write("mine.toml", STUDY.replace("[2, 4, 8, 16, 32]", "[2, 4]"))
+    ponder("run", study)
+    ponder("run", write("more.toml", STUDY.replace("problems = 20", "problems = 1").replace("[2, 4, 8, 16, 32]", "32")))
+    whole = write("whole.toml", STUDY.replace("[2, 4, 8, 16, 32]", "[2, 4, 32]"))
+    told = ponder("compare", whole).stdout
+    assert "no tokens at the largest size: fewer than 3 problems of that size in common" in told
+    (row,) = [line for line in told.splitlines() if line.split()[:2] == ["32", "1"]]
+    assert "[" not in row
+    told = ponder("compare", "more.toml").stdout
+    assert "Can't tell: 1 problem in common, and an interval needs 3." in told
+    assert "0.001" not in told
 
 
 def test_two_stores(ponder, write) -> None:
@@ -101,3 +129,17 @@ def test_mistakes(ponder, write, words: tuple[str, ...], said: str) -> None:
     told = ponder("compare", study, *words)
     assert told.exit_code == 2
     assert said in told.stderr
+
+
+def test_a_long_reply_keeps_its_end(ponder, write) -> None:
+    """The answer stands there."""
+    write("problems.jsonl", '{"id": "p", "prompt": "2 + 2?", "answer": "4", "size": 1}')
+    for name, answer in (("a", "First, " + "we think. " * 200 + "So it is 4."), ("b", "It is 5.")):
+        write(f"{name}.jsonl", json.dumps({"problem": "p", "answer": answer}))
+    models = "".join(f'[[model]]\nname = "replay"\nfile = "{n}.jsonl"\nlabel = "{n}"\n' for n in "ab")
+    study = write("s.toml", f'[[task]]\nname = "jsonl"\nfile = "problems.jsonl"\n{models}')
+    ponder("run", study)
+    shown = ponder("compare", study, "a", "b", "--disagree", 1).stdout
+    assert "So it is 4." in shown
+    assert "First, we think." in shown
+    assert "2,018 characters; --json has all" in shown

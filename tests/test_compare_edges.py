@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
+import pytest
 from test_compare import attempts, outcome
 
 from ponder.core import Outcome
 from ponder.figures.compare import Compare
 from ponder.stats.compare import compare
+from ponder.stats.elimination import valid_difference
+from ponder.stats.frontier import area_difference, area_p, summarize, variants
+from ponder.stats.grid import paired_difference
 from ponder.stats.pairs import pair
 from ponder.stats.ratios import token_logs
+from ponder.stats.tango import tango
 
 
 def test_problems_without_tokens_are_told() -> None:
@@ -57,3 +63,59 @@ def test_seeds_that_differ_in_slope_widen_the_ratios_at_the_ends() -> None:
         interval = second.over(first)(0.95)
         covered += interval.low <= 1 <= interval.high
     assert covered >= 17
+
+
+def pairs(model: str, numbers: dict[int, int], factor: float, right: bool = True) -> list[Outcome]:
+    """As many problems of each size, with tokens that vary."""
+    rng = np.random.default_rng(3)
+    return [
+        outcome(model, size, f"p{size}-{n}", int(factor * size * rng.uniform(80, 120)), right)
+        for size, number in numbers.items()
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize("few", [1, 2])
+def test_no_interval_from_fewer_than_three_pairs_at_a_size(few: int) -> None:
+    """A run in progress: the fitted curve goes through the only problem of the largest size, as if it had no error."""
+    numbers = {4: 20, 8: few}
+    found = compare(pairs("a", numbers, 1.0), pairs("b", numbers, 1.5, right=False))
+    assert found.row("tokens at the smallest size").p_value < 0.001
+    assert found.row("tokens at the largest size") is None
+    assert dict(found.omitted)["tokens at the largest size"] == "fewer than 3 problems of that size in common"
+    small, large = found.by_size
+    assert small.tokens.low > 1.2
+    assert small.difference.high < -0.5
+    assert large.tokens is None
+    assert (large.difference.low, large.difference.high) == (-1.0, 1.0)
+    outcomes = [*pairs("a", numbers, 1.0), *pairs("b", numbers, 1.5, right=False)]
+    tables = Compare().estimate(outcomes)
+    drawn = json.dumps(Compare().draw(tables).to_dict())
+    assert '"size": 4.0' in drawn
+    assert '"size": 8.0' not in drawn
+    three = {4: 20, 8: 3}
+    found = compare(pairs("a", three, 1.0), pairs("b", three, 1.5, right=False))
+    assert found.row("tokens at the largest size").effect.value == pytest.approx(1.5, abs=0.1)
+    assert found.by_size[1].tokens is not None
+
+
+@pytest.mark.parametrize("few", [1, 2])
+def test_no_verdict_from_fewer_than_three_pairs(few: int) -> None:
+    numbers = {4: few}
+    first, second = pairs("a", numbers, 1.0), pairs("b", numbers, 1.5, right=False)
+    found = compare(first, second)
+    assert [row.quantity for row in found.rows] == ["accuracy"]
+    assert found.rows[0].p_value == 1
+    assert (found.rows[0].effect.low, found.rows[0].effect.high) == (-1.0, 1.0)
+    assert found.verdict == "open"
+    tables = Compare().estimate([*first, *second])
+    assert tables["comparisons"][0]["sentence"].startswith(f"Can't tell: {few} problem")
+    Compare().draw(tables).to_dict()
+    one, other = np.zeros(few), np.ones(few)
+    for interval in (paired_difference(one, other), tango(one, other), valid_difference(one - other, 0.95)):
+        assert (interval.low, interval.high) == (-1.0, 1.0)
+    left, right = variants([*first, *second]).variants
+    assert (area_difference(left, right, 10_000).low, area_p(left, right, 10_000)) == (-1.0, 1.0)
+    against = summarize(variants([*first, *second]), "a")[1].against
+    assert against.p_value == 1
+    assert (against.ratio.low, against.ratio.high) == (0.0, math.inf)

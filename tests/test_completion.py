@@ -35,10 +35,10 @@ def completed(folder, write):
         (["report", "more/"], {"more/two.toml"}),
         (["prepare", "long2short-"], {"long2short-paper", "long2short-smollm2"}),
         (["make", "model", "selection-"], {"selection-paper", "selection-smollm2"}),
-        (["list", "ca"], {"caches"}),
+        (["list", "po"], {"policies"}),
         (["new", "length"], {"length_reward"}),
         (["show", "figu"], {"figure"}),
-        (["show", "cache", "orac"], {"oracle"}),
+        (["show", "policy", "orac"], {"oracle"}),
         (["show", "study", "effo"], {"effort", "effort-paper", "effort-smollm2"}),
         (["show", "nokind", "e"], set()),
         (["show", "mine"], {"mine.py", "mine.toml"}),
@@ -54,7 +54,7 @@ def test_words(completed, words, expected) -> None:
 
 
 def test_summaries_stand_beside_names(completed) -> None:
-    (item,) = get_completion_class("zsh")(main, {}, "ponder", "_X").get_completions(["show", "cache"], "orac")  # type: ignore[misc]
+    (item,) = get_completion_class("zsh")(main, {}, "ponder", "_X").get_completions(["show", "policy"], "orac")  # type: ignore[misc]
     assert item.help.startswith("Evicts")
 
 
@@ -77,7 +77,7 @@ def test_a_key_press_loads_nothing_heavy() -> None:
 import sys
 from click.shell_completion import BashComplete
 from ponder.cli import main
-for words in (["run"], ["show"], ["show", "cache"], ["check"], ["list"], ["score", "x", "--reward"]):
+for words in (["run"], ["show"], ["show", "policy"], ["check"], ["list"], ["score", "x", "--reward"]):
     assert BashComplete(main, {}, "ponder", "_X").get_completions(words, ""), words
 heavy = {"numpy", "altair", "torch", "aiohttp", "jinja2", "reasoning_gym"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else 0)

@@ -17,7 +17,7 @@ from engines import fake_vllm
 from ponder.cli import check
 from ponder.cli.scaffold import scaffold
 from ponder.core import plugins
-from ponder.runner.study import Study, built_in
+from ponder.study.study import Study, built_in
 
 EVERY = [(kind, name) for kind in plugins.KINDS for name in plugins.files(kind)]
 
@@ -109,7 +109,7 @@ def test_listing_imports_no_plugin() -> None:
     code = """
 import sys
 from ponder.core import plugins
-from ponder.runner import study
+from ponder.study import study
 listed = {kind: plugins.names(kind) for kind in plugins.KINDS}
 assert listed["tasks"] and study.built_in()
 heavy = {"numpy", "altair", "jinja2", "vl_convert", "torch", "aiohttp", "reasoning_gym", "polars"}
@@ -124,7 +124,9 @@ def test_asking_an_endpoint_loads_no_numpy() -> None:
     code = """
 import sys
 from ponder import cli
-from ponder.runner import run, store, study
+from ponder.run import run
+from ponder.store import store
+from ponder.study import study
 import ponder.models.endpoint, ponder.tasks.tents
 heavy = {"numpy", "altair", "jinja2", "vl_convert", "torch", "polars"} & set(sys.modules)
 sys.exit(f"loaded {heavy}" if heavy else 0)
@@ -135,15 +137,17 @@ sys.exit(f"loaded {heavy}" if heavy else 0)
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_scaffold_passes(kind: str, tmp_path: Path) -> None:
-    path = scaffold(kind.removesuffix("s"), f"my_new_{kind}", tmp_path)
+    path = scaffold(plugins.KINDS[kind].singular, f"my_new_{kind}", tmp_path)
     result = check.check("", str(path))
     assert result == check.Result(f"{plugins.KINDS[kind].noun} {path}", [])
-    assert plugins.load(kind, str(path)).__name__ == "MyNew" + kind.title().replace("_", "")
+    assert plugins.load(kind, str(path), Path()).__name__ == "MyNew" + kind.title().replace("_", "")
+    assert f"`my_new_{kind}`: say here" in plugins.summary(path)  # it is about what the user writes
+    assert "mine" not in path.read_text("utf-8").lower().replace("my_new", "")
 
 
 # One fault per line of the interface: what is put into a scaffold, and what `check` must say about it.
 FAULTS = [
-    ("task", '"""Asks for', '"""Asks, for\n', "must begin with one whole sentence"),
+    ("task", '"""Asks `', '"""Asks, `\n', "must begin with one whole sentence"),
     ("task", "default_sizes = (2, 4, 8)", "default_sizes = ()", "which sizes"),
     ("task", "random.Random(seed)", "random.Random()", "two different problems"),
     ("task", "Problem(text, size,", "Problem(text, 7,", "its size is 7"),
@@ -160,9 +164,9 @@ FAULTS = [
     ("model", "        return Completion(", "        return answer or Completion(", "must return a Completion"),
     ("model", "Bill(prompt_tokens, 0, self.words", "Bill(0, 0, 0", "must have a bill"),
     ("model", "answer = ", "answer = 1 / 0 or ", "raised ZeroDivisionError('division by zero') in complete"),
-    ("cache", "norms: Tensor = ", "norms: Tensor = float('nan') * ", "finite numbers"),
-    ("cache", "dim=-1)", "dim=(1, 3))", "not (2, 24)"),
-    ("cache", "dim=-1)", "dim=-1) - view.values.norm()", "other rows of its batch"),
+    ("policy", "norms: Tensor = ", "norms: Tensor = float('nan') * ", "finite numbers"),
+    ("policy", "dim=-1)", "dim=(1, 3))", "not (2, 24)"),
+    ("policy", "dim=-1)", "dim=-1) - view.values.norm()", "other rows of its batch"),
     ("reward", "Scores(tuple(self._new(", "Scores(tuple(2 * x for x in self._new(", "an ordinary trace is not scored"),
     ("reward", "trace.part(self.of)", "trace.part(self.of)[1:]", "returned 2 scores for 3 steps"),
     ("reward", "for trace in traces]", "for trace in [traces[0], *traces[:-1]]]", "the traces beside it"),

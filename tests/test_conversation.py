@@ -16,8 +16,8 @@ import pytest
 
 from ponder.core import Bill, Completion, Message, Model, Problem, Request
 from ponder.methods.vote import Vote
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.execution import EXAMPLE, Execution, _shot, dictionary
 
 STUDY = """

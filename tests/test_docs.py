@@ -12,7 +12,7 @@ from click import Context, Group
 
 from ponder.cli import main
 from ponder.core import plugins
-from ponder.runner.study import Study
+from ponder.study.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,7 +74,7 @@ def test_the_page_on_speed_has_what_was_measured() -> None:
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_there_is_a_page_on_adding_a_plugin_and_its_commands_run(kind: str, ponder) -> None:
-    text = (ROOT / "docs" / f"add-a-{kind.removesuffix('s').replace('_', '-')}.md").read_text("utf-8")
+    text = (ROOT / "docs" / f"add-a-{plugins.KINDS[kind].singular.replace('_', '-')}.md").read_text("utf-8")
     commands = re.findall(r"^ponder (.+)$", text, re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["new", "check"]
     for command in commands:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 from collections.abc import Callable
@@ -13,14 +14,15 @@ from email.utils import format_datetime
 import aiohttp
 import pytest
 from endpoint_calls import ask, reached, request, retries
+from yarl import URL
 
 from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
 from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
 from ponder.models.oracle import Oracle
-from ponder.runner.cells import Cell
-from ponder.runner.study import Study
+from ponder.study.cell import Cell
+from ponder.study.study import Study
 
 
 def test_what_is_sent(serve) -> None:
@@ -383,3 +385,197 @@ def test_budget_force_bills_both_calls() -> None:
     assert said.bill.prompt_tokens > 2 * 15
     free = BudgetForce(think=1000).apply(Oracle(tokens_at_zero=150, tokens_per_size=0, spread=0))
     assert asyncio.run(free.complete(request())).bill.thinking_tokens == 150
+
+
+def openai_error(message: str, **fields: object) -> str:
+    return json.dumps({"error": {"message": message, "type": "invalid_request_error", **fields}})
+
+
+NO_MAX_TOKENS = openai_error(
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    param="max_tokens",
+    code="unsupported_parameter",
+)
+NO_TEMPERATURE = openai_error(
+    "Unsupported value: 'temperature' does not support 0.6 with this model. Only the default (1) value is supported.",
+    param="temperature",
+    code="unsupported_value",
+)
+VLLM_CONTEXT = (
+    "This model's maximum context length is 4096 tokens. However, you requested 9042 tokens (42 in the messages, 9000 "
+    "in the completion). Please reduce the length of the messages or completion."
+)
+NEWER_VLLM_CONTEXT = (
+    "'max_tokens' or 'max_completion_tokens' is too large: 9000. This model's maximum context length is 4096 tokens "
+    "and your request has 42 input tokens (9000 > 4096 - 42)."
+)
+SGLANG_CONTEXT = (
+    "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 9042 "
+    "tokens: 42 tokens from the input messages and 9000 tokens for the completion."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "problem", "hint"),
+    [
+        (400, NO_MAX_TOKENS, "refuses the field `max_tokens`", 'budget_field = "max_completion_tokens"'),
+        (400, NO_TEMPERATURE, "refuses the field `temperature`", "leave out `temperature`"),
+        (422, '{"detail": "`seed`: Extra inputs are not permitted"}', "refuses the field `seed`", "send_seed = false"),
+        (400, json.dumps({"object": "error", "message": VLLM_CONTEXT}), "a budget of 9,000 tokens", "budget = 4054 at"),
+        (400, openai_error(NEWER_VLLM_CONTEXT), "a budget of 9,000 tokens", "budget = 4054 at most"),
+        (400, openai_error(SGLANG_CONTEXT), "a budget of 9,000 tokens", "budget = 4054 at most"),
+        (
+            400,
+            openai_error("max_tokens is too large: 9000. This model supports at most 4096 completion tokens."),
+            "a budget of 9,000 tokens",
+            "budget = 4096",
+        ),
+        (400, openai_error("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"), "9,000", "= 8192"),
+        (402, openai_error("Insufficient Balance"), "has no credit left", "add credit"),
+        (429, openai_error("You exceeded your current quota", code="insufficient_quota"), "no credit", "add credit"),
+    ],
+)
+def test_a_setting_that_no_request_can_succeed_with_ends_the_run(serve, slept, status, text, problem, hint) -> None:
+    served = serve(always=status, text=text)
+    with pytest.raises(UserError) as error:
+        ask(Endpoint(id="m", url=served.url, budget=9000, temperature=0.6), 1)
+    assert error.value.what.startswith(f"{served.url} ")
+    assert problem in error.value.what
+    body = json.loads(text)
+    assert error.value.what.endswith(body.get("error", body).get("message") or body["detail"])  # all of it
+    assert hint in error.value.hint
+    assert (served.state()["requests"], slept) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "hint"),
+    [
+        ({"budget": 4000}, openai_error(VLLM_CONTEXT), "(budget = 4054 at most: of its 4,096 tokens"),
+        (
+            {"budget": 9000},  # llama.cpp takes any budget, and this prompt is too long for its context
+            openai_error("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"),
+            "(the prompt alone has 5,000 tokens: ask smaller problems, or start the server with more context)",
+        ),
+        ({"temperature": 0.6}, openai_error("the word temperature is unknown to the moderator"), "moderator"),
+        ({}, NO_TEMPERATURE, "is supported."),  # it was not sent
+        ({}, openai_error("x" * 5000), "x" * 1900),
+    ],
+)
+def test_a_request_that_another_prompt_may_not_meet_is_one_failed_attempt(serve, settings, text, hint) -> None:
+    seen, failure = retries(Endpoint(id="m", url=serve(always=400, text=text).url, **settings))
+    assert hint in failure
+    assert len(failure) < 2500
+    assert [(retry.billed, retry.wait) for retry in seen] == [(False, 0)]
+
+
+PAGE = "<!DOCTYPE html>\n<html><head><title>Open&nbsp;WebUI\n </title></head><body>…</body></html>"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "shown"), [(PAGE, 'a web page titled "Open WebUI"'), ('{"status": "ok"}', '{"status": "ok"}')]
+)
+def test_a_page_that_is_no_chat_ends_the_run_and_bills_nothing(serve, slept, text, shown, stream) -> None:
+    content_type = "text/html" if text is PAGE else "application/json"
+    served = serve(always=200, text=text, content_type=content_type)
+    with pytest.raises(UserError, match="not with a chat completion") as error:
+        ask(Endpoint(id="m", url=served.url, stream=stream), 1)
+    assert f" answers with {shown}, not" in error.value.what
+    assert f"is {served.url} the address of" in error.value.hint
+    assert (served.state()["requests"], slept) == (1, [])
+
+
+def test_a_page_from_a_server_that_has_answered_is_waited_out(serve, slept, tmp_path) -> None:
+    async def twice() -> list[Retry]:
+        seen: list[Retry] = []
+        async with Endpoint(id="m", url=serve().url, retries=1) as model:
+            await model.complete(request(1))
+            model._servers.all[0].asked = URL(
+                serve(always=200, text=PAGE, content_type="text/html").url + "/chat/completions"
+            )
+            with pytest.raises(ModelFailure, match=r"a web page.*\(2 tries\)"):
+                await model.complete(replace(request(2), on_retry=lambda _, retry: seen.append(retry)))
+        return seen
+
+    assert [(retry.kind, retry.billed) for retry in asyncio.run(twice())] == [("error", False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [("", 'url = "{root}/v1"'), ("/v2", 'url = "{root}/v1"'), ("/api/", 'url = "{root}/api/v1"')],
+)
+def test_an_address_without_v1_is_said(serve, path, hint) -> None:
+    root = serve().url.removesuffix("/v1")
+    with pytest.raises(UserError, match="knows no such page or model: HTTP 404") as error:
+        ask(Endpoint(id="m", url=root + path), 1)
+    assert hint.format(root=root) in error.value.hint
+
+
+def test_a_model_that_the_server_does_not_know_is_said_with_those_that_it_lists(serve) -> None:
+    text = openai_error("The model `llama` does not exist.", code=404)
+    served = serve(always=404, text=text, lists=["qwen3-4b", "llama-3-8b"])
+    with pytest.raises(UserError, match=r"does not know the model `llama`: HTTP 404: The model `llama`") as error:
+        ask(Endpoint(id="llama", url=served.url), 1)
+    assert error.value.hint == 'id = "llama-3-8b"; the server lists qwen3-4b, llama-3-8b'
+    with pytest.raises(UserError, match="knows no such page or model") as error:
+        ask(Endpoint(id="llama", url=served.url, probe=False), 1)
+    assert "does it know the model `llama`?" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "billed", "why"),
+    [
+        ({"code": 429, "message": "upstream is busy"}, "rate limit", False, "HTTP 429: upstream is busy"),
+        ({"code": "502", "message": "no upstream"}, "error", True, "HTTP 502: no upstream"),
+        ({"message": "something broke"}, "error", True, "something broke"),
+    ],
+)
+def test_an_error_inside_a_reply_is_read_by_its_status(serve, slept, error, kind, billed, why) -> None:
+    served = serve(always=200, text=json.dumps({"error": error}), content_type="application/json")
+    seen, failure = retries(Endpoint(id="m", url=served.url, retries=1))
+    assert why in failure
+    assert {(retry.kind, retry.billed) for retry in seen} == {(kind, billed)}
+
+
+def test_a_key_that_is_wanted_inside_a_reply_ends_the_run(serve) -> None:
+    text = json.dumps({"error": {"code": 401, "message": "No auth credentials found"}})
+    with pytest.raises(UserError, match="wants a key: HTTP 401: No auth credentials found"):
+        ask(Endpoint(id="m", url=serve(always=200, text=text, content_type="application/json").url), 1)
+
+
+def test_https_where_a_server_speaks_http_and_the_other_way_round(serve, slept) -> None:
+    served = serve(always=400, text="<html><title>400 The plain HTTP request was sent to HTTPS port</title></html>")
+    with pytest.raises(UserError, match="no connection to https") as error:
+        reached(url=served.url.replace("http", "https"))
+    assert f'url = "{served.url}"' in error.value.hint
+    with pytest.raises(UserError, match="HTTP 400: a web page titled") as error:
+        ask(Endpoint(id="m", url=served.url), 1)
+    assert error.value.hint == f'url = "{served.url.replace("http", "https")}"'
+
+
+def test_llama_cpps_slots_limit_the_requests_in_progress(serve) -> None:
+    slots = {"props": {"total_slots": 2}, "hold_after": 0}
+
+    def most(**settings: object) -> int:
+        one, two = serve(**slots), serve(**slots)
+        model = Endpoint(id="m", url=(one.url, two.url), concurrency=6, **settings)
+
+        async def eight() -> int:
+            async with model:
+                asked = [asyncio.create_task(model.complete(request(seed))) for seed in range(8)]
+                each = 2 if model.probe else 3
+                for served in (one, two):
+                    await asyncio.to_thread(served.wait, held=each)
+                    await asyncio.to_thread(served.release)
+                await asyncio.gather(*asked)
+            return max(served.state()["most_in_flight"] for served in (one, two))
+
+        return asyncio.run(eight())
+
+    assert most() == 2
+    assert most(probe=False) >= 3
+
+
+@pytest.mark.parametrize("props", [[], {"total_slots": None}, {"total_slots": "many"}, {"total_slots": -1}])
+def test_a_server_that_does_not_tell_its_slots_gets_as_many_requests_as_the_study_says(serve, props) -> None:
+    assert len(ask(Endpoint(id="m", url=serve(props=props, together=5).url, concurrency=5), *range(5))) == 5

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
-from base64 import b64encode
+import socket
+import threading
+from base64 import b64encode, urlsafe_b64encode
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -13,6 +17,7 @@ from test_endpoint_stream import assembled
 
 from ponder.core import ModelFailure, UserError
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
+from ponder.core.settings import build
 from ponder.models._reply import Malformed
 from ponder.models.endpoint import Endpoint
 
@@ -194,12 +199,59 @@ def test_no_part_of_a_long_key_is_shown(serve, monkeypatch, tmp_path, faults, st
     assert "0123" not in shown
 
 
+BROKEN = {
+    "status": b"HTTP/1.1 KEY OK\r\n\r\n",
+    "no HTTP": b"KEY\r\n\r\n",
+    "name of a header": b"HTTP/1.1 200 OK\r\nX KEY: 1\r\nContent-Length: 0\r\n\r\n",
+    "control character": b"HTTP/1.1 200 OK\r\nX-Echo: \x01KEY\r\nContent-Length: 0\r\n\r\n",
+    "length": b"HTTP/1.1 200 OK\r\nContent-Length: KEY\r\n\r\n",
+    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nKEY\r\n",
+    "long header": b"HTTP/1.1 200 OK\r\nX: " + b"KEY" * 900 + b"\r\n\r\n",
+    "reason": b"HTTP/1.1 500 KEY\r\nContent-Length: 3\r\n\r\nKEY",
+}
+
+
+def answering(content: bytes) -> tuple[str, socket.socket]:
+    """Return the address of a server that gives this answer to each connection, and its socket."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # closed
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(content)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/v1", listening
+
+
+@pytest.mark.parametrize(
+    "key", ['sk-"abcd"-0123456789', "sk-a'b\"cd-0123456789", 'sk-ü"d-0123456789', 'sk-proj-"' + "abcd01234" * 20]
+)
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_http_shows_no_part_of_a_key(monkeypatch, case, key) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    url, listening = answering(BROKEN[case].replace(b"KEY", key.encode()))
+    with listening:
+        _, failure = retries(Endpoint(id="m", url=url, key="$MY_KEY", retries=0, probe=False))
+    assert not any(part in failure for part in ("abcd", "0123"))
+
+
 def test_an_error_in_a_stream_shows_no_part_of_a_long_key() -> None:
     secrets = Secrets()
     key = secrets.hide("k" * 5000, "KEY")
     with pytest.raises(Malformed) as error:
         assembled(b'data: {"error": "' + key.encode() + b'"}\n\n')
     assert "kk" not in secrets.redact(str(error.value))
+
+
+def percented(text: str) -> str:
+    """Return a text with every character percent-encoded."""
+    return "".join(f"%{byte:02X}" for byte in text.encode())
 
 
 ODD_KEY = "sk+a/b=c&d\"e'f\\g<hü z"
@@ -219,6 +271,23 @@ ODD_KEY = "sk+a/b=c&d\"e'f\\g<hü z"
         quote(ODD_KEY),
         quote_plus(ODD_KEY),
         quote(ODD_KEY, safe="").lower(),
+        ODD_KEY.upper(),
+        ODD_KEY.lower(),
+        percented(ODD_KEY),
+        percented(ODD_KEY).lower(),
+        quote(percented(ODD_KEY), safe=""),
+        html.escape(ODD_KEY),
+        html.escape(html.escape(ODD_KEY)),
+        "".join(f"&#{ord(c)};" for c in ODD_KEY),
+        repr(ODD_KEY.encode())[2:-1],
+        repr(repr(ODD_KEY.encode()))[4:-3],
+        "".join(f"\\x{byte:02x}" for byte in ODD_KEY.encode()),
+        ODD_KEY.encode().hex(),
+        ODD_KEY.encode().hex().upper(),
+        ODD_KEY.encode().hex(" "),
+        ODD_KEY.encode().hex(":"),
+        b64encode(ODD_KEY.encode()).decode(),
+        urlsafe_b64encode(ODD_KEY.encode()).decode(),
     ],
 )
 def test_a_key_in_another_notation_is_redacted(form) -> None:
@@ -227,12 +296,129 @@ def test_a_key_in_another_notation_is_redacted(form) -> None:
     assert secrets.redact(f"The key <{form}> is wrong, 50% \\of it.", 12) == "The key <$KEY> is wrong, 50% \\of it."
 
 
+@pytest.mark.parametrize("around", [("user:", ""), ("a", "b"), ("Bearer ", "!"), ("{", "}}"), ("", "more")])
+def test_a_key_inside_a_text_in_base64_is_redacted(around) -> None:
+    secrets = Secrets()
+    secrets.hide(KEY, "KEY")
+    coded = b64encode(KEY.join(around).encode()).decode()
+    shown = secrets.redact(f"Authorization: Basic {coded}; {coded.lower()}", 12)
+    left = shown.partition(";")[0].removeprefix("Authorization: Basic ").replace("$KEY", " ")
+    assert "$KEY" in shown
+    assert all(word in coded for word in left.split())
+    assert len(left) < 12  # what stands around it
+
+
+@pytest.mark.parametrize("cut", [ODD_KEY[:8], ODD_KEY[:15], json.dumps(ODD_KEY)[1:20], repr(ODD_KEY.encode())[2:20]])
+def test_the_start_of_a_key_is_redacted_in_an_error_but_not_in_an_answer(cut) -> None:
+    secrets = Secrets()
+    secrets.hide(ODD_KEY, "KEY")
+    assert secrets.redact(f"Got too much: {cut}...") == "Got too much: $KEY..."
+    assert secrets.redact(f"Got too much: {cut}...", 12) == f"Got too much: {cut}..."
+
+
+def test_words_of_an_answer_are_not_taken_for_a_short_value() -> None:
+    secrets = Secrets()
+    secrets.hide("EMPTY", "KEY")
+    assert secrets.redact("the set is empty: EMPTY") == "the set is empty: $KEY"
+
+
 def test_redacting_takes_linear_time() -> None:
     for key in ("\\" * 60, "/" * 60, "a\\/" * 30, "\\u0061" * 20):
         secrets = Secrets()
         secrets.hide(key, "KEY")
-        for text in ("\\", "/", "a\\/", "\\u0061", "%2f", "\\\\u005c"):
+        for text in ("\\", "/", "a\\/", "\\u0061", "%2f", "\\\\u005c", "%25", "%2525", "&amp;", "&amp;#47;", "\\x5c"):
             assert secrets.redact(text * 100_000 + "!").endswith("!")
+
+
+HEX = "0123456789abcdef" * 4
+LITERAL = [
+    "sk-proj-" + "aB3dE6gH9" * 10,
+    "sk-ant-api03-" + "aB3dE6gH9-_" * 8,
+    f"sk-or-v1-{HEX}",
+    "AIza" + "SyA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q",
+    "gsk_" + "a1B2c3D4" * 6,
+    "hf_" + "aBcDeF1234" * 3,
+    "xai-" + "aBcDeF1234" * 6,
+    "ghp_" + "aBcDeF123456" * 3,
+    "AKIAIOSFODNN7EXAMPLE",
+    "Bearer aBcDeF123456",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl",
+]
+
+
+@pytest.mark.parametrize("key", LITERAL)
+def test_a_literal_key_is_refused_under_any_name_and_not_repeated(key) -> None:
+    tables = [
+        {"headers": {"X-Foo": key}},
+        {"headers": {"X-Foo": f"id={key}; v=1"}},
+        {"body": {"extra": {"deep": ["a", key]}}},
+        {"url": f"https://host/v1?route={key}"},
+        {"url": f"https://host/{key}/v1"},
+        {"id": key},
+        {"tokenizer": key},
+        {"label": key},
+    ]
+    for table in tables:
+        if " " in key and "url" in table:
+            continue
+        with pytest.raises(UserError) as error:
+            build("models", {"name": "endpoint", "id": "m", **table}, "model", Path())
+        assert "NAME" in error.value.hint
+        assert key[6:18] not in str(error.value)
+    for name in ("vllm", "transformers"):
+        setting = {"args": {"x": key}} if name == "vllm" else {"revision": key}
+        with pytest.raises(UserError, match="looks like an API key"):
+            build("models", {"name": name, "id": "pocket", **setting}, "model", Path())
+
+
+@pytest.mark.parametrize(
+    "value", [HEX, HEX[:32], "aB3dE6gH9" * 4, "v1 aB3dE6gH9aB3dE6gH9aB3dE6gH9aB3dE6", "Bearer hunter2"]
+)
+def test_a_random_header_is_refused(value) -> None:
+    with pytest.raises(UserError, match="`X-Foo` looks like a key") as error:
+        check_headers({"X-Foo": value})
+    assert value not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org-aBcDeF1234aBcDeF1234aBcD",
+        "proj_aBcDeF1234aBcDeF1234aBcD",
+        "https://docs.example/d/1aB2cD3eF4gH5iJ6kL7mN8oP9qR0sT1uV2wX3yZ4/edit",
+        "550e8400-e29b-41d4-a716-446655440000",
+        "da39a3ee5e6b4b0d3255bfef95601890afd80709",  # a commit
+        "reasoning-economics-of-large-models-2024-2025-v2",
+        "ponder/0.1 (https://github.com/lab/ponder; mailto:me@lab.org)",
+        "2024-10-21-preview",
+        "Bearer $MY_KEY",
+        "sk-your-key-goes-here",
+        "a" * 64,
+        "1" * 64,
+    ],
+)
+def test_what_only_resembles_a_key_is_allowed(text) -> None:
+    check_headers({"X-Foo": text})
+    check_body({"extra": text})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen2.5-Math-PRM-7B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B-GGUF",
+        "models/hf_smollm2_135m_instruct_run17",
+        "sk-learn-baseline-model-2024",
+        "us.anthropic.claude-3-7-sonnet-20250219-v1:0",
+        "ft:gpt-4o-mini-2024-07-18:lab::AbCdEf12",
+        "accounts/fireworks/models/llama-v3p1-405b-instruct",
+        "Basic arithmetic",
+    ],
+)
+def test_ids_of_models_and_revisions_are_allowed(name) -> None:
+    table = {"name": "vllm", "id": name, "revision": "da39a3ee5e6b4b0d3255bfef95601890afd80709", "label": name}
+    build("models", table, "model", Path())
+    build("models", {"name": "endpoint", "id": name, "body": {"grammar": HEX}}, "model", Path())
 
 
 @pytest.mark.parametrize("value", ["hunter2\nX-Other: 1", "hunter2\r\n", "hunter2\x1b[0m", "hunter2\x7f"])

@@ -164,7 +164,7 @@ def test_if_none_knows_the_model_the_run_ends(serve, write, ponder) -> None:
     assert result.exit_code == 2
     both = f"{one.url} knows no such page or model: HTTP 404: no such model; {two.url} knows"
     assert f"\ns.toml: model `served`: {both}" in result.stderr
-    assert "\nhint: does" in result.stderr
+    assert "does it know the model `served`?" in result.stderr
 
 
 def test_a_key_that_one_server_refuses_does_not_keep_a_run_from_starting(serve) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import virtual_time
 from endpoint_calls import ask, request, retries
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,12 +196,55 @@ def test_a_server_may_ignore_the_wish(serve) -> None:
     assert (answer.thinking, answer.bill.tokens, answer.measures) == ("adding up", 160, {})
 
 
-@pytest.mark.parametrize(("fault", "kind", "idle"), [("cut", "error", 600), ("ignore", "timeout", 0.3)])
-def test_a_stream_that_breaks_may_have_been_billed(serve, fault, kind, idle) -> None:
-    model = Endpoint(id="m", url=serve(**{fault: 1.0}).url, stream=True, retries=0, idle_timeout=idle)
+@pytest.mark.parametrize(("fault", "kind", "timeout"), [("cut", "error", 600), ("ignore", "timeout", 0.3)])
+def test_a_stream_that_breaks_may_have_been_billed(serve, fault, kind, timeout) -> None:
+    model = Endpoint(id="m", url=serve(**{fault: 1.0}).url, stream=True, retries=0, timeout=timeout)
     seen, failure = retries(model)
     assert [(r.kind, r.billed) for r in seen] == [(kind, True)]
-    assert kind == "error" or "no data for 0.3 seconds" in failure
+    assert kind == "error" or failure == "no reply began within 0.3 seconds (1 try)"
+
+
+def watched(*chunks: tuple[float, bytes], timeout: float = 1800, idle: float = 600) -> str:
+    """The answer in a stream whose chunks come after so many seconds each, or why it is given up."""
+
+    async def network() -> AsyncIterator[bytes]:
+        for seconds, chunk in chunks:
+            await asyncio.sleep(seconds)
+            yield chunk
+
+    async def reply() -> str:
+        deadline = _stream.Deadline(timeout, idle)
+        try:
+            return read((await assemble(deadline.watch(network()), deadline.begin))[0]).answer
+        except TimeoutError as error:
+            return str(error)
+
+    return virtual_time.run(reply())
+
+
+COMMENT, TEXT, END = b": processing\n\n", piece(content="a"), piece(finish="stop")
+
+
+def test_the_wait_in_a_servers_queue_takes_nothing_from_the_time_for_the_reply() -> None:
+    queue = [(500.0, COMMENT), (500.0, piece(role="assistant", content="")), (700.0, TEXT)]
+    assert watched(*queue, *[(500.0, TEXT)] * 3, (200.0, END)) == "aaaa"
+    assert watched((1700.0, TEXT), (599.0, TEXT), (599.0, END)) == "aa"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "why"),
+    [
+        ([(1000.0, COMMENT), (801.0, TEXT), (1.0, END)], "no reply began within 1800 seconds"),
+        ([(1.0, TEXT), (601.0, END)], "no data for 600 seconds"),
+        ([(1.0, TEXT), *[(500.0, COMMENT)] * 4], "the reply did not end within 1800 seconds of its first token"),
+    ],
+)
+def test_each_part_of_a_streamed_reply_has_its_limit(chunks, why) -> None:
+    assert watched(*chunks) == why
+
+
+def test_a_reply_that_has_ended_is_kept_though_its_bill_comes_too_late() -> None:
+    assert watched((1.0, TEXT), (1.0, END), (601.0, event({"choices": [], "usage": USAGE}))) == "a"
 
 
 def test_faults_are_survived(serve, slept) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ponder.core import Memory, Problem
 from ponder.models.oracle import Oracle
-from ponder.runner.cells import Cell
+from ponder.study.cell import Cell
 from ponder.tasks.execution import Execution, dictionary, keys_in
 
 
@@ -144,3 +144,16 @@ def test_a_stored_problem_without_its_plan_is_graded_with_it(settings) -> None:
     problem = task.problem(12, 5)
     old = replace(problem, facts={"per_turn": 2})
     assert task.grade(old, "").details["plan"] == problem.facts["plan"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "apple is 5: 0 + 5 = 5. <answer>8</answer>\n(anew, from 0)\nuser: kiwi\nyou: <answer>2</answer>",
+        "(anew, from 0) user: apple, grape\nyou: apple is 5: 0 + 5 = 5. <answer>8</answer>",
+        "<answer>8</answer>\nuser: apple\nyou: <answer>13</answer>",
+        "you: <answer>8</answer>",
+    ],
+)
+def test_what_a_reply_copies_from_the_examples_is_no_answer(reply: str) -> None:
+    assert Execution().parse(Execution().problem(2, 1), reply) == 8

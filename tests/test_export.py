@@ -15,10 +15,10 @@ import polars
 import pytest
 
 from ponder.core import MethodUse, Outcome
-from ponder.report.export import write as write_export
+from ponder.results.export import write as write_export
 from ponder.rewards.oracle import Oracle
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.traces import Trace, read, request_messages, steps
 
 # One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
@@ -71,7 +71,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_rows_are_the_outcomes(exported, form) -> None:
     path = exported(form)
     rows = rows_of(path) if form == "csv" else polars.read_parquet(path).to_dicts()
-    assert list(rows[0]) == list(Outcome._fields)  # no setting differs, so none has a column of its own
+    # No setting differs, so none has a column of its own.
+    assert list(rows[0]) == [*Outcome._fields, "parsed", "gold"]
     assert path.name == f"s.{form}"
     for row, outcome in zip(rows, outcomes(), strict=True):
         names = ("details", "methods", "seeds", "made", "task_settings", "model_settings")
@@ -88,12 +89,17 @@ def test_rows_are_the_outcomes(exported, form) -> None:
         assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
     by_problem = {row["problem"]: row for row in rows}
     assert [by_problem[n]["status"] for n in "abcde"] == ["graded", "graded", "unparsed", "truncated", "failed"]
+    assert [by_problem[n]["parsed"] or None for n in "abcde"] == ["1", "2", None, None, None]
+    assert {row["gold"] for row in rows} == {"1"}
     assert len({row["attempt"] for row in rows}) == 5
     assert {(row["base"], row["variant"]) for row in rows} == {("m", rows[0]["model"])}
 
 
 class Stored:
-    """A store with one outcome of a model that was trained twice."""
+    """A store with one outcome of a model that was trained twice, and no texts."""
+
+    def attempt(self, row):
+        return None
 
     def outcomes(self, cells):
         uses = (MethodUse("shortest", {"seed": 1}), MethodUse("dpo", {"seed": 4, "beta": 0.1, "at": Path("x")}))
@@ -136,7 +142,7 @@ def test_no_label_in_the_table_of_a_figure_is_a_formula(write, ponder) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "inspect"])
 def test_more_rows_than_are_held_together(monkeypatch, write, ponder, form) -> None:
-    monkeypatch.setattr("ponder.report.export.BATCH", 3)
+    monkeypatch.setattr("ponder.results.export.BATCH", 3)
     write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n')
     ponder("run", "s.toml", "--set", "problems=10")
     result = json.loads(ponder("export", "s.toml", "--set", "problems=10", "--format", form, "--json").stdout)
@@ -193,6 +199,12 @@ def test_jsonl_has_a_line_per_turn(exported) -> None:
         assert {k: line[k] for k in given} == given
         assert line["prompt"] == f"what is {given['problem']}?"
         assert (line["turn"], line["sample"], line["size"], line["task"]) == (0, 0, 1, "jsonl")
+    assert [(lines[n]["parsed"], lines[n]["gold"]) for n in "abcd"] == [
+        ("1", "1"),
+        ("2", "1"),
+        (None, "1"),
+        (None, "1"),
+    ]
     assert [(lines[n]["status"], lines[n]["correct"], lines[n]["stop"]) for n in "abcd"] == [
         ("graded", True, "end"), ("graded", False, "end"), ("unparsed", False, "end"), ("truncated", False, "length")
     ]  # fmt: skip

@@ -22,6 +22,7 @@ name = "execution"
 mode = "cot"
 size = 2
 window = 1
+shared = true
 [[model]]
 name = "oracle"
 method = [[], [{ name = "vote", n = 3 }], [{ name = "vote", n = 4 }, { name = "vote", n = 5 }]]
@@ -43,9 +44,9 @@ def test_settings_that_differ_have_columns(settings) -> None:
     settings("csv")
     settings("parquet")
     rows = polars.read_parquet("s.parquet")
-    added = rows.columns[len(Outcome._fields) :]
+    added = rows.columns[len((*Outcome._fields, "parsed", "gold")) :]
     # A second vote is asked in one chain only, so its n differs from no other.
-    assert added == ["method.vote.n", "model.error", "model.spread", "task.mode", "task.window"]
+    assert added == ["method.vote.n", "model.error", "model.spread", "task.mode", "task.shared", "task.window"]
     kinds = {"task.mode": polars.String, "task.window": polars.Int64, "model.error": polars.Float64}
     assert {name: rows.schema[name] for name in kinds} == kinds
     for row in rows.to_dicts():
@@ -58,6 +59,7 @@ def test_settings_that_differ_have_columns(settings) -> None:
     with Path("s.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
     assert list(read[0]) == rows.columns
+    assert {(r["task.mode"], r["task.shared"]) for r in read} == {("answer", "False"), ("cot", "True")}
     assert [(r["task.mode"], r["task.window"]) for r in read] == [
         (r["task.mode"], str(r["task.window"] or "")) for r in rows.to_dicts()
     ]

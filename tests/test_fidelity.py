@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from test_figures import every
 
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.fidelity import Fidelity
@@ -52,6 +53,14 @@ def test_only_what_is_swept_tells_points_apart() -> None:
     assert {p["settings"] for p in tables["points"]} == {"ratio 0.25", "ratio 0.5"}
     assert math.isfinite(tables["points"][0]["drift"])
     assert Fidelity().draw(tables).to_dict()["title"]["text"].endswith("less is better")
+
+
+def test_a_legend_only_where_settings_differ() -> None:
+    alone = Fidelity().draw(Fidelity().estimate(OUTCOMES))
+    some = [outcome(str(n), "random", 0.1, ratio=r) for n in range(3) for r in (0.25, 0.5)]
+    swept = Fidelity().draw(Fidelity().estimate(some))
+    assert "bottom" not in every(alone.to_dict(), "orient")
+    assert "bottom" in every(swept.to_dict(), "orient")
 
 
 def test_attempts_without_drift_are_refused() -> None:

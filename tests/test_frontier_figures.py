@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from scipy import stats
-from test_figures import every, spec, svg
+from test_figures import domains, every, spec, svg
 from test_frontier import MADE_UP, attempts
 
 from ponder.core import Figure, Outcome, UserError
@@ -20,7 +20,7 @@ from ponder.figures.accuracy import Accuracy
 from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
-from ponder.report.page import draw_figure
+from ponder.results.page import draw_figure
 
 
 def test_the_frontier_is_drawn_and_said() -> None:
@@ -49,6 +49,16 @@ def test_the_frontier_is_drawn_and_said() -> None:
     assert any(
         s.startswith("tents: dpo cuts tokens by ") and "3,000,000 tokens it cost to make after" in s for s in said
     )
+
+
+def test_the_axis_of_accuracy_ends_just_beyond_the_intervals() -> None:
+    outcomes = attempts(tasks=("tents",))
+    rows = Frontier().estimate(outcomes)["variants"]
+    low = min(row["accuracy_low"] for row in rows)
+    high = max(row["accuracy_high"] for row in rows)
+    begin, end = domains(spec(Frontier(), outcomes), "y")[0]
+    assert low - 0.1 * (high - low) < begin < low
+    assert high < end < high + 0.1 * (high - low)
 
 
 def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:

@@ -15,7 +15,7 @@ from texts import texts
 
 from ponder.core import UserError, plugins
 from ponder.core.settings import assign
-from ponder.runner.study import Study
+from ponder.study.study import Study
 
 GOOD: list[dict[str, Any]] = [
     {

@@ -82,6 +82,13 @@ def test_variance_falls_into_rows_columns_and_neither() -> None:
     assert max(found.row.p_value, found.column.p_value, found.p_value) < 0.001
 
 
+def test_an_effect_of_rows_is_not_one_of_columns() -> None:
+    right = np.random.default_rng(1).random((200, 2, 3)) < np.array([[0.3], [0.7]])
+    by_row, by_column = mapped(right), mapped(right.transpose(0, 2, 1))
+    assert max(by_row.row.p_value, by_column.column.p_value) < 0.001
+    assert min(by_row.column.p_value, by_column.row.p_value) > 0.05
+
+
 @pytest.mark.parametrize("df", [1, 2, 3, 12, 19, 40])
 def test_chi_square_is_scipys(df) -> None:
     for x in (0.01, 1, 9.13, 30, 200):

@@ -85,3 +85,9 @@ def test_an_interrupted_call_does_not_answer_the_next() -> None:
     waiting.join()
     assert scorer.call(*sums, sums[-1]["answer"]) == 1.0
     assert scorer.close() == 0
+
+
+def test_a_misspelt_dataset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="no dataset `chain_sun`") as error:
+        Gym("chain_sun")
+    assert error.value.hint == "did you mean `chain_sum`?"

@@ -14,15 +14,14 @@ import pytest
 from ponder.core import Completion, ModelFailure, Request, UserError
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
-from ponder.runner import hosts
-from ponder.runner.cells import Cell
-from ponder.runner.hosts import Hosted, HostLost, received
-from ponder.runner.places import Hosting, Resources
-from ponder.runner.run import run
-from ponder.runner.sending import packed, unpacked
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run import workers
+from ponder.run.pickling import packed, unpacked
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.run.workers import Hosted, HostLost, received
+from ponder.store.store import Store
+from ponder.study.cell import Cell, Hosting, Resources
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 TABLE = {
@@ -34,7 +33,7 @@ TABLE = {
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "AGAIN", 0.0)
+    monkeypatch.setattr(workers, "AGAIN", 0.0)
 
 
 class FakeHost:
@@ -194,7 +193,7 @@ def test_a_lost_host_may_take_long_to_come_back(monkeypatch) -> None:
     assert len(asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)) == 12
     assert len(looks) == 20
     looks.clear()
-    monkeypatch.setattr(hosts, "MAX_LOOKS", 10)
+    monkeypatch.setattr(workers, "MAX_LOOKS", 10)
     with pytest.raises(UserError, match="no node holds oracle any more: its node is gone"):
         asked(hosted(FakeHost(SENT, dies=[3], opens=opens)), at_once=1)
 
@@ -263,4 +262,4 @@ def test_ray_that_is_not_installed(ponder, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "ray" else object())
     refused = ponder("run", "effort", "--ray", "auto", "--set", "problems=1")
     assert refused.exit_code == 2
-    assert "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder[ray]'" in refused.output
+    assert "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder-lab[ray]'" in refused.output

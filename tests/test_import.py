@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.results.interop import inspect_log
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 LOGS = Path(__file__).parent / "data" / "logs"
 EVAL, JSON = LOGS / "sums.eval", LOGS / "sums.json"
@@ -130,14 +131,26 @@ def test_lm_eval(ponder) -> None:
     assert [o.correct for o in outcomes("tiny_sums.toml")] == [True, False, False, False]
 
 
+def test_examples_and_the_system_message_of_lm_eval(ponder) -> None:
+    chat = [("system", "Be brief."), ("user", "1?"), ("assistant", "One."), ("user", "2?")]
+    messages = [{"role": role, "content": content} for role, content in chat]
+    line = json.loads(SAMPLES.read_text().splitlines()[0])
+    line["arguments"] = {"gen_args_0": {"arg_0": [json.dumps(messages)], "arg_1": {}}}
+    Path(SAMPLES.name).write_text(json.dumps(line) + "\n")
+    imported(ponder, SAMPLES.name)
+    [first] = attempts("tiny_sums.toml")
+    assert (first.problem.system, first.problem.turns) == ("Be brief.", ("2?",))
+    assert [(m.role, m.content) for m in first.problem.history] == [("user", "1?"), ("assistant", "One.")]
+
+
 def test_report_view_and_the_verbs_that_ask(ponder) -> None:
     imported(ponder, EVAL)
     result = ponder("report", "sums.toml")
     assert result.exit_code == 0, result.output
     assert "7 of 8 attempts answered; 1 attempt failed" in result.stderr
     assert "ponder run" not in result.stderr
-    from ponder.report.view.stores import ViewedStore
-    from ponder.report.view.studies import studies
+    from ponder.results.view.stores import ViewedStore
+    from ponder.results.view.studies import studies
 
     store = ViewedStore(Path("ponder.db"), "")
     [viewed] = studies(store)
@@ -169,7 +182,7 @@ def test_round_trip(ponder, write) -> None:
 
 def test_an_unfinished_log_and_one_that_is_deflated(ponder, folder) -> None:
     """Of a run that was killed, the samples that it wrote can be read."""
-    from ponder.exchange.inspect_log import _member
+    from ponder.results.interop.inspect_log import _member
 
     with zipfile.ZipFile(EVAL) as file, zipfile.ZipFile("cut.eval", "w", zipfile.ZIP_DEFLATED) as cut:
         for name in file.namelist():
@@ -192,6 +205,24 @@ def test_agents_keep_what_was_said_before_the_answer(ponder) -> None:
     assert first.bill.tokens == 32
 
 
+def test_a_conversation_keeps_its_roles_and_only_the_reply_is_the_model_s(ponder) -> None:
+    log = json.loads(JSON.read_text())
+    sample = log["samples"][0]
+    question = {"role": "user", "content": "Go on."}
+    earlier = {"role": "assistant", "content": "One."}
+    sample["input"] = [{"role": "system", "content": "Count."}, question, earlier, question]
+    sample["messages"][:1] = [{"role": "system", "content": "Count."}, question, earlier, question]
+    Path("chat.json").write_text(json.dumps(log))
+    imported(ponder, "chat.json")
+    first = attempts("sums.toml")[0]
+    assert [(message.role, message.content) for message in first.problem.history] == [
+        ("user", "Go on."),
+        ("assistant", "One."),
+    ]
+    assert (first.problem.system, first.problem.turns) == ("Count.", ("Go on.",))
+    assert (first.completions[0].thinking, first.completions[0].answer) == ("double 1 is 2", "1 + 1 = 2")
+
+
 def test_scores_above_1_need_a_threshold(ponder) -> None:
     log = json.loads(JSON.read_text())
     log["samples"][0]["scores"]["match"]["value"] = 7
@@ -210,9 +241,9 @@ def test_scores_above_1_need_a_threshold(ponder) -> None:
         (["bad.eval"], "bad.eval: this is not a log of Inspect, or it is damaged"),
         (["bad.json"], "bad.json: this log can't be read"),
         (["bad.jsonl"], "bad.jsonl:1: this log can't be read"),
-        (["line.jsonl"], "line.jsonl:1: this is no line of a samples file"),
-        (["zip.eval"], "zip.eval: this is a zip file, but no log of Inspect"),
-        (["notes.txt"], "notes.txt: this is no log that can be imported"),
+        (["line.jsonl"], "line.jsonl:1: this is not a line of a samples file"),
+        (["zip.eval"], "zip.eval: this is a zip file, but not a log of Inspect"),
+        (["notes.txt"], "notes.txt: this is not a log that can be imported"),
         (["empty"], "empty: there is no log in this folder"),
         ([str(EVAL), "--scorer", "mach"], "no log of sums has a scorer `mach`\nhint: did you mean `match`?"),
         ([str(EVAL), "--size", "depth"], "there is no `depth`"),
@@ -236,3 +267,33 @@ def test_bad_input(ponder, write, words: list[str], says: str) -> None:
     assert result.exit_code == 2
     assert says in result.stderr
     assert not Path("ponder.db").exists()
+
+
+INSIDE = {"output_tokens": 115, "reasoning_tokens": 94, "total_tokens": 135}
+BESIDE = {"output_tokens": 21, "reasoning_tokens": 94, "total_tokens": 135}
+CACHE = {"input_tokens": 5, "input_tokens_cache_read": 10, "input_tokens_cache_write": 5}
+CACHE_INSIDE = {"input_tokens": 20, "input_tokens_cache_read": 10}  # as older logs count
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"input_tokens": 20, **INSIDE}, (20, 94, 21, 0)),
+        ({"input_tokens": 20, **BESIDE}, (20, 94, 21, 0)),
+        ({"input_tokens": 20, "output_tokens": 100, "reasoning_tokens": 15, "total_tokens": 135}, (20, 15, 100, 0)),
+        ({"input_tokens": 20, "output_tokens": 100, "total_tokens": 135}, (20, 15, 100, 0)),
+        ({"input_tokens": 20, "output_tokens": 21, "reasoning_tokens": 94}, (20, 94, 21, 0)),
+        ({**CACHE, **INSIDE}, (20, 94, 21, 10)),
+        ({**CACHE, **BESIDE}, (20, 94, 21, 10)),
+        ({**CACHE_INSIDE, **INSIDE}, (20, 94, 21, 10)),
+        ({**CACHE_INSIDE, **BESIDE}, (20, 94, 21, 10)),
+    ],
+)
+def test_tokens_of_a_log_are_counted_once(tmp_path: Path, usage: dict[str, int], counted: tuple[int, ...]) -> None:
+    log = json.loads(JSON.read_text())
+    log["samples"] = log["samples"][:1]
+    log["samples"][0]["model_usage"] = {log["eval"]["model"]: usage}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    (sample,) = inspect_log.read(tmp_path / "log.json").samples()
+    bill = sample.completion.bill
+    assert (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens, bill.cached_tokens) == counted

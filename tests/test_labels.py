@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ponder.core import UserError
-from ponder.runner.study import Study
+from ponder.study.study import Study
 
 EXECUTION = {"name": "execution", "size": 4}
 ORACLE = {"name": "oracle"}
@@ -189,3 +189,10 @@ def test_settings_of_a_cell_are_plain_and_read_only(monkeypatch) -> None:
     assert oracle.model_settings["critical_size"] is None  # infinite, which JSON can't say
     [pocket] = Study(task=[READ], model=[POCKET]).cells
     assert "execution" in pocket.model_settings["weights"]  # in the key by its digest, though the folder is not
+
+
+def test_a_plugin_inside_another_is_named_without_repeating_what_its_title_says() -> None:
+    teachers = [{"name": "text_tutor", "style": "parts", "slip": "carry", "fraction": 0.5}]
+    model = {"name": "transformers", "id": "pocket", "budget": 300, "method": [{"name": "sft", "teachers": teachers}]}
+    [cell] = Study(task=[READ], model=[model]).cells
+    assert cell.methods_used[0].settings["teachers"] == ("text_tutor (parts, carry forgotten in 50%) fraction=0.5",)

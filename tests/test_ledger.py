@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.core import Bill, ModelFailure, Prices, Spend
-from ponder.runner.ledger import NOTHING, Ledger, Money
+from ponder.run.caps import NOTHING, Ledger, Money
 
 
 class Spender:

@@ -10,10 +10,10 @@ import tomllib
 import pytest
 
 from ponder.models.transformers import Transformers
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import BUILT_IN, Study
-from ponder.runner.tally import Tally
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import BUILT_IN, Study
 from ponder.tasks.jsonl import Jsonl
 from ponder.training.made_models import local_weights
 

@@ -164,6 +164,13 @@ def test_a_merge_costs_what_both_models_cost(models) -> None:
     assert costs[2]["seconds"] > costs[0]["seconds"] + costs[1]["seconds"]
 
 
+def test_another_way_of_merging_is_never_an_average(models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mergekit", None)
+    merge = Merge(train_on=ON, other=Pocket(weights=BASE), how="slerp")
+    with pytest.raises(UserError, match="slerp needs mergekit"):
+        list(merge.make(Pocket()))
+
+
 def test_dpo_is_billed_for_its_reference(models) -> None:
     """Once to score each pair before training, and once per epoch."""
     method = Dpo(train_on=ON, problems=6, n=3, temperature=2.0, longer=1.0, rate=1e-4)

@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 from test_making import TASK, made
 
 from ponder.core import TrainingProblems, UserError
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.training.rollouts import draw_problems
 
 

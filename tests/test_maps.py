@@ -10,7 +10,7 @@ import pytest
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
-from ponder.report.page import draw_figure
+from ponder.results.page import draw_figure
 from ponder.stats.grid import grid, matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
@@ -236,6 +236,6 @@ def test_fidelity_stands_beside_accuracy() -> None:
     assert "kl" not in points[-1]
 
 
-def test_caches_that_all_lose() -> None:
+def test_kvcache_that_all_lose() -> None:
     tables = Cache().estimate(attempts(better=lambda window, ratio: -9.0))
     assert Cache().findings(tables)[0].endswith("every pruned cache is less accurate.")

@@ -15,16 +15,16 @@ from scipy import stats
 
 from ponder.core import Estimate, Outcome
 from ponder.figures import _settings, effort
-from ponder.report import coverage as covering
-from ponder.runner import outcome_reader
-from ponder.runner.outcome_reader import Details
-from ponder.runner.schema import digest
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.results import coverage as covering
 from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.bands import simultaneous_level
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.horizon import horizon, rollouts
+from ponder.store import outcomes
+from ponder.store.outcomes import Details
+from ponder.store.schema import digest
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 EXECUTION = """
 problems = 5
@@ -81,7 +81,7 @@ def test_equal_values_of_neighbours_are_one_object(stored) -> None:
 
 
 def test_values_of_other_types_stay_apart() -> None:
-    reader = outcome_reader.OutcomeReader()
+    reader = outcomes.OutcomeReader()
     texts = ('{"a": [1, 2], "b": 1}', '{"a": [1.0, 2], "b": true}', '{"a": [true, 2], "b": 1.0}', '{"a": [1, null]}')
     for text in texts:
         assert repr(dict(reader._compact(text))) == repr(json.loads(text))
@@ -90,11 +90,11 @@ def test_values_of_other_types_stay_apart() -> None:
 
 
 def test_what_is_remembered_is_limited(monkeypatch) -> None:
-    monkeypatch.setattr(outcome_reader, "MOST_VALUES", 3)
-    monkeypatch.setattr(outcome_reader, "MOST_SAMPLES", 2)
-    reader, known = outcome_reader.OutcomeReader(), {}
+    monkeypatch.setattr(outcomes, "MOST_VALUES", 3)
+    monkeypatch.setattr(outcomes, "MOST_SAMPLES", 2)
+    reader, known = outcomes.OutcomeReader(), {}
     for n in range(1000, 1010):
-        assert outcome_reader._one(known, n) == n
+        assert outcomes._one(known, n) == n
         assert reader._compact(f'{{"a": [{n}, {n}.5]}}')["a"] == [n, n + 0.5]
         assert reader._compact(f'{{"a": [{n}]}}')["a"] == [n]
     assert len(known) == 3

@@ -19,9 +19,9 @@ from ponder.rewards._weights import SafeTokenizer
 from ponder.rewards.oracle import Oracle
 from ponder.rewards.pocket import Pocket as PocketReward
 from ponder.rewards.trained import Trained
-from ponder.runner.plan import plan
-from ponder.runner.prepare import make_reward
-from ponder.runner.study import Study
+from ponder.run.plan import plan
+from ponder.run.prepare import make_reward
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.training.loop import TokenExample

@@ -14,15 +14,19 @@ import pytest
 
 import ponder as ponder_api
 from ponder.core import Attempt, Bill, Retry, UserError
-from ponder.runner import progress
-from ponder.runner import tally as tally_module
-from ponder.runner.ledger import Money
-from ponder.runner.plan import Range, counts, plan, probe
-from ponder.runner.run import run
-from ponder.runner.stop import Stop
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run import progress, run_stats
+from ponder.run.caps import Money
+from ponder.run.interrupt import Stop
+from ponder.run.plan import (
+    Range,
+    counts,
+    plan,
+    probe,
+)
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 
@@ -234,6 +238,25 @@ def test_a_probe_trains_on_what_the_study_trains_on() -> None:
     assert [train.asked for train in probed.methods[0].train_on] == [7]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("cap", "ends"),
+    [(10_000_000, "the study fits"), (30_000, "a run may stop there"), (1, "a run will stop there")],
+)
+def test_a_plan_says_whether_a_cap_will_stop_the_run(write, ponder, cap, ends) -> None:
+    model = '[[model]]\nname = "oracle"\nbudget = 10000\n'
+    write("s.toml", f'problems = 5\nmax_tokens = {cap}\n[[task]]\nname = "chain_sum"\nsize = 4\n{model}')
+    [note] = [line for line in ponder("plan", "s.toml").stdout.splitlines() if line.startswith("max_tokens")]
+    assert note.endswith(f"; {ends}")
+
+
+def test_a_reply_without_a_limit_is_told_with_what_limits_it(write, ponder) -> None:
+    model = '[[model]]\nname = "endpoint"\nid = "m"\nprobe = false\n'
+    write("s.toml", '[[task]]\nname = "chain_sum"\nsize = 2\n' + model)
+    note = "at most: unknown, because nothing limits a reply of `m`; give its [[model]] a `budget`, in tokens"
+    assert note in ponder("plan", "s.toml").stdout
+    assert "nothing limits" not in ponder("plan", "s.toml", "--set", "model.budget=100").stdout
+
+
 def test_one_currency(write, ponder) -> None:
     model = '[[model]]\nname = "oracle"\nlabel = "{0}"\nprices = {{ input = 1.0, output = 4.0, currency = "{0}" }}\n'
     write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}{model.format("USD")}')
@@ -280,7 +303,7 @@ def test_the_line_of_progress(clock) -> None:
 
 
 def test_the_time_left_does_not_count_the_making_of_models(clock, monkeypatch) -> None:
-    monkeypatch.setattr(tally_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run_stats, "monotonic", lambda: clock[0])
     tally = tally_of()
     clock[0] = 400.0
     assert "40/100  10:00 left" in progress.line(tally)
@@ -438,3 +461,13 @@ def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> No
     result = ponder("plan", "s.toml", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["forecasts"][0].get("duration") is None
+
+
+def test_two_names_of_one_model_are_told(ponder, write) -> None:
+    study = 'problems = 2\n[[task]]\nname = "chain_sum"\nsize = [2, 3]\n[[model]]\nname = "oracle"\n'
+    write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nconcurrency = 3\n')
+    warning = "models `old` and `new` have the same settings, so they share their attempts"
+    for verb in ("plan", "run"):
+        assert ponder(verb, "s.toml").stderr.count(warning) == 1, verb
+    write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nerror = 0.1\n')
+    assert "share their attempts" not in ponder("plan", "s.toml").stderr

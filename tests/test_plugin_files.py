@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from itertools import count
+from pathlib import Path
 
 import pytest
+
+from ponder.core import plugins
 
 NUMBERS = count()
 HEAD = '"""Asks."""\nfrom dataclasses import dataclass\nfrom ponder.core import Figure, Grade, Problem, Task\n\n'
@@ -25,7 +29,7 @@ CLASS = "@dataclass(frozen=True)\nclass Mine(Task):\n"
         ("def f():\n  return 1 / 0\nf()\n", "BAD.py:2: it can't be imported: ZeroDivisionError"),
         ("from ponder.core import Tsk\n", "BAD.py:1: it can't be imported: ImportError: cannot import name 'Tsk'"),
         ("import nothing_of_the_kind\n", "needs a package that isn't installed: nothing_of_the_kind\nhint: pip install"),
-        ("import torch.nothing\n", "needs a package that isn't installed: torch.nothing\nhint: pip install 'ponder[torch]'"),
+        ("import torch.nothing\n", "needs a package that isn't installed: torch.nothing\nhint: pip install 'ponder-lab[torch]'"),
         (f"{HEAD}{CLASS}    def problem(self, size, seed): ...\n", "task `./BAD.py` lacks `grade`, `solve`, which every task has"),
         (f"{HEAD}class Mine(Task):{BODY}", "must be a dataclass\nhint: write @dataclass(frozen=True) above `class Mine`"),
         (f"{HEAD}{CLASS}    n: int = 3{BODY}    def __post_init__(self): raise ValueError('n is odd')\n", "task `./BAD.py`: n is odd"),
@@ -65,3 +69,20 @@ def test_a_path_in_a_study_is_relative_to_the_study(ponder, folder, write) -> No
     (folder / "sub").mkdir()
     write("sub/s.toml", '[[task]]\nname = "./none.py"\n[[model]]\nname = "oracle"\n')
     assert "none.py\nhint: a path is relative to the study's folder" in ponder("plan", "sub/s.toml").stderr
+
+
+EXTRA_PACKAGES = [(extra, package) for extra, packages in plugins.EXTRAS.items() for package in packages]
+
+
+@pytest.mark.parametrize(("extra", "package"), EXTRA_PACKAGES)
+def test_a_missing_package_names_the_extra_that_installs_it(extra, package) -> None:
+    error = plugins.not_installed(ModuleNotFoundError(name=f"{package}.part"), "this")
+    assert error.hint == f"pip install 'ponder-lab[{extra}]'"
+
+
+def test_extras_are_those_of_the_package() -> None:
+    content = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
+    declared = content["project"]["optional-dependencies"]
+    assert set(plugins.EXTRAS) == set(declared) - {"dev"}
+    for extra, (first, *_) in (("gym", plugins.EXTRAS["gym"]), ("maths", plugins.EXTRAS["maths"])):
+        assert declared[extra][0].startswith(first.replace("_", "-"))

@@ -15,8 +15,8 @@ from ponder.core import Message, Outcome, Request, Task, UserError
 from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import CODECS, SHIPPED, WEIGHTS, Pocket, read_card
 from ponder.models.pocket.engine import NumpyEngine
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents

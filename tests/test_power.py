@@ -170,6 +170,10 @@ def test_guesses_and_single_samples(ponder, write) -> None:
     single = ponder("plan", study, "--power").stdout
     assert "can't tell how much a second one would add" in single
     assert " to " in single
+    [need] = json.loads(ponder("plan", study, "--power", "--json").stdout)["needs"]
+    ranges = [design for design in need["designs"] if design["problems_low"] < design["problems"]]
+    assert ranges
+    assert all(design["attempts"] == design["problems"] * design["samples"] for design in ranges)
     for words, said in (
         (
             ("--guess", "accuracy=0.7,discordant=0.9"),

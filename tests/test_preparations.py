@@ -17,17 +17,17 @@ from engines import alive, wait_for
 
 import ponder
 from ponder.core import UserError, plugins
-from ponder.runner import progress
-from ponder.runner.places import place
-from ponder.runner.preparations import Preparations
-from ponder.runner.prepare import prepare
-from ponder.runner.processes import Processes
-from ponder.runner.run import run
-from ponder.runner.sending import packed
-from ponder.runner.stop import Stop
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run import progress
+from ponder.run.executors import place
+from ponder.run.interrupt import Stop
+from ponder.run.pickling import packed
+from ponder.run.preparations import Preparations
+from ponder.run.prepare import prepare
+from ponder.run.processes import Processes
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 
@@ -49,7 +49,7 @@ class InTurn:
     def __init__(self, jobs: int | None) -> None:
         self.jobs, self.most, self._now = jobs, 0, 0
 
-    async def make(self, method, model, needs, report) -> None:
+    async def make(self, method, model, needs, report, allowance) -> None:
         self._now += 1
         self.most = max(self.most, self._now)
         for report_of_step in method.make(model):
@@ -155,19 +155,21 @@ def test_a_run_prepares_while_it_asks_and_a_stop_ends_the_processes(tmp_path) ->
             os.kill(int(line.rpartition(" ")[2]), 0)
 
 
-def test_no_process_is_left_behind_by_a_killed_run(tmp_path) -> None:
+@pytest.mark.parametrize("fault", ["", "slow"])  # slow: it never reports again
+def test_no_process_is_left_behind_by_a_killed_run(tmp_path, fault: str) -> None:
+    link = {"seed": 1, "steps": 10**6, "fault": fault}
     script = f"""
 from pathlib import Path
 from test_preparations import study_of
-from ponder.runner.prepare import prepare
-from ponder.runner.processes import Processes
-for _ in prepare(study_of(Path({str(tmp_path)!r}), [{{"seed": 1, "steps": 10**6}}]), Processes(2)):
+from ponder.run.prepare import prepare
+from ponder.run.processes import Processes
+for _ in prepare(study_of(Path({str(tmp_path)!r}), [{link}]), Processes(2)):
     print("report", flush=True)
 """
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        while not (tmp_path / "made-1.part").exists():
+        for _ in range(4):  # two of samples, two of steps
             assert process.stdout.readline()
         process.kill()
     child = int((tmp_path / "log.txt").read_text().split()[-1])

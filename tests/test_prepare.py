@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ponder.core import UserError
-from ponder.runner.prepare import make_model, prepare
-from ponder.runner.processes import Processes
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.prepare import make_model, prepare
+from ponder.run.processes import Processes
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/slow_training.py")
 FAILING = """from dataclasses import dataclass

@@ -26,6 +26,7 @@ def test_first_error_by_hand() -> None:
 
 def test_a_score_on_the_threshold_is_right() -> None:
     assert first_error([[0.5, 0.4], [0.5]], [1, -1], threshold=0.5).f1.value == 1.0
+    assert step_errors([[0.5, 0.4], [0.5]], [[True, False], [True]], threshold=0.5).prm_score.value == 1.0
 
 
 def test_step_errors_by_hand() -> None:

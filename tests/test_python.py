@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import ponder
 from ponder.cli import main
 from ponder.core import Bill, Completion, ModelFailure, UserError, plugins
-from ponder.runner.store import Store
+from ponder.store.store import Store
 
 SUMS = {"task": {"name": "chain_sum", "size": [2, 8]}, "figure": "accuracy", "problems": 3}
 
@@ -96,6 +96,43 @@ def test_a_mistake_is_told_where_it_is(folder: Path) -> None:
         sums(task=len)
     with pytest.raises(UserError, match="results are compared"):
         ponder.compare(sums())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: ponder.Study(task="chain_sum", modell="oracle"), "no argument `modell`\nhint: did you mean `model`?"),
+        (lambda: ponder.Study(task="chain_sum"), "a study needs at least one model\nhint: model= one of endpoint"),
+        (ponder.Study, "a study needs at least one task\nhint: task= one of"),
+        (lambda: sums(size=3), "a study has no argument `size`\nhint: `size` belongs in the [[task]] `chain_sum`"),
+        (lambda: sums().run(stor="x.db"), "a study has no argument `stor`\nhint: did you mean `store`?"),
+        (lambda: sums(task={"name": "chain_sum", "problems": 3}).plan(), "hint: `problems` is an argument of Study"),
+        (lambda: sums(model="openai").plan(), "model={'name': 'endpoint', 'id': 'NAME', 'url': 'https://api.openai"),
+        (lambda: sums().run(jobs=2, ray="auto"), "give jobs= or ray=, not both\nhint: with ray=, as much"),
+        (lambda: ponder.Study.load(Path("sumz.toml")), "there is no file sumz.toml"),
+    ],
+)
+def test_a_mistake_in_python_is_told_in_python_s_words(folder: Path, mistake, message: str) -> None:
+    with pytest.raises(ponder.UserError) as error:
+        mistake()
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "in_python"),
+    [
+        ("`ponder run STUDY` creates one; use --store for another path", "`study.run()` creates one; use store= for another path"),
+        ("ponder prepare STUDY trains one", "study.run() trains one"),
+        ("run it first: ponder report STUDY", "run it first: study.results().report(FOLDER)"),
+        ("add a method: ponder list methods", f"add a method: one of {', '.join(plugins.names('methods'))}"),
+        ("`ponder store repair` saves the rest", "`ponder store repair` saves the rest (in a terminal)"),
+        ("did you mean `tents`?", "did you mean `tents`?"),
+    ],
+)  # fmt: skip
+def test_a_hint_of_the_command_line_in_python_s_words(hint: str, in_python: str) -> None:
+    error = UserError("no", hint=hint)
+    assert str(error) == f"no\nhint: {in_python}"
+    assert error.in_terminal() == f"no\nhint: {hint}"
 
 
 def test_failed_attempts_are_told_with_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +217,7 @@ def test_a_notebook_shows_one_line_that_is_replaced(folder: Path, monkeypatch, c
 def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
     code = """
 import asyncio, os, signal, ponder
-from ponder.runner.stop import Stop
+from ponder.run.interrupt import Stop
 Stop.__init__.__defaults__ = (600, bool)  # the first interrupt alone would wait that long
 @ponder.model
 async def stuck(prompt):

@@ -26,13 +26,13 @@ from ray.cluster_utils import Cluster as LocalNodes
 
 from ponder.core import UserError
 from ponder.models import models_folder
-from ponder.runner import cluster
-from ponder.runner.cluster import Cluster
-from ponder.runner.prepare import prepare
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run import ray_cluster
+from ponder.run.prepare import prepare
+from ponder.run.ray_cluster import Cluster
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
@@ -98,7 +98,7 @@ def test_a_run_that_loses_a_node_or_an_actor_stores_the_same(nodes, address, mod
         )
 
     def lose_actor() -> None:
-        host = next(host for host in gc.get_objects() if isinstance(host, cluster._Actor))
+        host = next(host for host in gc.get_objects() if isinstance(host, ray_cluster._Actor))
         ray.kill(host._actor, no_restart=False)
 
     there, tally = stored(tmp_path / "there.db", address, after(30, lose_node if lost == "node" else lose_actor))
@@ -117,7 +117,7 @@ def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(address, mode
     study, tally = Study.from_table({"task": [task], "model": [model], "problems": 20}), Tally()
 
     def lose_actor() -> None:
-        host = next(host for host in gc.get_objects() if isinstance(host, cluster._Actor))
+        host = next(host for host in gc.get_objects() if isinstance(host, ray_cluster._Actor))
         ray.kill(host._actor, no_restart=False)
 
     with Store(tmp_path / "there.db", lock=True) as store:
@@ -168,7 +168,7 @@ def test_an_error_on_a_node_is_the_users(address, models, tmp_path) -> None:
 def test_a_node_that_does_not_see_the_made_models(address, models, tmp_path) -> None:
     study = shared_training(tmp_path)
     with Cluster(address, study.cells) as place:
-        (models_folder() / cluster.MARK).write_text("another folder")
+        (models_folder() / ray_cluster.MARK).write_text("another folder")
         with pytest.raises(UserError, match=r"this node doesn't see the run's \$PONDER_MODELS, /") as error:
             list(prepare(study, place))
     assert error.value.where.startswith("node ")
@@ -199,7 +199,7 @@ def test_an_address_that_does_not_answer(models, monkeypatch) -> None:
         error = refused(f"127.0.0.1:{port}")  # bound, and nobody listens
         assert f"nothing answers at 127.0.0.1:{port}" in error.what
         assert "head node" in error.hint
-        monkeypatch.setattr(cluster, "HEALTH_SECONDS", 4.0)
+        monkeypatch.setattr(ray_cluster, "HEALTH_SECONDS", 4.0)
         free.listen()
         assert f"what answers at 127.0.0.1:{port} is no Ray cluster" in refused(f"127.0.0.1:{port}").what
     assert "is no address" in refused("head").what

@@ -2,7 +2,7 @@
 
 `data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. Each
 was labelled by reading it, without knowing how Ponder reads: right, wrong, or none if it gives no final answer.
-Doubtful ones are left out.
+Doubtful ones are left out. `data/prose.jsonl` has answers in plain sentences, written and labelled by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ponder.core import Problem, Task, plugins
+from ponder.core import Problem, Task, answers, plugins
+from ponder.core.reading.numerals import numerals
 from ponder.core.settings import build
 
 
@@ -75,3 +76,56 @@ def test_right_answers_are_found(table: Counter[tuple[str, str]]) -> None:
 
 def test_a_wrong_answer_is_rarely_called_unparsed(table: Counter[tuple[str, str]]) -> None:
     assert table["wrong", "none"] <= 0.05 * sum(n for (label, _), n in table.items() if label == "wrong")
+
+
+class Prose(msgspec.Struct):
+    """A reply in prose to a line of a user's own file."""
+
+    prompt: str
+    answer: str
+    reply: str
+    label: str
+
+
+PROSE_LINES = (Path(__file__).parent / "data" / "prose.jsonl").read_bytes().splitlines()
+PROSE = [msgspec.json.decode(line, type=Prose) for line in PROSE_LINES]
+
+
+@pytest.fixture(scope="module")
+def prose() -> Counter[tuple[str, str]]:
+    """Count the replies in prose by their label and by how `jsonl` grades them."""
+    task = task_of("jsonl", "")
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in PROSE:
+        grade = task.grade(Problem("p", 0, (line.prompt,), line.answer), line.reply)
+        verdict = "right" if grade.correct else "wrong"
+        if grade.parsed is None:
+            verdict = "none"
+        counts[line.label, verdict] += 1
+    return counts
+
+
+def test_sentences_are_never_read_as_right_if_they_are_wrong(prose: Counter[tuple[str, str]]) -> None:
+    assert prose["wrong", "right"] + prose["none", "right"] == 0
+
+
+def test_right_sentences_are_found(prose: Counter[tuple[str, str]]) -> None:
+    missed = prose["right", "wrong"] + prose["right", "none"]
+    assert prose["right", "right"] > 700
+    assert missed <= 0.01 * prose["right", "right"]
+
+
+def test_no_sentence_gives_another_of_its_numbers() -> None:
+    """With any other number of a right reply as the right answer, it would be wrong."""
+    checked = 0
+    for line in PROSE:
+        gold = answers.number(line.answer)
+        if line.label != "right" or gold is None or "%" in line.reply:
+            continue
+        written = {numeral.written for numeral in numerals(line.reply) if numeral.value != gold}
+        others = [text for text in written if answers.number(text) is not None]
+        for other in others:
+            reading = answers.read(line.reply, other, line.prompt)
+            assert reading is None or not reading.right, (line.reply, other)
+        checked += len(others)
+    assert checked > 400

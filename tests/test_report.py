@@ -7,6 +7,8 @@ import csv
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import tomllib
 import zlib
 from html.parser import HTMLParser
@@ -21,8 +23,8 @@ from altair.vegalite.v6.display import ENTRY_POINT_GROUP
 from everyday import CHARTS, STUDY, write_reports
 
 import ponder as package
-from ponder.report.charts import draw
-from ponder.report.notebook import renderer
+from ponder.results.charts import draw
+from ponder.results.notebook import renderer
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,7 @@ def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
     texts, data = transcripts(page), index(page)
     assert set(texts) == {row[0] for row in data["rows"]} == set(range(1, 61))
     assert "This file holds the transcripts of all 60 attempts." in page
+    assert all("parsed answer" in text and "right answer" in text for text in texts.values())
     specs = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
     dots = {int(n) for n in re.findall(r'"attempt": (\d+)', json.dumps(specs[0]))}
     assert dots == set(texts)
@@ -297,3 +300,34 @@ def test_the_javascript_is_npms_and_of_the_renderers_versions() -> None:
     assert versions["vega-embed"] == vl_convert.get_vega_embed_version()
     assert versions["vega-lite"] == alt.VEGALITE_VERSION
     assert versions["vega-lite"].rpartition(".")[0] in vl_convert.get_vegalite_versions()[-1]
+
+
+def test_control_characters_in_a_notebooks_chart_are_drawn_as_symbols() -> None:
+    """In a subprocess, which they would abort."""
+    code = """
+import altair, ponder.results.notebook
+odd = "".join(map(chr, [*range(32), 127, 0x85, 0x202E, 0xD800, 0xFFFE]))
+chart = altair.Chart(altair.Data(values=[{"x": 1, odd: odd}]), title=odd).mark_point().encode(x="x:Q", y=f"{odd[:1]}:N")
+assert ponder.results.notebook.show(chart)._repr_mimebundle_()["image/png"]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def full(words: tuple[str, ...], folder: Path) -> str:
+    """What a command says if it can't write: files of more than 100 kB, or to standard output."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+    command = [sys.executable, "-c", f"{limit}; from ponder.cli import main; main()", *words]
+    with Path("/dev/full").open("wb") as out:
+        done = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.stderr
+
+
+def test_a_full_disk_is_a_users_error(reports, tmp_path) -> None:
+    told = full(("report", "s.toml", "-o", str(tmp_path / "new")), reports)
+    assert f"can't write the report to {tmp_path / 'new'}: File too large\nhint: free some space" in told
+    assert "can't write -: No space left on device\nhint:" in full(("export", "s.toml", "-o", "-"), reports)
+    assert "can't write the output: No space left on device\nhint:" in full(("list",), reports)

@@ -20,9 +20,9 @@ from everyday import CHARTS, EVIL, write_reports
 from playwright.sync_api import Browser, expect
 
 import ponder as package
-from ponder.report.charts import draw
-from ponder.report.document import document
-from ponder.report.notebook import renderer
+from ponder.results.charts import draw
+from ponder.results.document import document
+from ponder.results.notebook import renderer
 
 pytestmark = needs_chromium
 

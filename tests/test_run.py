@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Attempt, UserError
-from ponder.runner.run import _Feed, run
-from ponder.runner.stop import Stop
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.interrupt import Stop
+from ponder.run.run import _Feed, run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 STUDY = """
 problems = {problems}
@@ -255,7 +255,7 @@ def test_tables_that_overlap_are_asked_once(serve, write, ponder) -> None:
 
 def test_problems_that_take_long_to_make_do_not_delay_the_first(monkeypatch) -> None:
     clock = itertools.count()  # each look at the clock finds that a second has passed
-    monkeypatch.setattr("ponder.runner.run.monotonic", lambda: next(clock))
+    monkeypatch.setattr("ponder.run.run.monotonic", lambda: next(clock))
     made = []
 
     async def first() -> None:

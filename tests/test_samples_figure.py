@@ -14,10 +14,10 @@ import pytest
 from ponder.core import Outcome
 from ponder.core.ballots import ballots
 from ponder.figures.samples import Samples
-from ponder.report.page import draw_figure
-from ponder.runner.ballots import with_ballots
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.results.page import draw_figure
+from ponder.store.equal_answers import with_ballots
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.math500 import Math500
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Estimate
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 STUDY = """
 seed = 3

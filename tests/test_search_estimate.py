@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, special
 
 from ponder.core import UserError
-from ponder.runner.search import Search
+from ponder.study.search import Search
 
 
 def power(p, lapse=0.0):

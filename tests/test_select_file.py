@@ -78,7 +78,7 @@ def test_select_leaves_out_what_a_study_asks(ponder, write) -> None:
     ("words", "message"),
     [
         (["score", "traces.jsonl", "--reward", "orakle"], "did you mean `oracle`?"),
-        (["score", "traces.jsonl", "--reward", "oracle", "--set", "alfa=1"], "did you mean `alpha`?"),
+        (["score", "traces.jsonl", "--reward", "oracle", "--set", "alhpa=1"], "did you mean `alpha`?"),
         (["score", "none.jsonl", "--reward", "oracle"], "can't read none.jsonl"),
         (["score", "traces.jsonl", "--reward", "oracle", "-o", "traces.jsonl"], "would be overwritten"),
         (["score", "traces.jsonl", "--reward", "oracle", "-o", "no/where.jsonl"], "can't write no/where.jsonl"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import msgspec
 import numpy as np
@@ -135,6 +136,12 @@ def test_tokens_are_estimated_for_all_or_none() -> None:
     assert [one.tokens for one in found.kept] == [round((200 + 4) / 4), round((3 * 8 + 4) / 4)]
 
 
+def test_an_interval_is_the_inequality_that_it_solves() -> None:
+    pytest.importorskip("math_verify")
+    trace = Trace("Where?", text(1), answer="It is \\boxed{(1,2)}.", gold="1 < x < 2", id="a")
+    assert kept([Scored(trace, 0.5)], right=True) == ["a"]
+
+
 def test_right_ones_only() -> None:
     given = {"answer": "So it is \\boxed{7}."}
     traces = [
@@ -167,7 +174,7 @@ def test_right_ones_only() -> None:
         ({"min_run": 0}, "min_run must be at least 1"),
         ({"tolerance": -0.1}, "tolerance is a difference of two scores, not -0.1"),
         ({"by": "longest", "match_length": True}, "match_length ranks by reward"),
-        ({"teacher": "r2"}, "did you mean `r1`"),
+        ({"teacher": "r1o"}, "did you mean `r1`"),
         ({"per_topic": 2}, "no trace has a topic"),
         ({"without": ("tens",)}, "did you mean `tents`"),
         ({"without": ("tents",)}, "name a size, tents:16"),
@@ -220,6 +227,15 @@ def test_a_selection_by_length_is_none_once_lengths_are_matched() -> None:
     assert abs(even.with_length[1]) < 0.01
     assert even.tokens / 200 < 1.15 * mean  # a mean of 200 such lengths strays by a tenth
     assert even.tokens_before == pytest.approx(mean)
+
+
+def test_the_table_says_how_score_and_length_go_together() -> None:
+    traces = [scored(f"{n}", float(n), text(n), f"{n}?", tokens=10 + n) for n in range(20)]
+    line = "1.00  rank correlation of score and length"
+    assert select(traces, Choice(top=5)).table().splitlines()[-1].endswith(line)
+    matched = select(traces, Choice(top=5, match_length=True)).table().splitlines()[-1]
+    assert re.search(re.escape(line) + r", -?0\.\d\d after matching lengths$", matched)
+    assert "rank correlation" not in select(traces, Choice(top=5, by="random")).table()
 
 
 def test_what_is_good_for_its_length_is_found() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
-from ponder.report.page import draw_figure
+from ponder.results.page import draw_figure
 from ponder.stats.frontier import accuracy_difference, fraction, variants
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ponder.runner.study import Study
+from ponder.study.study import Study
 
 GOOD = """
 title = "t"
@@ -137,5 +137,5 @@ def test_a_search_over_sizes_that_a_task_lacks_is_said(write, ponder) -> None:
 
 def test_a_file_that_is_not_toml_is_answered_with_a_command_that_shows_one(write, ponder) -> None:
     result = ponder("plan", write("s.toml", "a = ["))
-    assert "hint: ponder show study effort" in result.stderr
+    assert "`ponder show study effort` prints a study to compare with" in result.stderr
     assert ponder("show", "study", "effort").exit_code == 0

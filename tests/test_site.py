@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 from ponder.core import plugins
-from ponder.runner.study import Study, built_in
+from ponder.study.study import Study, built_in
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

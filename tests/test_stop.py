@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Attempt, UserError
-from ponder.runner.store import Done, Store
-from ponder.runner.study import Study
-from ponder.runner.writer import MAX_WAITING, Writer
+from ponder.run.caps import Recorded
+from ponder.store.store import Done, Store
+from ponder.store.writer import MAX_WAITING, Writer
+from ponder.study.study import Study
 
 STUDY = """
 problems = 100000
@@ -181,8 +182,8 @@ def attempts(cell, number: int) -> list[Done]:
     return [Done(cell, n, Attempt(problem, 0, "graded", True, "", ())) for n, problem in enumerate(problems)]
 
 
-def nothing_spent() -> tuple[int, float, int]:
-    return 0, 0.0, 0
+def nothing_spent() -> Recorded:
+    return Recorded(0, 0.0, 0, 0, 0.0)
 
 
 def test_what_arrives_during_the_last_write_is_written_too(folder, cell) -> None:

@@ -14,12 +14,13 @@ import pytest
 from test_store_versions import version_2, version_3
 
 from ponder.core import Attempt, Bill, Completion, UserError
-from ponder.runner import schema
-from ponder.runner.grading import grade_again
-from ponder.runner.run import run
-from ponder.runner.store import Done, Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.caps import Recorded
+from ponder.run.grading import grade_again
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store import schema
+from ponder.store.store import Done, Store
+from ponder.study.study import Study
 
 
 @pytest.fixture
@@ -145,14 +146,17 @@ def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
         assert store.spent_by_runs("conversation") == (0, 0.0)
         first, second = store.record_study(study), store.record_study(study)
         assert first != second
-        store.add([Done(cell, 0, right)], run=first, spent=(6, 0.5, 100))
-        store.add([Done(cell, 0, right)], run=first, spent=(12, 0.75, 200))
+        store.add([Done(cell, 0, right)], run=first, spent=Recorded(6, 0.5, 100, 40, 0.25))
+        store.add([Done(cell, 0, right)], run=first, spent=Recorded(12, 0.75, 200, 40, 0.25))
+        assert store.spent_by_runs(study.name) == (252, 1.0)  # calls in progress included
+        assert store.held_by_runs(study.name) == (40, 0.25)
+        store.release_held(study.name)
         assert store.spent_by_runs(study.name) == (212, 0.75)
-        store.add([], second, (1000, 2.0, 0))
+        store.add([], second, Recorded(1000, 2.0, 0, 0, 0.0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
         bad = Done(cell, 0, Attempt(right.problem, 1, "graded", True, "\ud800", ()))
         with pytest.raises(UnicodeEncodeError):
-            store.add([bad], run=second, spent=(9999, 9.0, 9))
+            store.add([bad], run=second, spent=Recorded(9999, 9.0, 9, 9, 9.0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
         assert store.spent_by_runs("conversation") == (0, 0.0)
 

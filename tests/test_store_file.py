@@ -17,9 +17,10 @@ from click.testing import CliRunner
 
 from ponder.cli import main
 from ponder.core import UserError
-from ponder.runner import schema, store_file
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.store import file as store_file
+from ponder.store import schema
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 STUDY = """
 problems = 6
@@ -183,6 +184,12 @@ def test_a_changed_answer_is_found_by_its_digest(copied, ponder) -> None:
     ("statement", "said"),
     [
         ("UPDATE attempt SET correct = 1 - correct WHERE id = 5", "has changed since it was written"),
+        ("UPDATE study SET resolved = replace(resolved, 'oracle', 'pocket')", "study 1: it has changed"),
+        ("UPDATE study SET name = 'another'", "study 1: it has changed"),
+        ("UPDATE study SET started = '2000-01-01'", "study 1: it has changed"),
+        ("UPDATE study SET tokens = 1", "study 1: it has changed"),
+        ("UPDATE study SET cost = -1.0", "study 1: it has changed"),
+        ("UPDATE study SET lost_tokens = 7", "study 1: it has changed"),
         ("UPDATE problem SET body = zeroblob(20) WHERE id = 2", "problem 2: it has changed"),
         ("UPDATE cell SET spec = '{' WHERE id = 1", "cell 1: it has changed"),
         ("DELETE FROM turn WHERE attempt = 4 AND position = 0", "turn 0 of attempt 4 is missing"),

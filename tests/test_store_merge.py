@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from ponder.core import Attempt, Bill, Completion, Problem, UserError
-from ponder.runner.store import Done, Store
-from ponder.runner.store_copy import merge
-from ponder.runner.study import Study
+from ponder.run.caps import Recorded
+from ponder.store.copy import merge
+from ponder.store.store import Done, Store
+from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"
 CONVERSATION = Problem("p", 3, ("one?", "two?", "three?"))
@@ -36,7 +37,7 @@ def make(folder: Path, study: Study) -> Callable[..., Path]:
     def make(name: str, *attempts: Attempt, cell: int = 0, position: int = 0) -> Path:
         with Store(folder / name, lock=True) as store:
             run = store.record_study(study)
-            store.add([Done(study.cells[cell], position, a) for a in attempts], run, (10, 0.5, 1))
+            store.add([Done(study.cells[cell], position, a) for a in attempts], run, Recorded(10, 0.5, 1, 0, 0.0))
         return folder / name
 
     return make

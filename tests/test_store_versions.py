@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from ponder.core import Outcome
-from ponder.runner import schema
-from ponder.runner.grading import grade_again
-from ponder.runner.plan import plan
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.grading import grade_again
+from ponder.run.plan import plan
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store import schema
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
 FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}
@@ -41,6 +41,11 @@ def version_2(path: Path) -> None:
 def version_3(path: Path) -> None:
     """The same attempts, more samples of one study, and one interrupted conversation."""
     shutil.copy(DATA / "version3.db", path)
+
+
+def version_4(path: Path) -> None:
+    """The same studies, run again: every row but those of the runs has a digest."""
+    shutil.copy(DATA / "version4.db", path)
 
 
 def version_1(path: Path) -> None:
@@ -107,7 +112,7 @@ def test_writing_upgrades_an_old_store(tmp_path, make, version) -> None:
             assert read(tmp_path / "old.db", name, lock=lock) == without_settings(exported(name, version))
 
 
-@pytest.mark.parametrize("make", [version_3, version_2])
+@pytest.mark.parametrize("make", [version_4, version_3, version_2])
 @pytest.mark.parametrize("name", STUDIES)
 def test_keys_of_an_old_store_are_still_valid(tmp_path, name, make) -> None:
     make(tmp_path / "old.db")
@@ -138,6 +143,30 @@ def test_grades_of_an_old_store_are_those_of_today(tmp_path, make) -> None:
     assert [o._replace(details={k: v for k, v in o.details.items() if k != "plan"}) for o in after] == before
 
 
+def test_a_run_without_a_digest_is_whole_and_the_next_run_has_one(tmp_path, ponder) -> None:
+    version_4(tmp_path / "old.db")
+    before = {name: read(tmp_path / "old.db", name) for name in STUDIES}
+    assert [len(rows) for rows in before.values()] == [18, 8]
+
+    def undigested() -> int:
+        checked = ponder("store", "check", str(tmp_path / "old.db"), "--json")
+        assert checked.exit_code == 0
+        return int(json.loads(checked.stdout)["without_digest"])
+
+    assert undigested() == 2  # the runs of the two studies
+    with Store(tmp_path / "old.db", lock=True) as store:
+        asyncio.run(run(old("conversation"), store, Tally()))
+    assert version_of(tmp_path / "old.db") == schema.VERSION
+    assert {name: read(tmp_path / "old.db", name) for name in STUDIES} == before
+    assert undigested() == 2
+    with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as db:
+        assert [digest is None for (digest,) in db.execute("SELECT digest FROM study")] == [True, True, False]
+        db.execute("UPDATE study SET resolved = replace(resolved, 'oracle', 'pocket') WHERE digest IS NOT NULL")
+    checked = ponder("store", "check", str(tmp_path / "old.db"))
+    assert checked.exit_code == 1
+    assert "study 3: it has changed since it was written" in checked.stdout
+
+
 def test_details_of_other_tasks_keep_their_names(tmp_path) -> None:
     version_2(tmp_path / "old.db")
     details = {"said": 1, "errors": ["mine"]}
@@ -155,8 +184,8 @@ def test_an_upgrade_that_is_killed_leaves_the_old_store(tmp_path) -> None:
     upgrade = f"""
 import os, signal, sqlite3
 from pathlib import Path
-from ponder.runner.store import Store
-from ponder.runner.tally import Tally
+from ponder.store.store import Store
+from ponder.run.run_stats import Tally
 class Killed(sqlite3.Connection):
     def executescript(self, script):
         self.create_function("kill", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))

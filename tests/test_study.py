@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ponder.core import UserError
-from ponder.runner.cells import Cell
-from ponder.runner.study import Study
+from ponder.study.cell import Cell
+from ponder.study.study import Study
 
 GOOD = """
 title = "t"
@@ -49,6 +49,19 @@ name = "oracle"
         (('"oracle"', '"oracle"\ngives_out = 3'), "hint: it is now called `critical_size`"),
         (('"oracle"', '"oracle"\n[[figure]]\nname = "longest"'), "figure `longest` is unknown\nhint: it is now called `max_turn`"),
         (("size = [2, 4]", "sizes = [2, 4]"), "hint: did you mean `size`?"),
+        (("problems = 3", "title = tents"), 's.toml: this is not TOML: Invalid value (at line 3, column 9)\nhint: text needs quotes: name = "tents"'),
+        (('"oracle"', '"oracle"\nmethod = "vote"'), """expected a table, got 'vote'\nhint: write { name = "vote" }"""),
+        (('[[model]]\nname = "oracle"', ""), 'needs at least one [[model]]\nhint: ponder list models shows them; write [[model]] and below it name = "…"'),
+        (("size = [2, 4]", "problems = 3"), "s.toml: task[0].problems: task `chain_sum` has no key `problems`\nhint: `problems` belongs at the top of the study, above the first [[…]]"),
+        (("size = [2, 4]", "samples = 3"), "hint: `samples` belongs at the top of the study, above the first [[…]]"),
+        (("size = [2, 4]", "error = 0.1"), "hint: `error` belongs in the [[model]] `oracle`"),
+        (('"oracle"', '"oracle"\nsize = 3'), "model `oracle` has no key `size`\nhint: `size` belongs in the [[task]] `chain_sum`"),
+        (('"oracle"', '"oracle"\nn = 3\nmethod = { name = "vote" }'), 'hint: `n` belongs in the method: { name = "vote", n = … }'),
+        (('"oracle"', '"oracle"\nmethod = { name = "vote", n = 3, error = 0.1 }'), "hint: `error` belongs in the [[model]] `oracle`"),
+        (('"oracle"', '"oracle"\n[[figure]]\nname = "accuracy"\nseed = 3'), "s.toml: figure[0].seed: figure `accuracy` has no key `seed`\nhint: `seed` belongs at the top of the study"),
+        (("problems = 3", "digits = 3"), "s.toml: digits: a study has no key `digits`\nhint: `digits` belongs in the [[task]] `chain_sum`"),
+        (("problems = 3", "size = 3"), "hint: `size` belongs in the [[task]] `chain_sum`"),
+        (("problems = 3", "critical_size = 3"), "hint: `critical_size` belongs in the [[model]] `oracle`"),
     ],
 )  # fmt: skip
 def test_mistakes(write, ponder, change, message) -> None:
@@ -61,7 +74,9 @@ def test_mistakes(write, ponder, change, message) -> None:
     assert "Traceback" not in result.output
 
 
-def test_a_study_that_is_not_there(ponder) -> None:
+def test_a_study_that_is_not_there(write, ponder) -> None:
+    write("mine.toml", GOOD)
+    assert "there is no study `mine`\nhint: did you mean `mine.toml`?" in ponder("run", "mine").stderr
     result = ponder("run", "efort")
     assert result.exit_code == 2
     assert "did you mean `effort`?" in result.stderr

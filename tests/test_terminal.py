@@ -121,7 +121,7 @@ def test_how_a_command_ends() -> None:
     missing = ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
     assert _ended(missing) == (
         2,
-        "this needs a package that isn't installed: torch.nn\nhint: pip install 'ponder[torch]'\n",
+        "this needs a package that isn't installed: torch.nn\nhint: pip install 'ponder-lab[torch]'\n",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ponder.core import UserError
+from ponder.core.parquet import CHUNK
 from ponder.traces import Understood, read, understand
 
 # Rows with exactly the columns of the published datasets, and the traces in them: question, thinking, answer, and what
@@ -74,6 +75,8 @@ LAYOUTS: dict[str, tuple[dict, list[tuple], dict]] = {
     "DeepMath": ({"question": "3 · 4?", "final_answer": "12", "difficulty": 1.0, "topic": "Algebra", "r1_solution_1": "<think>Fours.</think>It is 12.", "r1_solution_2": "<think>Threes.</think>It is 12."}, [ONE, ("3 · 4?", "Threes.", "It is 12.")], {"gold": "12", "teacher": "r1"}),
     "ProcessBench": ({"id": "gsm8k-0", "generator": "Qwen2", "problem": "3 · 4?", "steps": ["Fours.", "12"], "final_answer_correct": True, "label": -1}, [("3 · 4?", "", "Fours.\n\n12")], {"correct": True, "teacher": "Qwen2"}),
     "messages with the answer beside": ({"problem": "3 · 4?", "answer": "12", "messages": [ASKED, {"role": "assistant", "content": "<think>Fours.</think>It is 12."}]}, [ONE], {"gold": "12"}),
+    "parts in columns": ({"prompt": "3 · 4?", "reasoning": [{"type": "text", "text": "Fours."}], "response": ["It is", {"type": "text", "text": "12."}]}, [("3 · 4?", "Fours.", "It is\n\n12.")], {}),
+    "texts in columns": ({"prompt": "3 · 4?", "reasoning": ["Fours.", "So 12."], "response": ["It is 12."]}, [("3 · 4?", "Fours.\n\nSo 12.", "It is 12.")], {}),
     "a copy in tags": ({"prompt": "3 · 4?", "reasoning_content": "Fours.", "content": "<think>Fours.</think>It is 12."}, [ONE], {}),
 }  # fmt: skip
 
@@ -212,14 +215,14 @@ def test_files_of_each_kind(tmp_path) -> None:
     assert error.value.where == f"{tmp_path / 'a.json'}[1]"
 
 
-def test_parquet(tmp_path, monkeypatch) -> None:
+def test_parquet(tmp_path) -> None:
     polars = pytest.importorskip("polars")
-    rows = [{**OPENR1, "uuid": f"u{n}"} for n in range(5)]
+    number = 2 * CHUNK + 5
+    rows = [{**OPENR1, "uuid": f"u{n}"} for n in range(number)]
     (tmp_path / "data").mkdir()
     polars.DataFrame(rows[:3]).write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet")
     polars.DataFrame(rows[3:]).write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet")
-    monkeypatch.setattr("ponder.traces.rows.CHUNK", 2)
-    assert [t.id for t in read(tmp_path)] == [f"u{n}/{k}" for n in range(5) for k in range(3)]
+    assert [t.id for t in read(tmp_path)] == [f"u{n}/{k}" for n in range(number) for k in range(3)]
     assert [t.correct for t in read(tmp_path)][:3] == [True, False, None]
     (tmp_path / "bad.parquet").write_bytes(b"no")
     with pytest.raises(UserError, match="can't read"):

@@ -16,15 +16,6 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ponder.caches import SelectCache, drift
-from ponder.caches.dynts import Dynts
-from ponder.caches.dynts.labels import importance
-from ponder.caches.dynts.predictor import RECIPES, Predictor, Recipe, batches, fit, labels, loss_of
-from ponder.caches.full import Full
-from ponder.caches.h2o import H2o
-from ponder.caches.last_query import LastQuery
-from ponder.caches.random import Random
-from ponder.caches.snapkv import Snapkv
 from ponder.core import (
     CacheBudget,
     Grade,
@@ -36,13 +27,30 @@ from ponder.core import (
     UserError,
     fingerprint,
 )
+from ponder.kvcache import SelectCache, drift
 from ponder.methods.compress import Compress
 from ponder.models._torch_engine import SampledGeneration, load, load_anew, prompt_tokens
 from ponder.models.oracle import Oracle as OracleModel
 from ponder.models.pocket import SHIPPED, Pocket
 from ponder.models.transformers import Transformers
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.policies.dynts import Dynts
+from ponder.policies.dynts.labels import importance
+from ponder.policies.dynts.predictor import (
+    RECIPES,
+    Predictor,
+    Recipe,
+    batches,
+    fit,
+    labels,
+    loss_of,
+)
+from ponder.policies.full import Full
+from ponder.policies.h2o import H2o
+from ponder.policies.last_query import LastQuery
+from ponder.policies.random import Random
+from ponder.policies.snapkv import Snapkv
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 

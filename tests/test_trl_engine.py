@@ -98,6 +98,16 @@ def test_killed_with_two_processes_it_leaves_none_and_resumes(tmp_path: Path, mo
     assert MODEL.with_weights(METHOD.folder(MODEL)).identity() != MODEL.identity()  # its card is right
 
 
+def test_supervised_training_is_billed_and_writes_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PONDER_MODELS", str(tmp_path))
+    method = Shortest(train_on=ON, problems=4, n=2, batch=2, steps=2, engine="trl")
+    entries = list(method.make(MODEL))
+    made = json.loads((method.folder(MODEL) / "made.json").read_text("utf-8"))
+    assert entries[-1]["step"] == 2
+    assert made["cost"]["training_tokens"] > 0
+    assert MODEL.with_weights(method.folder(MODEL)).identity() != MODEL.identity()
+
+
 def config(tmp_path: Path, **content: object) -> Path:
     path = tmp_path / "accelerate.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in content.items()), "utf-8")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from ponder.cli.model_option import model_table
 from ponder.core import UserError
-from ponder.runner.study import Study
+from ponder.study.study import Study
 from ponder.tasks.gpqa import Gpqa
 from ponder.tasks.math500 import Math500
 
@@ -250,3 +251,84 @@ def test_the_report_of_a_benchmark(folder, ponder) -> None:
     assert " per right answer." in page
     assert "amc23: qwq: pass@1 " in page
     assert "of 16 samples pass@16 " in page
+
+
+REFUSALS = [
+    (401, "Incorrect API key", None, "hint: --key NAME names the environment variable"),
+    (400, "Unsupported value: 'temperature' does not support 0.6.", "temperature", "hint: --temperature default"),
+    (
+        400,
+        "This model's maximum context length is 4096 tokens, but 40 input tokens",
+        None,
+        "hint: --budget 4056 at most",
+    ),
+    (
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "max_tokens",
+        (
+            "hint: --model 'endpoint id=m url={url} key=$MY_KEY budget=32768 temperature=0.6 "
+            "budget_field=max_completion_tokens'"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "param", "hint"), REFUSALS)
+def test_a_server_that_refuses_is_told_in_words_of_this_command(
+    ponder, serve, monkeypatch, status, message, param, hint
+) -> None:
+    monkeypatch.setenv("MY_KEY", "a-secret-of-mine")
+    text = json.dumps({"error": {"message": message, "param": param}})
+    served = serve(always=status, text=text)
+    words = ("try", "chain_sum", "--id", "m", "--url", served.url, "-n", 1, "--key", "MY_KEY")
+    result = ponder(*words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert hint.format(url=served.url) in result.stderr
+    key = hint.split("--")[1].split("'")[0].split()[0]
+    if key in ("budget", "key"):
+        with_model = ponder("try", "chain_sum", "--model", f"endpoint id=m url={served.url} budget=9000")
+        assert f"--model 'endpoint … {key}=" in with_model.stderr
+
+
+def test_the_hint_of_a_refused_field_works(ponder, serve, monkeypatch) -> None:
+    served = serve()
+    monkeypatch.setenv("MY_KEY", "a-secret-of-mine")
+    model = f"endpoint id=m url={served.url} key=$MY_KEY budget=32768 budget_field=max_completion_tokens"
+    assert ponder("try", "chain_sum", "-n", 1, "--model", model).exit_code == 0
+    assert served.state()["bodies"][0]["max_completion_tokens"] == 32768
+
+
+def test_no_temperature_is_sent_if_the_server_is_to_choose(ponder, serve) -> None:
+    pytest.importorskip("math_verify")
+    served = serve()
+    words = ("--id", "m", "--url", served.url, "-n", 1, "--temperature", "default", "--set", f"file={EXAMPLE}")
+    result = ponder("try", "math500", *words)
+    assert result.exit_code == 0
+    assert "temperature" not in served.state()["bodies"][0]
+    # The command that it ends with finds what was tried.
+    following = shlex.split(result.stderr.splitlines()[-1])
+    assert following[:4] == ["next:", "ponder", "run", "math500"]
+    (forecast,) = json.loads(ponder("plan", *following[3:], "--json").stdout)["forecasts"]
+    assert forecast["stored"] == 1
+    for wrong in ("-1", "hot"):
+        assert ponder("try", "math500", "--id", "m", "--temperature", wrong).exit_code == 2
+
+
+def test_the_next_command_names_the_key(ponder, serve, monkeypatch) -> None:
+    pytest.importorskip("math_verify")
+    monkeypatch.setenv("MY_KEY", "a-secret-of-mine")
+    words = ("--id", "m", "--url", serve().url, "-n", 1, "--key", "MY_KEY", "--set", f"file={EXAMPLE}")
+    following = shlex.split(ponder("try", "math500", *words).stderr.splitlines()[-1])
+    assert ponder("plan", *following[3:], "--json").exit_code == 0
+
+
+def test_why_attempts_failed_is_shown_whole(ponder, serve) -> None:
+    message = "no: " + " ".join(f"reason-{n}" for n in range(60)) + " Use 'that' instead."
+    served = serve(always=400, text=json.dumps({"error": {"message": message}}))
+    result = ponder("try", "chain_sum", "--id", "m", "--url", served.url, "-n", 2)
+    assert result.exit_code == 1
+    told = result.stderr[result.stderr.index("\nfailed 2:") :]
+    assert f"failed 2: HTTP 400: {message}" in " ".join(told.split())
+    assert max(map(len, told.splitlines())) <= 120

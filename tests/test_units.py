@@ -18,10 +18,10 @@ from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
 from ponder.figures.max_turn import MaxTurn
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 
 def asked(task: str, unit: str, sizes: tuple[int, ...], models: tuple[str, ...] = ("m",)) -> list[Outcome]:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from viewed import fill, get, mapped, served, study
+from viewed import cookie, fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
-from ponder.report.behind import ENDINGS, behind
-from ponder.report.view import comparison
-from ponder.report.view.index import Index
-from ponder.report.view.pages import transcript
-from ponder.report.view.queries import Query, find, search
-from ponder.report.view.stores import ViewedStore
-from ponder.report.view.studies import ViewedStudy, studies, study_named
-from ponder.runner.store import Done, Store
-from ponder.runner.study import Study
+from ponder.results.behind import ENDINGS, behind
+from ponder.results.view import comparison
+from ponder.results.view.index import Index
+from ponder.results.view.live import Rate, progress
+from ponder.results.view.pages import transcript
+from ponder.results.view.queries import Query, find, search
+from ponder.results.view.stores import ViewedStore
+from ponder.results.view.studies import ViewedStudy, studies, study_named
+from ponder.run.caps import Recorded
+from ponder.store.store import Done, Store
+from ponder.study.study import Study
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
@@ -94,7 +97,7 @@ def test_sorting_and_paging(address, viewed, monkeypatch) -> None:
         assert sorted(up) == sorted(down) == sorted(viewed.rows)
     tokens = viewed.index.tokens[find(viewed, Query.read("sort=-tokens")).rows]
     assert (np.diff(tokens) <= 0).all()
-    monkeypatch.setattr("ponder.report.view.queries.PAGE", 10)
+    monkeypatch.setattr("ponder.results.view.queries.PAGE", 10)
     pages = [ids(get(address, f"/ponder/cheaper/attempts?page={n}")[2]) for n in (1, 2, 3, 4)]
     assert [len(page) for page in pages] == [10, 10, 10, 6]
     assert len({n for page in pages for n in page}) == 36
@@ -174,6 +177,17 @@ def test_the_index_follows_the_store(tmp_path) -> None:
     assert same(store.index, fresh(path))
 
 
+def test_reserved_tokens_are_not_shown_as_spent(tmp_path) -> None:
+    fill(tmp_path / "ponder.db", study())
+    with Store(tmp_path / "ponder.db", lock=True) as store:
+        store.add([], store.record_study(study()), Recorded(7000, 1.0, 200, 10_000, 2.0))
+    shown = progress(study_named(ViewedStore(tmp_path / "ponder.db", "ponder"), "cheaper"))
+    assert (shown["tokens"], shown["held_tokens"]) == (8200, 10_000)
+    assert (shown["cost"], shown["held_cost"]) == (1.5, 2.0)
+    with served(tmp_path / "ponder.db") as address:
+        assert "<b>10k</b> reserved" in get(address, "/ponder/cheaper")[2]
+
+
 def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
     path, of = tmp_path / "ponder.db", study()
     fill(path, of, of.cells[:4])
@@ -224,6 +238,8 @@ def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> Non
     assert "the first wrong sum is in turn 1 of 4" in text
     one = transcript(viewed, int(viewed.index.id[row]))
     assert one
+    assert re.search(r'parsed answer</th><td[^>]*><span class="note">none', text)  # no reply has a sum
+    assert re.search(r"right answer</th><td[^>]*>" + re.escape(json.dumps(one.attempt.problem.gold["sums"])), text)
     messages = json.loads(one.request())["messages"]
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 3, "user"]
 
@@ -289,7 +305,10 @@ def test_events_tell_of_another_processs_attempts(tmp_path) -> None:
 
     path, of = tmp_path / "ponder.db", study()
     fill(path, of, of.cells[:1])
-    with served(path) as address, urllib.request.urlopen(f"{address}/ponder/cheaper/live", timeout=300) as events:
+    with ExitStack() as stack:
+        address = stack.enter_context(served(path))
+        request = urllib.request.Request(f"{address}/ponder/cheaper/live", headers={"Cookie": cookie(address)})
+        events = stack.enter_context(urllib.request.urlopen(request, timeout=300))
         first = json.loads(events.readline().decode().removeprefix("data: "))
         assert first["answered"] == 6
         fill(path, of, of.cells[1:2])
@@ -301,8 +320,33 @@ def test_events_tell_of_another_processs_attempts(tmp_path) -> None:
     assert now["tokens"] == 2000
 
 
+@pytest.mark.parametrize("words", [[], ["--store", "no.db"], ["effort", "--store", "no.db"]])
+def test_a_store_that_is_not_there_is_a_users_mistake(ponder, folder, words) -> None:
+    result = ponder("view", "--no-open", "--port", "0", *words)
+    assert result.exit_code == 2
+    store = "no.db" if words else "ponder.db"
+    assert f"there is no store {store}\nhint: `ponder run {words[0] if len(words) > 2 else 'STUDY'}" in result.stderr
+    assert not list(folder.iterdir())
+
+
+def test_the_pace_of_a_run_and_the_time_left(tmp_path) -> None:
+    rate = Rate()
+    assert rate.add(0, 100.0) is None
+    per_second = rate.add(15, 130.0)
+    assert per_second == 0.5
+    of = study()
+    fill(tmp_path / "ponder.db", of, of.cells[:1])
+    store = ViewedStore(tmp_path / "ponder.db", "")
+    [viewed] = studies(store)
+    now = progress(viewed, per_second)
+    assert (now["asked"], now["answered"]) == (36, 6)
+    assert (now["per_minute"], now["seconds_left"]) == (30.0, 60)
+    unknown = progress(viewed)
+    assert (unknown["per_minute"], unknown["seconds_left"]) == (None, None)
+
+
 def test_a_port_in_use_is_a_users_mistake(address) -> None:
-    from ponder.report.view.server import bound
+    from ponder.results.view.server import bound
 
     with pytest.raises(UserError, match="can't serve"):
         bound("127.0.0.1", int(address.rpartition(":")[2]))

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from chromium import PATIENCE, Tab, launched, needs_chromium
 from playwright.sync_api import Browser, expect
-from viewed import fill, mapped, served, study
+from viewed import TOKEN, fill, mapped, served, study
+
+from ponder.results.view.server import opening_file
 
 pytestmark = needs_chromium
 
@@ -43,7 +46,17 @@ def _closed(browser: Browser) -> Iterator[None]:
         context.close()
 
 
+def admitted(address: str) -> Any:
+    """The state of a browser that has opened the printed address."""
+    page = urlsplit(address)
+    cookie = {"name": f"ponder-{page.port}", "value": TOKEN, "domain": page.hostname, "path": "/"}
+    return {"cookies": [cookie]}
+
+
 class Opened(Tab):
+    def __init__(self, browser: Browser, address: str, **context: Any) -> None:
+        super().__init__(browser, address, storage_state=admitted(address), **context)
+
     def chart(self) -> Any:
         chart = self.page.locator("figure.chart svg").first
         expect(chart).to_be_visible()
@@ -175,7 +188,7 @@ CHANGE = """(n) => source.onmessage({ data: JSON.stringify({ state: "running", a
 
 
 def test_figures_follow_a_run_that_never_pauses(browser, address) -> None:
-    page = browser.new_context().new_page()
+    page = browser.new_context(storage_state=admitted(address)).new_page()
     page.set_default_timeout(PATIENCE)
     page.clock.install(time="2026-01-01T12:00:00")
     page.clock.pause_at("2026-01-01T12:00:01")  # from now on, time passes only as the test says
@@ -210,11 +223,22 @@ def test_a_long_drawing_shows_its_first_mistake(browser, address) -> None:
 
 
 def test_a_wrong_token_sees_nothing(browser, store) -> None:
-    with served(store, host="0.0.0.0", token="secret") as address:
-        opened = Opened(browser, f"{address}/?token=wrong")
+    with served(store) as address:
+        opened = Tab(browser, f"{address}/?token=wrong")
         assert "A token is needed" in opened.page.inner_text("body")
-        opened.page.goto(f"{address}/?token=secret")
+        opened.page.goto(f"{address}/?token={TOKEN}")
         expect(opened.page.get_by_text("Which is cheaper?")).to_be_visible()
         assert "token" not in opened.page.url
-        assert "HttpOnly" not in opened.page.evaluate("document.cookie")
-        assert opened.page.evaluate("document.cookie") == ""
+        assert opened.page.evaluate("document.cookie") == ""  # no script can read it
+        opened.page.reload()
+        expect(opened.page.get_by_text("Which is cheaper?")).to_be_visible()
+
+
+def test_the_file_that_is_opened_leads_to_the_page(browser, store) -> None:
+    with served(store) as address, opening_file(f"{address}/?token={TOKEN}") as file:
+        opened = Tab(browser, file.as_uri())
+        expect(opened.page.get_by_text("Which is cheaper?")).to_be_visible()
+        assert opened.page.url == f"{address}/"
+        opened.page.reload()
+        expect(opened.page.get_by_text("Which is cheaper?")).to_be_visible()
+        assert not opened.complaints

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import re
+import resource
+import signal
+import socket
 import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
-from viewed import EVIL, fill, get, served, study
+from viewed import EVIL, TOKEN, cookie, fill, get, served, study
 
+from ponder.core import UserError, plugins
+from ponder.core.settings import build
 from ponder.core.text import visible
-from ponder.report.view.stores import ViewedStore
-from ponder.report.view.studies import studies
+from ponder.models.oracle import Oracle
+from ponder.results.view.stores import ViewedStore
+from ponder.results.view.studies import studies
+from ponder.study.study import Study
 
 
 class Tags(HTMLParser):
@@ -41,18 +57,115 @@ def test_only_reading_is_allowed(address) -> None:
         assert get(address, method=method)[0] == 405
 
 
-def test_elsewhere_a_token_is_needed(viewed_store) -> None:
-    with served(viewed_store, host="0.0.0.0", token="secret") as address:
-        assert get(address)[0] == 403
-        assert get(address, "/?token=wrong")[0] == 403
-        assert get(address, "/-/vega.js")[0] == 403
-        assert get(address, "/?token=secret", Host="evil.example")[0] == 421
-        status, headers, _ = get(address, "//elsewhere/x?token=secret&sort=id")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_is_needed(viewed_store, host) -> None:
+    with served(viewed_store, host=host) as address:
+        assert get(address, Cookie="")[0] == 403
+        assert get(address, "/?token=wrong", Cookie="")[0] == 403
+        assert get(address, "/-/vega.js", Cookie="")[0] == 403
+        assert get(address, "/ponder/cheaper/live", Cookie="")[0] == 403
+        assert get(address, f"/?token={TOKEN}", Cookie="", Host="evil.example")[0] == 421
+        status, headers, _ = get(address, f"//elsewhere/x?token={TOKEN}&sort=id", Cookie="")
         assert (status, headers["location"]) == (303, "/elsewhere/x?sort=id")
         assert "HttpOnly" in headers["set-cookie"]
-        assert "SameSite=strict" in headers["set-cookie"]
+        assert "SameSite=lax" in headers["set-cookie"]
         assert get(address, Cookie=headers["set-cookie"].partition(";")[0])[0] == 200
         assert get(address, Cookie=headers["set-cookie"].partition("=")[0] + "=wrong")[0] == 403
+
+
+def test_a_browser_is_started_without_the_token(running, write, folder) -> None:
+    """A browser's command line is everybody's to read; the file that it opens, this user's."""
+    browser = write(
+        "browser", '#!/bin/sh\nstat -c %a "${1#file://}" > mode\ncp "${1#file://}" page\necho "$1" > words\n'
+    )
+    (folder / browser).chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BROWSER", f"{folder / browser} %s")
+        with running("view", "--port", "0") as process:
+            address = process.stderr.readline().strip()
+            assert process.stderr.readline()
+            waited_for(folder / "words")
+            opened = Path((folder / "words").read_text().strip().removeprefix("file://"))
+            assert opened.parent.stat().st_mode & 0o777 == 0o700
+            process.send_signal(signal.SIGINT)
+            process.wait()
+    token = re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=([\w-]{32})", address)[1]
+    assert token not in (folder / "words").read_text()
+    assert f"token={token}" in (folder / "page").read_text()
+    assert (folder / "mode").read_text().strip() == "600"
+    assert not opened.exists()
+
+
+def waited_for(file: Path) -> None:
+    while not (file.is_file() and file.read_text()):
+        time.sleep(0.05)
+
+
+def connected(address: str, number: int) -> list[socket.socket]:
+    host, port = address.removeprefix("http://").split(":")
+    return [socket.create_connection((host, int(port)), timeout=300) for _ in range(number)]
+
+
+def test_a_connection_without_a_whole_request_is_closed(viewed_store) -> None:
+    with served(viewed_store, request_seconds=0.2) as address:
+        silent, slow, again = connected(address, 3)
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        again.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert again.recv(12) == b"HTTP/1.1 403"
+        again.sendall(b"GET / HTTP/1.1\r\nHo")
+        for connection in (silent, slow, again):
+            with connection, suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
+
+
+def test_a_newer_connection_takes_the_place_of_one_that_waits(viewed_store) -> None:
+    with served(viewed_store, most_connections=3, request_seconds=3600) as address:
+        waiting = connected(address, 20)
+        assert get(address)[0] == 200
+        for connection in waiting[:-3]:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        for connection in waiting:
+            connection.close()
+
+
+def test_answers_are_not_cut_by_newer_connections(viewed_store) -> None:
+    with served(viewed_store, most_connections=2, request_seconds=3600) as address:
+        (stream,) = connected(address, 1)
+        with stream, stream.makefile("rb") as lines:
+            cookies = f"Cookie: {cookie(address)}\r\n"
+            stream.sendall(f"GET /ponder/cheaper/live HTTP/1.1\r\nHost: localhost\r\n{cookies}\r\n".encode())
+            assert lines.readline() == b"HTTP/1.1 200 OK\r\n"
+            waiting = connected(address, 20)
+            assert get(address)[0] == 200
+            while not lines.readline().startswith(b"data: "):
+                pass
+            for connection in waiting:
+                connection.close()
+
+
+def test_idle_connections_beyond_the_open_files_do_not_stop_it(viewed_store, tmp_path) -> None:
+    command = [sys.executable, "-c", "from ponder.cli import main; main()", "view", "--no-open", "--port", "0"]
+    command += ["--store", str(viewed_store)]
+    log = tmp_path / "stderr"
+    files = (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    limited = (
+        f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, {files}); os.execv({command[0]!r}, {command})"
+    )
+    with log.open("wb") as stderr, subprocess.Popen([sys.executable, "-c", limited], stderr=stderr) as process:
+        try:
+            waited_for(log)
+            address, _, token = log.read_text().splitlines()[0].partition("/?token=")
+            idle = connected(address, 300)
+            assert get(address, Cookie=f"ponder-{address.rpartition(':')[2]}={token}")[0] == 200
+            more = connected(address, 100)
+            assert get(address, Cookie=f"ponder-{address.rpartition(':')[2]}={token}")[0] == 200
+            for connection in idle + more:
+                connection.close()
+        finally:
+            process.terminate()
+    assert log.stat().st_size < 4000
 
 
 def test_every_answer_has_the_policy(address) -> None:
@@ -97,16 +210,153 @@ def test_looking_changes_nothing(viewed_store, address) -> None:
     assert viewed_store.read_bytes() == before
 
 
-def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path) -> None:
-    plugin = tmp_path / "evil.py"
-    plugin.write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
+@pytest.fixture
+def evil(tmp_path) -> Path:
+    """A file that leaves a mark beside it when it is imported."""
+    path = tmp_path / "evil.py"
+    # An import that fails is forgotten, so that the next one runs the file again.
+    path.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()\nraise RuntimeError('imported')\n")
+    return path
+
+
+def ran(evil: Path) -> bool:
+    """Return whether the file was imported, and remove its mark."""
+    mark = evil.with_name("owned")
+    imported = mark.exists()
+    mark.unlink(missing_ok=True)
+    return imported
+
+
+def tried(kind: str, table: dict[str, Any], folder: Path | None) -> str:
+    """Build a plugin and use it as a page would; return the error."""
+    try:
+        made = build(kind, table, "study", folder)
+        made.title()
+        made.identity()
+        if kind == "methods":
+            made.apply(Oracle())
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def settings() -> Iterator[tuple[str, str, type[Any], dataclasses.Field[Any]]]:
+    """Every setting of every plugin, with its kind, its plugin's name and class."""
+    for kind in plugins.KINDS:
+        for name in plugins.files(kind):
+            cls = plugins.load(kind, name)
+            for setting in dataclasses.fields(cls):
+                if setting.init:
+                    yield kind, name, cls, setting
+
+
+def takes_plugin(cls: type[Any], setting: dataclasses.Field[Any]) -> bool:
+    """Return whether a setting's type is a plugin, or several."""
+    contracts = {kind.contract for kind in plugins.KINDS.values()}
+    annotation = get_type_hints(cls)[setting.name]
+    return bool(contracts & {annotation, *get_args(annotation)})
+
+
+def test_no_setting_of_a_stored_study_runs_a_file(evil) -> None:
+    path = str(evil)
+    importing = set[str]()
+    for kind, name, cls, setting in settings():
+        place = f"{name}.{setting.name}"
+        refused = False
+        for value in (path, {"name": path}, [path], [{"name": path}]):
+            table = {"name": name, **cls.example, setting.name: value}
+            error = tried(kind, table, None)
+            assert not ran(evil), f"{place} = {value} imports a file that a store names"
+            refused |= "evil.py is a file" in error
+            tried(kind, table, evil.parent)
+            if ran(evil):
+                importing.add(place)
+        if takes_plugin(cls, setting):  # the same settings in the user's own study import it
+            assert refused, place
+            assert place in importing
+    # The last two build a plugin by themselves, from a text and from a table.
+    known = {"best_of.reward", "merge.other", "length_rl.reward", "sft.teachers", "compress.policy", "judge.model"}
+    assert known <= importing
+
+
+BEST_OF = {"name": "best_of", "n": 2}
+COMPRESS = {"name": "compress", "budget": 64, "window": 16, "settings": {"keep": 1}}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"task": [{"name": "EVIL", "size": 4}]},
+        {"train": [{"name": "EVIL", "size": 4}], "model": [{"name": "pocket", "method": [{"name": "dpo"}]}]},
+        {"figure": [{"name": "EVIL"}]},
+        {"model": [{"name": "EVIL"}]},
+        {"model": [{"name": "oracle", "method": [{"name": "EVIL"}]}]},
+        {"model": [{"name": "oracle", "method": [{**BEST_OF, "reward": "EVIL"}]}]},
+        {"model": [{"name": "oracle", "method": [{**BEST_OF, "reward": ["oracle", "EVIL"]}]}]},
+        {
+            "model": [
+                {"name": "oracle", "method": [{**BEST_OF, "reward": {"name": "judge", "model": {"name": "EVIL"}}}]}
+            ]
+        },
+        {"model": [{"name": "pocket", "method": [{"name": "merge", "other": "EVIL"}]}]},
+        {"model": [{"name": "pocket", "method": [[{"name": "length_rl", "reward": "EVIL"}], []]}]},
+        {"model": [{"name": "pocket", "method": [{"name": "sft", "teachers": ["oracle", "EVIL"]}]}]},
+        {"model": [{"name": "transformers", "id": "pocket", "method": [{**COMPRESS, "policy": "EVIL"}]}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_store_that_names_a_plugin_file_runs_no_code(tmp_path, evil, table) -> None:
     path = tmp_path / "ponder.db"
     fill(path, study())
-    resolved = json.dumps({**study().resolved(), "task": [{"name": str(plugin), "size": 4}]})
+    text = json.dumps({**study().resolved(), **table}).replace("EVIL", str(evil))
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE study SET resolved = ?", (resolved,))
+        db.execute("UPDATE study SET resolved = ?", (text,))
     db.close()
-    (shown,) = studies(ViewedStore(path, "ponder"))
-    assert shown.study is None
-    assert "evil.py" in shown.error
-    assert not (tmp_path / "owned").exists()
+    with served(path) as address:
+        _, _, home = get(address)
+        pages = [get(address, f"/ponder/cheaper{page}")[0] for page in ("", "/figures", "/attempts", "/attempt/1")]
+    assert not ran(evil)
+    assert "evil.py is a file" in home
+    assert pages == [409, 409, 409, 409]
+
+
+@pytest.mark.parametrize("text", ['"x"', "null", "5", "[]", "{", "", "[" * 100_000, '{"a":' * 100_000])
+def test_a_study_that_cant_be_read_hides_no_other(tmp_path, text) -> None:
+    path = tmp_path / "ponder.db"
+    fill(path, study())
+    fill(path, study("another"))
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE study SET resolved = ? WHERE name = 'another'", (text,))
+    db.close()
+    with served(path) as address:
+        assert get(address)[0] == 200
+        assert get(address, "/ponder/another")[0] == 409
+        assert get(address, "/ponder/cheaper")[0] == 200
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_store_that_names_a_device_reads_nothing_from_it() -> None:
+    table = {"task": [{"name": "jsonl", "file": "/dev/zero"}], "model": [{"name": "oracle"}]}
+    with pytest.raises(UserError, match="/dev/zero is not a file"):
+        Study.from_table(table).cells  # noqa: B018
+
+
+def test_a_study_file_that_was_given_may_name_its_own_files(tmp_path) -> None:
+    (tmp_path / "mine_task.py").write_text((plugins.HERE / "tasks" / "chain_sum.py").read_text())
+    (tmp_path / "mine_figure.py").write_text((plugins.HERE / "figures" / "accuracy.py").read_text())
+    file = tmp_path / "cheaper.toml"
+    tables = (
+        'task]]\nname = "./mine_task.py"\nsize = 2',
+        'model]]\nname = "oracle"',
+        'figure]]\nname = "./mine_figure.py"',
+    )
+    file.write_text("problems = 2\n" + "".join(f"[[{table}\n" for table in tables))
+    path = tmp_path / "ponder.db"
+    fill(path, Study.load(str(file)))
+    with served(path, given=[Study.load(str(file))]) as address:
+        assert get(address, "/ponder/cheaper/attempts")[0] == 200
+        status, _, figures = get(address, "/ponder/cheaper/figures")
+    assert status == 200
+    assert "accuracy" in figures
+    (shown,) = studies(ViewedStore(path, "ponder"))  # without the file it is somebody's store
+    assert "mine_figure.py is a file" in shown.error

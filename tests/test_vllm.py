@@ -26,11 +26,11 @@ from ponder.models._vllm_server import check_vllm
 from ponder.models._vllm_servers import stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.vllm import PLAIN_TEMPLATE, Vllm
-from ponder.runner.progress import line
-from ponder.runner.run import run
-from ponder.runner.store import Store
-from ponder.runner.study import Study
-from ponder.runner.tally import Tally
+from ponder.run.progress import line
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.store.store import Store
+from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents

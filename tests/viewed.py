@@ -9,17 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from ponder.core import Attempt, Bill, Completion, Problem
-from ponder.report.view.app import View
-from ponder.report.view.security import Guard
-from ponder.report.view.server import bound
-from ponder.report.view.stores import opened
-from ponder.runner.cells import Cell
-from ponder.runner.grading import graded
-from ponder.runner.store import Done, Store
-from ponder.runner.study import Study
+from ponder.results.view.app import View
+from ponder.results.view.server import bound, page_server
+from ponder.results.view.stores import opened
+from ponder.run.caps import Recorded
+from ponder.run.grading import graded
+from ponder.store.store import Done, Store
+from ponder.study.cell import Cell
+from ponder.study.study import Study
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> \x1b[31m \u202e {{7*7}}"
 TABLE: dict[str, Any] = {
@@ -80,16 +78,21 @@ def fill(path: Path, of: Study, cells: Sequence[Cell] | None = None) -> None:
         run = store.record_study(of)
         for cell in of.cells if cells is None else cells:
             problems = enumerate(cell.asked())
-            store.add([Done(cell, n, attempt(cell, problem, n)) for n, problem in problems], run, (1000, 0.5, 0))
+            store.add(
+                [Done(cell, n, attempt(cell, problem, n)) for n, problem in problems],
+                run,
+                Recorded(1000, 0.5, 0, 0, 0.0),
+            )
+
+
+TOKEN = "secret"
 
 
 @contextmanager
-def served(*stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", token: str = "") -> Iterator[str]:
+def served(*stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", **limits: Any) -> Iterator[str]:
     """The page's server; yields its address."""
     listening, view = bound("127.0.0.1", 0), View(opened(stores), given)
-    guard = Guard(view.application(), host, token)
-    server = uvicorn.Server(uvicorn.Config(guard, log_level="warning", lifespan="off", ws="none"))
-    view.stopping = lambda: server.should_exit
+    server = page_server(view, host, TOKEN, **limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
@@ -101,11 +104,16 @@ def served(*stores: Path, given: Sequence[Study] = (), host: str = "127.0.0.1", 
         listening.close()
 
 
+def cookie(address: str) -> str:
+    """The cookie of a browser that has opened the printed address."""
+    return f"ponder-{address.rpartition(':')[2]}={TOKEN}"
+
+
 def get(address: str, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and text of a page."""
+    """Status, headers and text of a page, asked for with the token's cookie unless the headers say otherwise."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=120)
     try:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, headers={"Cookie": cookie(address)} | headers)
         answer = connection.getresponse()
         return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
     finally:

@@ -22,23 +22,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ponder.python.comparison import compare
-    from ponder.python.functions import model, task
-    from ponder.python.results import Results
-    from ponder.python.study import Study
-    from ponder.report.notebook import show
+    from ponder.core.errors import UserError
+    from ponder.results.comparison import compare
+    from ponder.results.notebook import show
+    from ponder.results.results import Results
+    from ponder.results.study import Study
+    from ponder.study.functions import model, task
 
-__version__ = "0.1.0"
-__all__ = ["Results", "Study", "compare", "model", "show", "task"]
+__version__ = "0.2.0"
+__all__ = ["Results", "Study", "UserError", "compare", "model", "show", "task"]
 
 # Loaded when first used, so that `import ponder` and `ponder --version` take no time.
 _HOMES = {
-    "Results": "ponder.python.results",
-    "Study": "ponder.python.study",
-    "compare": "ponder.python.comparison",
-    "model": "ponder.python.functions",
-    "show": "ponder.report.notebook",
-    "task": "ponder.python.functions",
+    "Results": "ponder.results.results",
+    "Study": "ponder.results.study",
+    "UserError": "ponder.core.errors",
+    "compare": "ponder.results.comparison",
+    "model": "ponder.study.functions",
+    "show": "ponder.results.notebook",
+    "task": "ponder.study.functions",
 }
 
 

@@ -26,7 +26,11 @@ class _Ponder(Verbs):
 @click.group(cls=_Ponder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="ponder")
 def main() -> None:
-    """Measure what a right answer costs in thinking tokens, and make it cost less."""
+    """Measure what a right answer costs in thinking tokens, and make it cost less.
+
+    STUDY is the name of a built-in study (`ponder list studies`) or the path of a .toml file. For a first look, without
+    a server or a GPU: `ponder run effort`, then `ponder report effort`.
+    """
 
 
 for _verb in (

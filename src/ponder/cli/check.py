@@ -93,8 +93,10 @@ def check(kind: str, name: str, settings: Sequence[str] = ()) -> Result:
 def _not_run(error: UserError | ModelFailure, plugin: type[Plugin], table: Mapping[str, Any]) -> str:
     """Why it could not be run, and the settings to give if those of its example are to blame."""
     examples = [key for key, value in plugin.example.items() if table[key] == value and isinstance(value, str)]
-    if not examples or not isinstance(error, UserError):
+    if not isinstance(error, UserError):
         return str(error)
+    if not examples:
+        return error.in_terminal()
     tried = ", ".join(f"{key} = {toml(table[key])}" for key in examples)
     return f"{error.what}\nhint: it was tried with {tried}; give your own: --set {examples[0]}=…"
 
@@ -189,24 +191,24 @@ def _ask(model: Model, request: Request) -> Any:
     return asyncio.run(ask())
 
 
-def cache(policy: Policy) -> Iterator[str]:
+def policy(policy: Policy) -> Iterator[str]:
     """Its scores on random tensors, then its work in a real cache, through the method that every policy is used by."""
     from transformers import AutoConfig, AutoTokenizer
 
     on_model, on_task, _ = plugins.load("methods", "compress").tried_on
     folder = build("models", on_model, "tried_on", Path()).source(build("tasks", on_task, "tried_on", Path())).folder
-    fitted = policy.fitted(folder, AutoTokenizer.from_pretrained(folder))
+    fitted = policy.fitted(folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     with suppress(UserError):  # a policy that must know the whole text beforehand can't score one being written
-        yield from _scores(fitted, AutoConfig.from_pretrained(folder).hidden_size)
+        yield from _scores(fitted, AutoConfig.from_pretrained(folder, trust_remote_code=False).hidden_size)
     own = policy.plugin_name()
-    name = own if own in plugins.names("caches") else inspect.getfile(type(policy))
+    name = own if own in plugins.names("policies") else inspect.getfile(type(policy))
     yield from method(build("methods", {"name": "compress", "policy": name, **POLICY_SETTINGS}, name, Path()))
 
 
 def _scores(policy: Policy, hidden: int) -> Iterator[str]:
     import torch
 
-    from ponder.caches import CacheView
+    from ponder.kvcache import CacheView
 
     rows, heads, n, width = 2, 5, 24, 32
     torch.manual_seed(1)
@@ -345,7 +347,7 @@ def _shortened(outcome: Outcome) -> Outcome:
 CHECKS: dict[str, Callable[[Any], Iterator[str]]] = {
     "tasks": task,
     "models": model,
-    "caches": cache,
+    "policies": policy,
     "rewards": reward,
     "length_rewards": length_reward,
     "methods": method,

@@ -15,8 +15,8 @@ from ponder.core.text import number
 
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
-    from ponder.runner.cells import Cell
-    from ponder.runner.study import Study
+    from ponder.study.cell import Cell
+    from ponder.study.study import Study
 
 
 class Model(NamedTuple):
@@ -60,8 +60,11 @@ def compare(
     """
     if figure and figure.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
+    from ponder.results.studied import looked_at
+
     loaded = load(study, settings, models)
-    other = load(b_study, (), ()) if b_study else loaded
+    other = looked_at(load(b_study, (), ()) if b_study else loaded, b_store or store)
+    loaded = looked_at(loaded, store)
     a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
     run_a = command("run", study, settings, store, models)
     run_b = (
@@ -107,8 +110,8 @@ def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool
 def _model(study: Study, label: str, path: Path, run: str) -> Model:
     """A model's attempts in a store; `run` is the command that would ask it."""
     from ponder.core.plugins import nearest
-    from ponder.report.studied import studied
-    from ponder.runner.store import Store
+    from ponder.results.studied import studied
+    from ponder.store.store import Store
 
     by_variant = label in {cell.variant_label for cell in study.cells}
     if not by_variant and label not in {cell.model_label for cell in study.cells}:
@@ -177,7 +180,7 @@ def _tables(
 
 def _draw(tables: Tables, path: Path) -> None:
     from ponder.figures.compare import drawn
-    from ponder.report.charts import draw
+    from ponder.results.charts import draw
 
     chart = draw("compare", drawn(tables).to_dict())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,6 +192,7 @@ def text(tables: Tables, show: str) -> str:
     """For each task the rows, what is left out, the sizes, and the verdict."""
     from ponder.figures._compared import in_common
     from ponder.figures._tokens import TITLES, token_findings
+    from ponder.stats.columns import FEWEST_PAIRS
 
     first = tables["comparisons"][0]
     parts = [f"A: {first['a']}\nB: {first['b']}", *token_findings(tables["panels"])]
@@ -197,7 +201,7 @@ def text(tables: Tables, show: str) -> str:
             [r for r in tables[name] if r["task"] == record["task"]] for name in ("rows", "sizes", "omitted")
         )
         head = ("", "A", "B", "B less A, or B over A", "p", "corrected")
-        lines = [_row(r, record["currency"]) for r in rows]
+        lines = [_row(r, record["currency"], few=record["problems"] < FEWEST_PAIRS) for r in rows]
         parts.append(f"{record['task']}: {in_common(record)}; {TITLES[panel['token_kind']]}")
         parts.append(columns([head, *lines], numbers=2))
         notes = [f"{r['quantity']}: {r['note']}" for r in rows if r["note"]]
@@ -209,7 +213,9 @@ def text(tables: Tables, show: str) -> str:
     return "\n\n".join(parts)
 
 
-def _row(r: dict[str, Any], currency: str) -> tuple[str, ...]:
+def _row(r: dict[str, Any], currency: str, *, few: bool) -> tuple[str, ...]:
+    """Return a quantity as the cells of the table; without an interval and p-values if there are too few problems."""
+
     def form(value: float | None) -> str:
         if value is None:
             return "?"
@@ -225,7 +231,10 @@ def _row(r: dict[str, Any], currency: str) -> tuple[str, ...]:
         return f"{value}{unit} [{low}, {high}]"
 
     name = r["quantity"] if not r["quantity"].startswith("money") else f"{currency} per right answer"
-    return name, estimate("a"), estimate("b"), effect(r), small(r["p_value"]), small(r["q_value"])
+    sides = (name, estimate("a"), estimate("b"))
+    if few:
+        return *sides, "–", "–", "–"
+    return *sides, effect(r), small(r["p_value"]), small(r["q_value"])
 
 
 def effect(r: dict[str, Any]) -> str:
@@ -244,6 +253,8 @@ def small(p: float | None) -> str:
 
 def _sizes(sizes: Records, show: str, several: bool) -> str:
     """The table by size, and how to see what it counts."""
+    from ponder.stats.columns import FEWEST_PAIRS
+
     word = "more often right" if several else "alone right"
     head = ("size", "problems", "A", "B", "B less A, points", "tokens, B over A", f"A {word}", f"B {word}")
     rows = []
@@ -253,13 +264,16 @@ def _sizes(sizes: Records, show: str, several: bool) -> str:
             low, high = ("?" if r[e] is None else f"{r[e]:.2f}" for e in ("ratio_low", "ratio_high"))
             ratio = f"× {r['ratio']:.2f} [{low}, {high}]" + (" extrapolated" if r["extrapolated"] else "")
         apart = [_points(r[f"difference{end}"]) for end in ("", "_low", "_high")]
+        difference = apart[0]
+        if r["problems"] >= FEWEST_PAIRS:
+            difference = f"{apart[0]} [{apart[1]}, {apart[2]}]"
         own = [f"{r[side]:.0%}" for side in "ab"]
         rows.append(
             (
                 f"{r['size']:g}",
                 r["problems"],
                 *own,
-                f"{apart[0]} [{apart[1]}, {apart[2]}]",
+                difference,
                 ratio,
                 r["only_a"],
                 r["only_b"],

@@ -33,7 +33,7 @@ def _files(incomplete: str, ending: str) -> list[CompletionItem]:
 
 
 def studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ponder.runner.study import built_in
+    from ponder.study.study import built_in
 
     return [*_starting(incomplete, built_in()), *_files(incomplete, ".toml")]
 
@@ -47,7 +47,7 @@ def kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comple
 def new_kinds(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from ponder.core import plugins
 
-    return _starting(incomplete, [kind.removesuffix("s") for kind in plugins.KINDS])
+    return _starting(incomplete, [kind.singular for kind in plugins.KINDS.values()])
 
 
 def tasks(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -74,7 +74,7 @@ def plugins_alone(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 def _named(words: tuple[str, ...] | None, incomplete: str, also: Literal["studies", "plugins"]) -> list[CompletionItem]:
     from ponder.core import plugins
-    from ponder.runner.study import built_in
+    from ponder.study.study import built_in
 
     listed = {kind: plugins.names(kind) for kind in plugins.KINDS} | (
         {"studies": built_in()} if also == "studies" else {}
@@ -82,7 +82,7 @@ def _named(words: tuple[str, ...] | None, incomplete: str, also: Literal["studie
     if words:
         kind = plugins.kind_of(words[0])
         return _starting(incomplete, listed.get(kind, {})) if kind else []
-    singular = {("study" if kind == "studies" else kind.removesuffix("s")): "a kind" for kind in listed}
+    singular = {("study" if kind == "studies" else plugins.KINDS[kind].singular): "a kind" for kind in listed}
     names = {name: about for kind in reversed(listed) for name, about in listed[kind].items()}
     files = [*_files(incomplete, ".py"), *(_files(incomplete, ".toml") if also == "studies" else [])]
     return [*_starting(incomplete, singular | names), *{item.value: item for item in files}.values()]

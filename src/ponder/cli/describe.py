@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import re
 import textwrap
@@ -21,7 +20,7 @@ from ponder.cli.comments import comments
 from ponder.cli.options import columns
 from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build, toml
-from ponder.runner.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, Study, built_in
 
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
 
@@ -30,14 +29,15 @@ def named(words: Sequence[str], verb: str) -> tuple[str, str]:
     """The kind ("" if it isn't given) and name in `NAME`, `KIND NAME` or `KIND/NAME`."""
     if len(words) > 2:
         raise UserError(
-            f"expected a name, or a kind and a name, not {len(words)} words", hint=f"ponder {verb} cache oracle"
+            f"expected a name, or a kind and a name, not {len(words)} words", hint=f"ponder {verb} policy oracle"
         )
     word, name = words if len(words) == 2 else words[0].rpartition("/")[::2]
     if len(words) == 1 and (name.endswith((".py", ".toml")) or not word):
         return "", words[0]  # a file, or a name alone
     kind = plugins.kind_of(word)
     if kind is None:
-        hint = plugins.nearest(word, [*plugins.KINDS, "studies"])
+        kinds = [kind.singular for kind in plugins.KINDS.values()]
+        hint = plugins.nearest(word, [*kinds, "study"])
         raise UserError(f"there is no kind of plugin `{word}`", hint=hint)
     return kind, name
 
@@ -75,32 +75,32 @@ def _is_study(name: str, size: int | None, settings: Sequence[str]) -> bool:
 def others(name: str) -> list[str]:
     """The plugins that share a built-in study's name, each with the command that shows it."""
     kinds = [kind for kind in plugins.KINDS if name in built_in() and name in plugins.names(kind)]
-    return [f"{plugins.KINDS[kind].noun} {name}: ponder show {kind.removesuffix('s')} {name}" for kind in kinds]
+    return [f"{plugins.KINDS[kind].noun} {name}: ponder show {plugins.KINDS[kind].singular} {name}" for kind in kinds]
 
 
 def find(kind: str, name: str, studies: Sequence[str] = ()) -> tuple[str, type[Any]]:
     """The kind and class of a plugin, by its name or its file. `studies` are names to suggest as well."""
     if name.endswith(".py"):
-        return (kind, plugins.load(kind, name)) if kind else _kind_of_file(name)
+        return (kind, plugins.load(kind, name, Path())) if kind else _kind_of_file(name)
     kinds = [k for k in plugins.KINDS if name in plugins.names(k) and kind in ("", k)]
     if len(kinds) == 1:
         return kinds[0], plugins.load(kinds[0], name)
     if kinds:
-        hint = "say which: " + ", ".join(f"{k.removesuffix('s')} {name}" for k in kinds)
+        hint = "say which: " + ", ".join(f"{plugins.KINDS[kind].singular} {name}" for kind in kinds)
         raise UserError(f"there are {len(kinds)} plugins called `{name}`", hint=hint)
     renamed = next((k for k, old in plugins.RENAMED if old == name and kind in ("", k)), None)
     if kind or renamed:
         raise plugins.unknown(renamed or kind, name)
     known = {*studies, *(n for k in plugins.KINDS for n in plugins.names(k))}
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}`?" if close else "ponder list shows them all; a file is given as ./mine.py"
+    close = plugins.closest(name, known)
+    hint = f"did you mean `{close}`?" if close else "ponder list shows them all; a file is given as ./mine.py"
     raise UserError(f"there is no plugin{' or study' if studies else ''} `{name}`", hint=hint)
 
 
 def _kind_of_file(name: str) -> tuple[str, type[Any]]:
     for kind in plugins.KINDS:
         try:
-            return kind, plugins.load(kind, name)
+            return kind, plugins.load(kind, name, Path())
         except UserError as error:
             if "must define" not in error.what:
                 raise

@@ -42,7 +42,7 @@ def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
 
 
 def _attempts(model: Model, task: str, size: int, problems: set[str]) -> dict[str, list[dict[str, Any]]]:
-    from ponder.runner.store import Store
+    from ponder.store.store import Store
 
     texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
     known = {o.task for o in model.outcomes}
@@ -86,5 +86,9 @@ def disagreements_text(found: list[dict[str, Any]], size: int) -> str:
 
 
 def _cut(text: str) -> str:
-    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} characters; --json has all)"
-    return "\n".join(f"    {line}" for line in shown.splitlines())
+    """Return a text that fits on a screen. A long one keeps its end, where an answer stands."""
+    if len(text) > LONGEST:
+        begins = text[: LONGEST // 3]
+        ends = text[-(LONGEST - len(begins)) :]
+        text = f"{begins} … ({len(text):,} characters; --json has all) … {ends}"
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -38,7 +38,7 @@ def import_(
     are compared on the same problems, and several runs of one model are its samples. Importing a log again changes
     nothing.
     """
-    from ponder.exchange.importing import import_logs
+    from ponder.results.interop.importing import import_logs
 
     result = import_logs(logs, store, out, scorer, right, size)
     made = sum(result.endings.values())

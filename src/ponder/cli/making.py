@@ -22,6 +22,7 @@ from ponder.cli.options import (
     FILE,
     JSON_LINES,
     SET_STUDY,
+    SPENT_IN,
     SPLIT,
     STUDY,
     Verbs,
@@ -62,16 +63,17 @@ def make() -> None:
 )
 @OUT
 @SET_STUDY
+@SPENT_IN
 @JSON_LINES
-def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json: bool) -> None:
+def model(study: str, label: str, out: Path, settings: tuple[str, ...], store: Path, as_json: bool) -> None:
     """Make one model of STUDY that has weights of its own.
 
     That is a model under a method such as merge or dpo. The folder is in the Hugging Face format.
     """
-    from ponder.runner.prepare import make_model
-    from ponder.runner.study import Study
+    from ponder.run.prepare import make_model
+    from ponder.study.study import Study
 
-    watch(make_model(Study.load(study, settings), label, out), as_json=as_json)
+    watch(make_model(Study.load(study, settings), label, out, store), as_json=as_json)
     _made(out, as_json)
     tell(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]')
 
@@ -81,17 +83,18 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], as_json:
 @click.option("--model", "label", default="", help="The model's label. Not needed if the study trains one reward.")
 @OUT
 @SET_STUDY
+@SPENT_IN
 @JSON_LINES
-def own_reward(study: str, label: str, out: Path, settings: tuple[str, ...], as_json: bool) -> None:
+def own_reward(study: str, label: str, out: Path, settings: tuple[str, ...], store: Path, as_json: bool) -> None:
     """Train the reward of STUDY that learns from its own model's samples.
 
     That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study doesn't ask; the
     task labels them.
     """
-    from ponder.runner.prepare import make_reward
-    from ponder.runner.study import Study
+    from ponder.run.prepare import make_reward
+    from ponder.study.study import Study
 
-    watch(make_reward(Study.load(study, settings), label, out), as_json=as_json)
+    watch(make_reward(Study.load(study, settings), label, out, store), as_json=as_json)
     _made(out, as_json)
     tell(f'next: reward = {{ name = "trained", id = "{out}" }}, or ponder score TRACES --reward trained --set id={out}')
 

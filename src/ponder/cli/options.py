@@ -5,11 +5,14 @@ Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,9 +27,10 @@ from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
 
 if TYPE_CHECKING:
-    from ponder.runner.tally import Tally
+    from ponder.run.run_stats import Tally
 
 STORE = "ponder.db"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")
 GIVEN = "ponder.given"  # where a command's context keeps its options
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -34,6 +38,11 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print each progress report as a line of JSON.")
+_store_option = partial(
+    click.option, "--store", default=STORE, show_default=True, type=click.Path(path_type=Path, dir_okay=False)
+)
+STORE_FILE = _store_option(help="The file that holds attempts.")
+SPENT_IN = _store_option(help="The store that counts what the study spends, if it has a cap.")
 SET_STUDY = click.option(
     "--set",
     "settings",
@@ -75,9 +84,7 @@ STUDY = click.argument("study", callback=_remembered, shell_complete=complete.st
 
 def study_options(verb: Verb) -> Verb:
     """The argument STUDY, and the options of every verb that reads a store."""
-    file = click.Path(path_type=Path, dir_okay=False)
-    store = click.option("--store", default=STORE, show_default=True, type=file, help="The file that holds attempts.")
-    for option in (JSON, MODEL, SET_STUDY, store, STUDY):
+    for option in (JSON, MODEL, SET_STUDY, STORE_FILE, STUDY):
         verb = option(verb)
     return verb
 
@@ -136,7 +143,8 @@ class Verbs(click.Group):
         except (click.exceptions.Exit, click.Abort, click.ClickException):
             raise
         except UserError as error:
-            tell(str(_about_what_was_given(error, ctx.meta.get(GIVEN, {}))))
+            _drop_output()
+            tell(_about_what_was_given(error, ctx.meta.get(GIVEN, {})).in_terminal())
             ctx.exit(2)
         except KeyboardInterrupt:
             tell("interrupted")
@@ -146,7 +154,8 @@ class Verbs(click.Group):
             ctx.exit(1)
         except Exception as error:
             if mistake := _mistake(error):
-                tell(str(mistake))
+                _drop_output()
+                tell(mistake.in_terminal())
                 ctx.exit(2)
             if not hasattr(error, "__notes__"):  # a group inside a group has added it
                 error.add_note(f"This is a bug in Ponder {__version__} or in a plugin; please report the lines above.")
@@ -175,7 +184,18 @@ def _mistake(error: Exception) -> UserError | None:
         return not_installed(error, "this")
     if isinstance(error, OSError) and error.filename is not None:
         return UserError(f"can't use {error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        hint = "free some space, or write to another disk, and run the command again"
+        return UserError(f"can't write the output: {error.strerror}", hint=hint)
     return None
+
+
+def _drop_output() -> None:
+    """Drop what standard output can't take, so that Python doesn't try again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
@@ -251,8 +271,8 @@ def watch(reports: Iterable[Progress], *, as_json: bool = False) -> bool:
 
     Returns whether there was anything to do.
     """
-    from ponder.runner import progress
-    from ponder.runner.tally import Tally
+    from ponder.run import progress
+    from ponder.run.run_stats import Tally
 
     with resumable():
         waiting = iter(reports)

@@ -23,7 +23,7 @@ def list_(kind: str | None, as_json: bool) -> None:
     KIND limits the list to one kind, such as tasks or studies.
     """
     from ponder.core import plugins
-    from ponder.runner import study
+    from ponder.study import study
 
     kinds = [*plugins.KINDS, "studies"]
     wanted = [kind and plugins.kind_of(kind)] if kind else kinds
@@ -53,7 +53,7 @@ def show(words: tuple[str, ...], size: int | None, seed: int, settings: tuple[st
     """Show a plugin with its settings, or a study.
 
     A task also shows a problem with a right answer. NAME may be a file, such as ./mine.py or ./mine.toml. KIND is
-    needed only where two kinds share a name: `ponder show cache oracle`, `ponder show study effort`.
+    needed only where two kinds share a name: `ponder show policy oracle`, `ponder show study effort`.
     """
     from ponder.cli import describe
 
@@ -118,7 +118,7 @@ def check(words: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> N
     """Check a plugin against its interface.
 
     NAME is a plugin, or a file such as ./mine.py. It is run for real. KIND is needed only where two kinds share a
-    name: `ponder check cache oracle`. The exit code is 0 if it passed, 1 if it failed, and 3 if it could not be run,
+    name: `ponder check policy oracle`. The exit code is 0 if it passed, 1 if it failed, and 3 if it could not be run,
     for example because its weights or its server are not there.
     """
     from ponder.cli import describe

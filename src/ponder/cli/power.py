@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ponder.cli.options import columns
 from ponder.core import UserError
 from ponder.core.text import count
-from ponder.runner.progress import short
+from ponder.run.progress import short
 from ponder.stats.power import Components, guessed, power_of, problems_for_margin, problems_for_width
 
 if TYPE_CHECKING:
     from ponder.core import Outcome
-    from ponder.runner.cells import Cell
-    from ponder.runner.study import Study
+    from ponder.study.cell import Cell
+    from ponder.study.study import Study
 
 SAMPLES, SEEDS = (1, 2, 4, 8), (2, 3, 5, 8)
 GUESSES = ("accuracy", "discordant", "within", "seeds", "tokens")
@@ -86,7 +86,7 @@ def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) 
 
 
 def _stored(study: Study, path: Path) -> list[Outcome]:
-    from ponder.runner.store import Store
+    from ponder.store.store import Store
 
     hint = "--guess accuracy=0.7 plans without; `ponder plan STUDY --probe 20` asks 20 per cell first"
     if not path.is_file():

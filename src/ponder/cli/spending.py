@@ -8,11 +8,12 @@ from typing import Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count, printable
-from ponder.runner.ending import money_text
-from ponder.runner.plan import Forecast, Plan, Range, saved
-from ponder.runner.progress import short
-from ponder.runner.store import Store
-from ponder.runner.study import Study
+from ponder.run.caps import Money, priced_at_most
+from ponder.run.plan import Forecast, Plan, Range, saved
+from ponder.run.progress import short
+from ponder.run.summary import money_text
+from ponder.store.store import Store
+from ponder.study.study import Study
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -23,7 +24,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
     spent = plan.spent._asdict()
     lines = [record(forecast) for forecast in plan.forecasts]
-    making = plan.making and {"calls": plan.making.calls, "tokens": plan.making.tokens}
+    most = making_at_most(plan)
+    making = plan.making and most and {"calls": plan.making.calls, "tokens": most.tokens, "cost": most.cost}
     told = {"total": record(plan.total), "currency": plan.currency, "spent": spent}
     return {"forecasts": lines, **told, "making": making, "trainings": plan.trainings, "stop": plan.stop}
 
@@ -61,13 +63,25 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
     if plan.making is None:
         notes.append("making: methods first draw samples to train on, whose number of tokens has no limit")
     elif plan.making.calls:
-        calls, tokens = short(plan.making.calls), short(plan.making.tokens)
+        most = making_at_most(plan) or Money()
+        cost = f" and {money_text(most.cost)} {plan.currency}" if most.cost else ""
+        calls, tokens = short(plan.making.calls), f"{short(most.tokens)} tokens{cost}"
+        counted = ", which the caps count" if study.max_tokens is not None or study.max_cost is not None else ""
+        notes.append(f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}")
+    endless = sorted({cell.model_label for cell in study.cells if cell.turn_limit(0, None) is None})
+    if endless:
+        names = ", ".join(f"`{name}`" for name in endless)
         notes.append(
-            f"making: methods first draw samples to train on: {calls} calls, at most {tokens} tokens, not capped"
+            f"at most: unknown, because nothing limits a reply of {names}; give its [[model]] a `budget`, in tokens"
         )
     if plan.total.tokens.expected is None and not all(line.basis == "the search decides" for line in plan.forecasts):
         notes.append(f"expected: unknown before anything is asked; `{probe}` asks 2 per cell and keeps them")
     return "\n".join([columns([heads, *rows], numbers=len(heads) - 3), *notes])
+
+
+def making_at_most(plan: Plan) -> Money | None:
+    """Return the most that preparations still take; None if there is no limit."""
+    return None if plan.making is None else priced_at_most(plan.making, None)
 
 
 def _at_most(total: Forecast) -> str:
@@ -76,7 +90,7 @@ def _at_most(total: Forecast) -> str:
 
 def adaptive_json(study: Study, path: Path) -> dict[str, Any]:
     """What an adaptive run has found, and what it left out of the full plan."""
-    from ponder.runner.adaptive import decisions  # imports NumPy
+    from ponder.run.adaptive import decisions  # imports NumPy
 
     with Store(path) as store:
         found = decisions(study, store)
@@ -106,19 +120,20 @@ def _numbers(amounts: Range | None, text: Any) -> tuple[str | None, ...]:
 def _caps(plan: Plan, study: Study) -> list[str]:
     """For each cap what is left of it, and whether the study may reach it."""
     notes = []
+    making = making_at_most(plan) or Money()
     if study.max_tokens is not None:
-        ends = _ends(study.max_tokens - plan.spent.tokens, plan.total.tokens)
+        ends = _ends(study.max_tokens - plan.spent.tokens, plan.total.tokens, making.tokens)
         earlier = f", of which earlier runs spent {short(plan.spent.tokens)}" if plan.spent.tokens else ""
         notes.append(f"max_tokens: {short(study.max_tokens)}{earlier}; {ends}")
     if study.max_cost is not None:
-        ends = _ends(study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0))
+        ends = _ends(study.max_cost - plan.spent.cost, plan.total.cost or Range(0, 0, 0), making.cost)
         earlier = f", of which earlier runs spent {money_text(plan.spent.cost)}" if plan.spent.cost else ""
         notes.append(f"max_cost: {money_text(study.max_cost)} {plan.currency}{earlier}; {ends}")
     return notes
 
 
-def _ends(left: float, amounts: Range) -> str:
-    if amounts.at_most is not None and amounts.at_most <= left:
+def _ends(left: float, amounts: Range, making: float) -> str:
+    if amounts.at_most is not None and amounts.at_most + making <= left:
         return "the study fits"
     likely = amounts.low if amounts.expected is None else amounts.expected
     return "a run will stop there" if likely > left else "a run may stop there"

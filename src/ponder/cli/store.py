@@ -26,8 +26,8 @@ def check(path: Path, as_json: bool) -> None:
 
     Every row is compared with the digest that was stored with it. Exits with code 1 if anything is damaged.
     """
-    from ponder.runner.store_file import DamagedStore
-    from ponder.runner.store_scan import Scan
+    from ponder.store.file import DamagedStore
+    from ponder.store.scan import Scan
 
     counts, undigested = dict.fromkeys(("cell", "problem", "attempt", "turn", "failed", "open"), 0), 0
     try:
@@ -66,7 +66,7 @@ def repair(path: Path, out: Path, as_json: bool) -> None:
 
     STORE is not changed. Attempts that can't be saved are asked again by the next run.
     """
-    from ponder.runner.store_copy import repair as repaired
+    from ponder.store.copy import repair as repaired
 
     copied = repaired(path, out)
     data = {"store": str(out), "saved": copied.attempts, "lost": copied.lost, "lost_by_cell": copied.lost_by_cell}
@@ -90,7 +90,7 @@ def merge(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Where two of them hold the same attempt, a finished one wins over one that failed or was interrupted; if both are
     finished, the first wins. The stores given are not changed.
     """
-    from ponder.runner.store_copy import merge as merged
+    from ponder.store.copy import merge as merged
 
     copied = merged(paths, out)
     say({"store": str(out), "attempts": copied.attempts}, as_json, lambda: f"{out}: {copied.attempts:,} attempts")

@@ -9,18 +9,31 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from ponder.cli.model_option import load
-from ponder.cli.options import FILE, JSON_LINES, SET_STUDY, STUDY, command, resumable, say, study_options, tell, watch
+from ponder.cli.options import (
+    FILE,
+    JSON_LINES,
+    SET_STUDY,
+    SPENT_IN,
+    STUDY,
+    command,
+    resumable,
+    say,
+    study_options,
+    tell,
+    watch,
+)
 from ponder.core import UserError
 from ponder.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ponder.report.coverage import Coverage
-    from ponder.runner.cells import Cell
-    from ponder.runner.places import Place
-    from ponder.runner.study import Study
-    from ponder.runner.tally import Tally
+    from ponder.results.coverage import Coverage
+    from ponder.run.executors import Place
+    from ponder.run.run_stats import Tally
+    from ponder.store.store import Store
+    from ponder.study.cell import Cell
+    from ponder.study.study import Study
 
 
 JOBS = click.option(
@@ -70,13 +83,13 @@ def plan(
     within --width.
     """
     from ponder.cli.spending import plan_json, plan_text
-    from ponder.runner.ending import summary
-    from ponder.runner.plan import plan as planned
-    from ponder.runner.plan import probe as probing
+    from ponder.run.plan import plan as planned
+    from ponder.run.plan import probe as probing
+    from ponder.run.summary import summary
 
     loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
     if probe or not about_power:  # stored attempts can be read without keys
-        loaded.check()
+        _check(loaded)
     if probe and (told := summary(run_shown(loaded, store, cells=probing(loaded, probe)))):
         click.echo(told, err=True)
     if about_power:
@@ -87,6 +100,13 @@ def plan(
     say(plan_json(result), as_json, lambda: plan_text(result, loaded, f"{again} --probe 2"))
     if slow := result.warning():
         click.echo(slow, err=True)
+
+
+def _check(study: Study) -> None:
+    """Refuse what can't be run, and say what looks like a mistake."""
+    study.check()
+    for line in study.warnings():
+        tell(line)
 
 
 def _plan_power(
@@ -110,19 +130,22 @@ def run_shown(
     grace: float | None = None,
     cells: Sequence[Cell] | None = None,
     place: Place | None = None,
+    release_lost: bool = False,
 ) -> Tally:
     """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
     import asyncio
 
-    from ponder.runner import progress
-    from ponder.runner.plan import counts
-    from ponder.runner.run import run
-    from ponder.runner.stop import GRACE, Stop
-    from ponder.runner.store import Store
-    from ponder.runner.tally import Tally
+    from ponder.run import progress
+    from ponder.run.interrupt import GRACE, Stop
+    from ponder.run.plan import counts
+    from ponder.run.run import run
+    from ponder.run.run_stats import Tally
+    from ponder.store.store import Store
 
     async def stoppable() -> Stop:
         stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
+        if release_lost:
+            _release(study, opened)
         with stop.on_signals():
             await run(study, opened, tally, stop, cells, place)
         return stop
@@ -144,16 +167,29 @@ def run_shown(
 
 def _tell(tally: Tally) -> None:
     """Say what a run that ended early has done."""
-    from ponder.runner.ending import summary
+    from ponder.run.summary import summary
 
     if tally.done:
-        click.echo(f"{count(tally.done, 'attempt')} made and stored", err=True)
+        unstored = f", {tally.done - tally.stored:,} more were answered and not stored" * (tally.done > tally.stored)
+        click.echo(f"{count(tally.stored, 'attempt')} made and stored{unstored}", err=True)
     if told := summary(tally):
         click.echo(told, err=True)
 
 
+def _release(study: Study, store: Store) -> None:
+    """Count as not spent what was in flight when runs of the study were killed."""
+    tokens, _ = store.held_by_runs(study.name)
+    store.release_held(study.name)
+    click.echo(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent", err=True)
+
+
 @click.command()
 @study_options
+@click.option(
+    "--release-lost",
+    is_flag=True,
+    help="Count calls in flight when earlier runs were killed as not billed. Check your provider's bill first.",
+)
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -168,6 +204,7 @@ def run(
     settings: tuple[str, ...],
     models: tuple[str, ...],
     as_json: bool,
+    release_lost: bool,
     grace: float | None,
     jobs: int,
     ray: str | None,
@@ -177,16 +214,16 @@ def run(
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
-    from ponder.runner.ending import summary
-    from ponder.runner.places import place
-    from ponder.runner.plan import slow
+    from ponder.run.executors import place
+    from ponder.run.plan import slow
+    from ponder.run.summary import summary
 
     loaded = load(study, settings, models)
-    loaded.check()
+    _check(loaded)
     if not ray and (told := slow(loaded, store)):
         click.echo(told, err=True)
     with place(loaded.cells, ray, jobs) as where:
-        tally = run_shown(loaded, store, grace, place=where)
+        tally = run_shown(loaded, store, grace, place=where, release_lost=release_lost)
     made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
     found = adaptive_json(loaded, store) if loaded.stop else {}
     more = [adaptive_text(found, tally.currency)] if found else []
@@ -207,10 +244,11 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 
     No model is called.
     """
-    from ponder.runner.grading import grade_again
-    from ponder.runner.store import Store
+    from ponder.results.studied import looked_at
+    from ponder.run.grading import grade_again
+    from ponder.store.store import Store
 
-    loaded = load(study, settings, models)
+    loaded = looked_at(load(study, settings, models), store)
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
@@ -249,11 +287,12 @@ def report(
     The page is one HTML file that needs nothing else; each figure is a file of its own too.
     """
     from ponder.core.plugins import need
-    from ponder.exchange.tracking import track as log_report
-    from ponder.report.page import report as write_report
-    from ponder.runner.store import Store
+    from ponder.results.interop.tracking import track as log_report
+    from ponder.results.page import report as write_report
+    from ponder.results.studied import looked_at
+    from ponder.store.store import Store
 
-    loaded = load(study, settings, models)
+    loaded = looked_at(load(study, settings, models), store)
     if track:
         need(track, f"--track {track}")  # better known before minutes of drawing
     with Store(store) as opened:
@@ -318,11 +357,12 @@ def export(
     problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
     are graded by the study's own tasks.
     """
-    from ponder.exchange.environment import export as export_problems
-    from ponder.report.coverage import coverage
-    from ponder.report.export import STDOUT, write
-    from ponder.runner.plan import counts
-    from ponder.runner.store import Store
+    from ponder.results.coverage import coverage
+    from ponder.results.export import STDOUT, write
+    from ponder.results.interop.environment import export as export_problems
+    from ponder.results.studied import looked_at
+    from ponder.run.plan import counts
+    from ponder.store.store import Store
 
     loaded = load(study, settings, models)
     if out == STDOUT and (as_json or form not in ("csv", "jsonl", "traces")):
@@ -333,6 +373,7 @@ def export(
         if not any(file.stem == "train" and file.stat().st_size for file in files):
             tell("there are no training problems: a fixed set has none but those in a [[train]] of the study")
     else:
+        loaded = looked_at(loaded, store)
         with Store(store) as opened:
             files, rows = write(loaded, opened, form, out)
             if counts(loaded.cells, store)[0]:  # a quick look; a small task may have fewer problems than it counts
@@ -347,21 +388,22 @@ def export(
 @click.command()
 @STUDY
 @SET_STUDY
+@SPENT_IN
 @JSON_LINES
 @JOBS
 @RAY
-def prepare(study: str, settings: tuple[str, ...], as_json: bool, jobs: int, ray: str | None) -> None:
+def prepare(study: str, settings: tuple[str, ...], store: Path, as_json: bool, jobs: int, ray: str | None) -> None:
     """Make everything that STUDY needs before it runs.
 
     That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
     already made is not made again. If interrupted, run it again to resume.
     """
-    from ponder.runner.places import place
-    from ponder.runner.prepare import prepare as prepared
-    from ponder.runner.study import Study
+    from ponder.run.executors import place
+    from ponder.run.prepare import prepare as prepared
+    from ponder.study.study import Study
 
     loaded = Study.load(study, settings)
     with place(loaded.cells, ray, jobs) as where:
-        if not watch(prepared(loaded, where), as_json=as_json):
+        if not watch(prepared(loaded, where, store), as_json=as_json):
             tell(f"nothing to make: no model of {study} has methods")
-    tell(f"next: {command('run', study, settings)}")
+    tell(f"next: {command('run', study, settings, store)}")

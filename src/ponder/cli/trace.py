@@ -160,13 +160,13 @@ def select(scored: Path, without: tuple[str, ...], bad: Any, out: Path | None, a
 
 def _studies(names: tuple[str, ...]) -> list[str]:
     from ponder.core import plugins
-    from ponder.runner.study import built_in
+    from ponder.study.study import built_in
 
     return [n for n in names if n.endswith(".toml") or (n in built_in() and n not in plugins.names("tasks"))]
 
 
 def _asked(studies: list[str]) -> Iterator[Problem]:
     """Every problem that these studies ask."""
-    from ponder.runner.study import Study
+    from ponder.study.study import Study
 
     return (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())

@@ -21,15 +21,26 @@ from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
     from ponder.core import Estimate
-    from ponder.runner.cells import Cell
-    from ponder.runner.store import Store
-    from ponder.runner.study import Study
+    from ponder.store.store import Store
+    from ponder.study.cell import Cell
+    from ponder.study.study import Study
 
 BUDGET, TEMPERATURE = 32768, 0.6  # as in the studies of benchmarks, which so find what was tried
+SERVERS_OWN = "default"  # --temperature default: none is sent, so that the server uses its own
 SHORT = ("id", "url", "key", "budget", "temperature")  # options that are keys of an endpoint
 SHOWN = 40  # characters of an answer in the table
 ENDS, END = 5, 300  # replies whose end is shown, and its characters
+# A key with its value in the hint of an endpoint's error, as it stands in a study.
+KEY_VALUE = re.compile(r'\b(id|url|key|budget|budget_field|send_seed|stream|temperature) = ("[^"]*"|\w+)')
 WHERE = {"task[0].name": "TASK", "task[0].size": "--size", "problems": "-n", "samples": "--samples"}
+
+
+def _temperature(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
+    """Return a number of at least 0, or `default`."""
+    if value is None or value == SERVERS_OWN:
+        return value
+    temperature: float = click.FloatRange(0)(value, param, ctx)
+    return temperature
 
 
 @click.command("try")
@@ -38,7 +49,12 @@ WHERE = {"task[0].name": "TASK", "task[0].size": "--size", "problems": "-n", "sa
 @click.option("--url", help="Endpoint to ask, without /chat/completions.  [default: http://127.0.0.1:8000/v1]")
 @click.option("--key", metavar="NAME", help="Environment variable that holds the API key.")
 @click.option("--budget", type=click.IntRange(1), help=f"Completion tokens per answer.  [default: {BUDGET}]")
-@click.option("--temperature", type=click.FloatRange(0), help=f"Sampling temperature.  [default: {TEMPERATURE}]")
+@click.option(
+    "--temperature",
+    callback=_temperature,
+    metavar="FLOAT",
+    help=f"Sampling temperature; `{SERVERS_OWN}` sends none, for models that refuse one.  [default: {TEMPERATURE}]",
+)
 @click.option(
     "--model",
     "models",
@@ -77,8 +93,8 @@ def try_(
     study that asks the same, such as `ponder run math500`, doesn't ask them again.
     """
     from ponder.cli.study import run_shown
-    from ponder.runner.ending import summary
-    from ponder.runner.store import Store
+    from ponder.run.summary import summary
+    from ponder.store.store import Store
 
     given = {key: value for key in SHORT if (value := short[key]) is not None}
     settings = tuple(setting.removeprefix("task.") for setting in settings)  # as `ponder run` wants them
@@ -109,6 +125,8 @@ def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
     if "id" not in given:
         raise UserError("which model? --id names it on the server", hint=f"--id NAME --url URL, or {EXAMPLE}")
     table = {"name": "endpoint", "budget": BUDGET, "temperature": TEMPERATURE, **given}
+    if table["temperature"] == SERVERS_OWN:
+        del table["temperature"]
     if "key" in given:
         name = given["key"].removeprefix("$")
         if name not in os.environ:  # it isn't repeated: it may be the key itself, after the shell has filled it in
@@ -121,7 +139,7 @@ def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
 def _study(task: str, content: dict[str, Any], size: int | None, settings: Sequence[str]) -> Study:
     from ponder.core import plugins
     from ponder.core.settings import Typed, assign
-    from ponder.runner.study import Study, built_in
+    from ponder.study.study import Study, built_in
 
     if task in built_in() and task not in plugins.names("tasks"):
         raise UserError(f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks")
@@ -129,7 +147,7 @@ def _study(task: str, content: dict[str, Any], size: int | None, settings: Seque
     for setting in settings:
         assign({"task": [table]}, f"task.{setting}")
     content = {**content, "task": [table if size is None else {**table, "size": size}]}
-    study = Study.from_table(content, name=f"try-{Path(task).stem}", where="try")
+    study = Study.from_table(content, name=f"try-{Path(task).stem}", where="try", folder=Path())
     sizes = list(dict.fromkeys(cell.size for cell in study.cells))
     if len(sizes) == 1:
         return study
@@ -152,7 +170,39 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
         example = EXAMPLE if error.where.removeprefix("try: ").startswith("model[") else "--set KEY=VALUE"
         hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
+        hint = _with_options(hint, given, models)
         raise UserError(error.what, where=WHERE.get(place, place), hint=hint) from None
+
+
+def _with_options(hint: str, given: dict[str, Any], models: Sequence[str]) -> str:
+    """Return a hint about a key of an endpoint with the option that sets it in this command."""
+
+    def option(key_value: re.Match[str]) -> str:
+        key, value = key_value[1], key_value[2].strip('"')
+        if models:
+            return f"--model 'endpoint … {key}={value}'"
+        if key == "key":
+            return f"--key {value.removeprefix('$')}"
+        return f"--{key} {value}" if key in SHORT else f"--model '{_model_text(given)} {key}={value}'"
+
+    if not models:
+        hint = hint.replace("leave out `temperature`", f"--temperature {SERVERS_OWN}")
+    return KEY_VALUE.sub(option, hint)
+
+
+def _model_text(given: dict[str, Any]) -> str:
+    """Return the value of --model that means the same as the short options."""
+    defaults = {"id": "NAME", "budget": BUDGET, "temperature": TEMPERATURE}
+    table = {key: {**defaults, **given}[key] for key in SHORT if key in given or key in defaults}
+    return " ".join(["endpoint", *(word for word in _words(table) if word != f"temperature={SERVERS_OWN}")])
+
+
+def _words(table: dict[str, Any]) -> list[str]:
+    """Return keys of an endpoint as KEY=VALUE, where an API key is $NAME."""
+    words = []
+    for key, value in table.items():
+        words.append(f"key=${value.removeprefix('$')}" if key == "key" else f"{key}={value}")
+    return words
 
 
 def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
@@ -239,9 +289,12 @@ def _sentence(total: dict[str, Any]) -> str:
 
 def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path) -> str:
     """The command that runs the whole benchmark, if it is one, with the same model."""
-    from ponder.runner.study import Study, built_in
+    from ponder.study.study import Study, built_in
 
     if task not in built_in() or Study.load(task).task != [{"name": task}]:
         return ""
-    keys = [*(f"task.{setting}" for setting in settings), *(f"model.{key}={value}" for key, value in given.items())]
+    keys = [f"task.{setting}" for setting in settings]
+    if given.get("temperature") == SERVERS_OWN:  # the study's model has one, so it needs another model
+        return command("run", task, keys, store, [_model_text(given)])
+    keys += [f"model.{word}" for word in _words(given)]
     return command("run", task, keys, store, models)

@@ -8,35 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import unicodedata
 from functools import lru_cache
 
 from ponder.core import UserError
 from ponder.core.limited import Limited, Stopped, serve
 from ponder.core.reading import expressions, final, final_number, readings
 from ponder.core.reading.choices import choice
+from ponder.core.reading.graded import Reading, read
 from ponder.core.reading.grids import last_grid
 from ponder.core.reading.marks import split_thinking
 from ponder.core.reading.numerals import number
+from ponder.core.reading.texts import TOO_LONG
+from ponder.core.reading.texts import same_text as same
 
 __all__ = [
-    "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "readings", "same",
-    "split_thinking",
+    "Reading", "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "read", "readings",
+    "same", "split_thinking",
 ]  # fmt: skip
-
-
-def same(said: str, gold: str) -> bool:
-    """Whether two final answers are equal: as numbers if both are, else as text, without case, spacing, subscripts."""
-    left, right = number(said), number(gold)
-    if left is not None and right is not None:
-        return left == right
-    if len(said) > TOO_LONG > len(gold):  # also because `normalize` takes quadratic time on many marks in a row
-        return False
-    one, other = (" ".join(unicodedata.normalize("NFKC", text).split()).casefold() for text in (said, gold))
-    return one == other
-
-
-TOO_LONG = 1000  # characters; the longest answer in MATH-500 has 53
 
 
 def differs(said: str, gold: str) -> str:
@@ -84,7 +72,7 @@ def need_maths() -> None:
     """Raise `UserError` if math-verify isn't installed."""
     if importlib.util.find_spec("math_verify") is None:
         what = "comparing mathematical answers needs a package that isn't installed: math-verify"
-        raise UserError(what, hint="pip install 'ponder[maths]'")
+        raise UserError(what, hint="pip install 'ponder-lab[maths]'")
 
 
 class Mathematician(Limited):

@@ -122,6 +122,18 @@ class Task(Plugin, ABC):
         """The answer of one turn as JSON, right or wrong; None if none is found."""
         return self.grade(problem, answer).parsed
 
+    def parse_turns(self, problem: Problem, answers: Sequence[str]) -> Any:
+        """Return the answer of a whole attempt as JSON, right or wrong; None if none is found."""
+        if not answers:
+            return None
+        if len(problem.turns) > 1:
+            return self.grade_turns(problem, answers).parsed
+        return self.parse(problem, answers[-1])
+
+    def right_answer(self, problem: Problem) -> Any:
+        """Return the right answer as JSON, to be shown next to what `parse_turns` finds."""
+        return problem.gold
+
     def same_answer(self, one: Any, other: Any) -> bool:
         """Whether two parsed answers are the same, and so vote together."""
         return bool(one == other)
@@ -163,6 +175,10 @@ class Task(Plugin, ABC):
         """Raise `UserError` for a size that can't be made."""
         if self.fixed() is not None and size not in self.sizes():
             raise UserError(f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}")
+
+    def warning(self) -> str:
+        """Return what in the settings is allowed but looks like a mistake; "" if nothing does."""
+        return ""
 
     def stream(self) -> dict[str, Any]:
         """What problem seeds are hashed from. Settings that it leaves out change how a problem is asked, not which."""
@@ -425,6 +441,13 @@ class Method(Plugin, ABC):
         By where they are kept, so that what several methods share is counted once.
         """
         return {}
+
+    def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
+        """Return the models that `make` still has to ask, such as teachers and judges: the study's caps count them.
+
+        Whatever `make` asks, it asks through `ponder.core.metering.complete`.
+        """
+        return ()
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
         """The same method, told what it may train on."""

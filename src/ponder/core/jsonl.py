@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from ponder.core.errors import UserError
 from ponder.core.text import plain
 
 T = TypeVar("T")
+MOST_UNPACKED = 128 << 20  # bytes that a record, or whatever else is in memory at once, may take after unpacking
+NESTED = "lists or objects are nested too deeply"
 RELATIVE = "a path in a study file is relative to its folder; one after --set or in Python, to the current folder"
 
 
@@ -34,9 +36,30 @@ def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(plain(error, "an object"), where=where, hint=example) from None
+    except RecursionError:
+        raise UserError(NESTED, where=where, hint=example) from None
 
 
 def records(path: Path, kind: type[T], example: str) -> Iterator[tuple[str, T]]:
     """Each line of a JSONL file as a type, with its place."""
     for where, line in lines(path):
         yield where, decode(line, kind, where, example)
+
+
+def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
+    """Read the whole of a compressed file. Raises `UserError` if it is too large: a small file unpacks to any size."""
+    content = file.read(MOST_UNPACKED + 1)
+    if len(content) > MOST_UNPACKED:
+        raise UserError(f"it unpacks to more than {MOST_UNPACKED >> 20} MB", where=where, hint=hint)
+    return content
+
+
+def raw_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
+    """Yield the lines of a file. Raises `UserError` for one that is too long to be a record."""
+    number = 0
+    while line := file.readline(MOST_UNPACKED + 1):
+        number += 1
+        if len(line) > MOST_UNPACKED:
+            what = f"this line has more than {MOST_UNPACKED >> 20} MB"
+            raise UserError(what, where=f"{where}:{number}", hint="a line holds one record, such as a trace")
+        yield line

@@ -2,19 +2,22 @@
 
 `ponder list` reads the first line of each file's docstring without importing the file, so it never loads torch. Other
 packages add plugins through entry points in the groups `ponder.tasks`, `ponder.models`, `ponder.methods` and so on. A
-study may also name a file: `name = "./mine.py"`.
+study may also name a file: `name = "./mine.py"`, unless it was read from a store: looking at somebody's attempts must
+not run their code.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +27,6 @@ from ponder.core.contracts import Codec, Method, Model, Plugin, Task
 from ponder.core.errors import UserError
 from ponder.core.figure import Figure
 from ponder.core.scoring import LengthReward, Policy, Reward
-from ponder.core.text import plural
 
 HERE = Path(__file__).parent.parent
 EXTRAS = {  # packages that an extra installs
@@ -46,11 +48,16 @@ class Kind(NamedTuple):
     noun: str
     folder: str
 
+    @property
+    def singular(self) -> str:
+        """Return the noun as one word, as commands take it: `length_reward`."""
+        return self.noun.replace(" ", "_")
+
 
 KINDS: dict[str, Kind] = {
     "tasks": Kind(Task, "task", "tasks"),
     "models": Kind(Model, "model", "models"),
-    "caches": Kind(Policy, "eviction policy", "caches"),
+    "policies": Kind(Policy, "policy", "policies"),
     "rewards": Kind(Reward, "reward", "rewards"),
     "length_rewards": Kind(LengthReward, "length reward", "rewards/length"),
     "methods": Kind(Method, "method", "methods"),
@@ -61,9 +68,43 @@ RENAMED = {  # former names, for the hint
     ("figures", "scaling"): "selection",
     ("figures", "reward_size"): "selection",
 }
+# What else people call a plugin, for the hint; spelled as `_letters` spells it.
+ALIASES = {
+    "tasks": {"reasoninggym": "gym"},
+    "policies": {"attentionsinks": "streaming", "none": "full", "sinks": "streaming", "tova": "last_query"},
+    "methods": {
+        "bon": "best_of",
+        "evict": "compress",
+        "finetune": "sft",
+        "grpo": "length_rl",
+        "lora": "sft",
+        "majority": "vote",
+        "ppo": "length_rl",
+        "selfconsistency": "vote",
+    },
+    "figures": {"pareto": "frontier", "passatk": "samples", "passk": "samples"},
+}
+SERVERS = {  # what people name instead of the model `endpoint`: where it is asked
+    "openai": "https://api.openai.com/v1",
+    "gpt": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com/v1",
+    "claude": "https://api.anthropic.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "deepseek": "https://api.deepseek.com/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "ollama": "http://127.0.0.1:11434/v1",
+    "llama.cpp": "http://127.0.0.1:8080/v1",
+    "llamacpp": "http://127.0.0.1:8080/v1",
+    "llama_cpp": "http://127.0.0.1:8080/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "sglang": "http://127.0.0.1:30000/v1",
+}
+LOCAL = ("gguf", "hf", "huggingface", "local", "pytorch", "torch")  # and instead of `transformers`
 
 
 _registered: dict[tuple[str, str], type[Plugin]] = {}  # of this process alone
+_files_refused = ContextVar("_files_refused", default=False)
 _files: dict[str, Path] = {}  # modules that were imported from a file, by their names
 
 
@@ -76,25 +117,67 @@ def register(kind: str, name: str, cls: type[Plugin]) -> None:
 
 
 def kind_of(word: str) -> str | None:
-    """The kind that a word names, in the singular or plural: `cache`, `caches`, `policy`, `study`; else None."""
+    """The kind that a word names, in the singular or plural: `task`, `policies`, `study`; else None."""
     plain = word.replace("-", "_").replace(" ", "_").lower()
-    for kind, (_, noun, _) in KINDS.items():
-        nouns = [noun.replace(" ", "_"), *(["policy"] if kind == "caches" else [])]
-        if plain in (kind, kind.removesuffix("s"), *nouns, *map(plural, nouns)):
-            return kind
+    for name, kind in KINDS.items():
+        if plain in (name, kind.singular):
+            return name
     return "studies" if plain in ("study", "studies") else None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint for an unknown word: the closest known one, or all of them."""
+    """Return the hint for an unknown word: the known one that it may be a typo of, or all known ones."""
     known = sorted(known)
     close = closest(word, known)
     return f"did you mean `{close}`?" if close else f"known: {', '.join(known)}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like another; "" if none is."""
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)), "")
+    """Return the known word that another is a typo, a spelling or the beginning of; "" if there is none."""
+    spellings = {_letters(name): name for name in sorted(known)}
+    wanted = _letters(word)
+    if wanted in spellings:
+        return spellings[wanted]
+    typos = [spelling for spelling in spellings if _alike(wanted, spelling)]
+    if typos:  # of two that are as near, the one that only lacks its end
+        return spellings[min(typos, key=lambda known: (_edits(wanted, known), not known.startswith(wanted)))]
+    begun = [name for spelling, name in spellings.items() if _begins(wanted, spelling)]
+    return begun[0] if len(begun) == 1 else ""
+
+
+def _letters(word: str) -> str:
+    return re.sub(r"[-_. @]", "", word.casefold())
+
+
+def _alike(word: str, known: str) -> bool:
+    """Whether two words differ by no more than typos: one in a short word, three in a long one."""
+    longer = max(len(word), len(known))
+    if longer < 3 or abs(len(word) - len(known)) > 3:
+        return False
+    if longer < 5:
+        return word[:1] == known[:1] and _edits(word, known) == 1
+    allowed = 1 if longer < 6 else 2 if longer < 10 else 3
+    return _edits(word, known) <= allowed
+
+
+def _begins(word: str, known: str) -> bool:
+    """Whether one word is the beginning of the other: `temp` of `temperature`, `gpqa` of `gpqa_diamond`."""
+    stem = word.removesuffix("s")
+    return (len(stem) > 2 and known.startswith(stem)) or (len(known) > 3 and word.startswith(known))
+
+
+def _edits(one: str, other: str) -> int:
+    """Count the letters to insert, delete, replace or swap with their neighbour to make one word the other."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        earlier, before, row = before, row, [i]
+        for j, wanted in enumerate(other, 1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                edits = min(edits, earlier[j - 2] + 1)
+            row.append(edits)
+    return row[-1]
 
 
 def files(kind: str) -> dict[str, Path]:
@@ -121,13 +204,36 @@ def names(kind: str) -> dict[str, str]:
     return listed
 
 
+def is_file(name: str, folder: Path | None) -> bool:
+    """Return whether a plugin's name is the path of a file. Raise `UserError` if it is and files are refused.
+
+    The folder is that of the user's own study. A study from a store has none, and its plugins can't be files.
+    """
+    if not name.endswith(".py"):
+        return False
+    if folder is None or _files_refused.get():
+        what = f"the plugin {name} is a file, and a study that is read from a store can't use files"
+        raise UserError(what, hint="if you trust the file, name its study, as in `ponder view STUDY.toml`")
+    return True
+
+
+@contextmanager
+def files_from(folder: Path | None) -> Iterator[None]:
+    """Refuse files inside if there is no folder, also those that a plugin names when it builds another by itself."""
+    token = _files_refused.set(folder is None or _files_refused.get())
+    try:
+        yield
+    finally:
+        _files_refused.reset(token)
+
+
 def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
-    """The class of a plugin. `name` is its name, or the path of a file relative to `folder`."""
+    """Return the class of a plugin. `name` is its name, or the path of a file relative to `folder` if that is given."""
     if (kind, name) in _registered:
         return _registered[kind, name]
     contract, noun, _ = KINDS[kind]
     try:
-        module = _module(kind, name, folder or Path())
+        module = _module(kind, name, folder)
     except ModuleNotFoundError as missing:
         raise not_installed(missing, f"{noun} `{name}`") from missing
     own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
@@ -135,12 +241,13 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
     if len(classes) != 1:
         raise UserError(
             f"{noun} `{name}` must define one subclass of {contract.__name__}, not {len(classes)}",
-            hint=f"ponder new {kind[:-1]} NAME writes a file to start from",
+            hint=f"ponder new {KINDS[kind].singular} NAME writes a file to start from",
         )
     (cls,) = classes
     if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
         methods = ", ".join(f"`{method}`" for method in lacking)
-        hint = f"ponder new {kind[:-1]} NAME writes a file that has them; docs/add-a-{kind[:-1].replace('_', '-')}.md"
+        singular = KINDS[kind].singular
+        hint = f"ponder new {singular} NAME writes a file that has them; docs/add-a-{singular.replace('_', '-')}.md"
         raise UserError(f"{noun} `{name}` lacks {methods}, which every {noun} has", hint=hint)
     if not dataclasses.is_dataclass(cls):
         hint = f"write @dataclass(frozen=True) above `class {cls.__name__}`"
@@ -153,7 +260,7 @@ def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:
     name = missing.name or str(missing)
     package = name.partition(".")[0]
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-    hint = f"pip install 'ponder[{extra}]'" if extra else f"pip install {package}"
+    hint = f"pip install 'ponder-lab[{extra}]'" if extra else f"pip install {package}"
     return UserError(f"{what} needs a package that isn't installed: {name}", hint=hint)
 
 
@@ -171,9 +278,9 @@ def codec(model: str, task: str) -> Codec | None:
     return codec
 
 
-def _module(kind: str, name: str, folder: Path) -> ModuleType:
-    if name.endswith(".py"):
-        return from_path(_existing(folder, name))
+def _module(kind: str, name: str, folder: Path | None) -> ModuleType:
+    if is_file(name, folder):
+        return from_path(_existing(folder or Path(), name))
     if name in files(kind):
         return importlib.import_module(f"ponder.{KINDS[kind].folder.replace('/', '.')}.{name}")
     for point in entry_points(group=f"ponder.{kind}", name=name):
@@ -181,10 +288,10 @@ def _module(kind: str, name: str, folder: Path) -> ModuleType:
     raise unknown(kind, name)
 
 
-def source(kind: str, name: str, folder: Path) -> Path | None:
+def source(kind: str, name: str, folder: Path | None) -> Path | None:
     """The file of a plugin; None if it comes from another package."""
-    if name.endswith(".py"):
-        return _existing(folder, name)
+    if is_file(name, folder):
+        return _existing(folder or Path(), name)
     if name not in names(kind):
         raise unknown(kind, name)
     return files(kind).get(name)
@@ -200,10 +307,31 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def unknown(kind: str, name: str) -> UserError:
-    """The error for a plugin that doesn't exist."""
-    now = RENAMED.get((kind, name))
-    hint = f"it is now called `{now}`" if now else nearest(name, names(kind))
-    return UserError(f"{KINDS[kind].noun} `{name}` is unknown", hint=hint)
+    """Return the error for a plugin that doesn't exist, with what to write instead."""
+    what = f"{KINDS[kind].noun} `{name}` is unknown"
+    if now := RENAMED.get((kind, name)):
+        return UserError(what, hint=f"it is now called `{now}`")
+    if kind == "models" and (table := _model_meant(name)):
+        lines = "\n".join(f'{key} = "{value}"' for key, value in table.items())
+        why = "`name` says how a model is asked, `id` which one it is"
+        others = '\n(name = "vllm" serves it; name = "endpoint" asks a server, with its `url`)'
+        if "url" in table:
+            others = ""
+        return UserError(what, hint=f"{why}:\n{lines}{others}", in_python=f"{why}: model={table}")
+    if alias := ALIASES.get(kind, {}).get(_letters(name)):
+        return UserError(what, hint=f"here it is called `{alias}`")
+    return UserError(what, hint=nearest(name, names(kind)))
+
+
+def _model_meant(name: str) -> dict[str, str]:
+    """Return the table that asks a provider's, a server's or a hub's model; {} if the name is none of these."""
+    identifier = name if "/" in name or re.search(r"\d", name) else "NAME"
+    for word, url in SERVERS.items():
+        if "/" not in name and re.match(rf"{re.escape(word)}(?![a-z])", name.lower()):
+            return {"name": "endpoint", "id": identifier, "url": url}
+    if name.lower().replace("_", "") in LOCAL or (identifier == name and not closest(name, names("models"))):
+        return {"name": "transformers", "id": identifier}
+    return {}
 
 
 def from_files() -> list[Path]:

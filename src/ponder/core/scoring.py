@@ -141,7 +141,7 @@ class Policy(Plugin, ABC):
 
     @abstractmethod
     def score(self, view: Any) -> Tensor:
-        """A score for every token in a `ponder.caches.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+        """A score for every token in a `ponder.kvcache.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
 
 
 class LengthReward(Plugin, ABC):

@@ -2,6 +2,9 @@
 
 Also expands sweeps (a list where a single value is expected gives one variant per value) and applies `--set
 key=value`. An error names its place in the file and, for an unknown key or name, the nearest known one.
+
+`folder` is that of the user's study file. It is None for a study that is read from a store, whose plugins can't be
+files; its paths are relative to the current folder.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,7 +23,7 @@ import msgspec
 from ponder.core import plugins
 from ponder.core.contracts import Plugin
 from ponder.core.errors import UserError, error_at
-from ponder.core.secrets import EnvVar
+from ponder.core.secrets import EnvVar, check_texts
 from ponder.core.text import plain
 
 Table: TypeAlias = Mapping[str, Any]
@@ -51,16 +54,33 @@ class Typed(str):
 T = TypeVar("T")
 
 
-def build(kind: str, table: Table, where: str, folder: Path, also: Sequence[str] = ()) -> Any:
-    """A plugin from its table. `also` names further keys that are allowed there, for the hint on an unknown key."""
+# Returns the hint for a key that belongs into another table; "" if it belongs nowhere.
+Elsewhere: TypeAlias = Callable[[str], str]
+
+
+def build(
+    kind: str,
+    table: Table,
+    where: str,
+    folder: Path | None,
+    also: Sequence[str] = (),
+    elsewhere: Elsewhere | None = None,
+) -> Any:
+    """Build a plugin from its table. For the hint on an unknown key: `also` names further keys that are allowed."""
     name = table["name"]
     settings = {key: value for key, value in table.items() if key != "name"}
     owner = f"{plugins.KINDS[kind].noun} `{name}`"
-    return from_table(load(kind, name, where, folder), settings, owner, where, folder, also)
+    return from_table(load(kind, name, where, folder), settings, owner, where, folder, also, elsewhere)
 
 
 def from_table(
-    cls: type[T], table: Table, owner: str, where: str, folder: Path | None = None, also: Sequence[str] = ()
+    cls: type[T],
+    table: Table,
+    owner: str,
+    where: str,
+    folder: Path | None = None,
+    also: Sequence[str] = (),
+    elsewhere: Elsewhere | None = None,
 ) -> T:
     """An instance of a dataclass from a table of its fields. Errors call it `owner`."""
     hints = get_type_hints(cls)
@@ -69,10 +89,13 @@ def from_table(
     former = {f.metadata["was"]: f.name for base in bases for f in dataclasses.fields(base) if f.metadata.get("was")}
     required = [k for k, f in known.items() if f.default is f.default_factory is dataclasses.MISSING]
     show = f"ponder show {cls.plugin_name()}" if issubclass(cls, Plugin) else ""
-    check_keys(table, known, required, owner, where, also=also, former=former, show=show)
-    values = {key: convert(value, hints[key], f"{where}.{key}", folder or Path()) for key, value in table.items()}
+    check_keys(table, known, required, owner, where, also=also, former=former, show=show, elsewhere=elsewhere)
+    values = {key: convert(value, hints[key], f"{where}.{key}", folder) for key, value in table.items()}
+    for key, value in table.items():
+        with error_at(f"{where}.{key}"):
+            check_texts(value)
     try:
-        with error_at(where):
+        with error_at(where), plugins.files_from(folder):
             return cls(**values)
     except ValueError as error:  # how a plugin's `__post_init__` may refuse a value
         raise UserError(f"{owner}: {error}", where=where) from error
@@ -88,12 +111,15 @@ def check_keys(
     also: Sequence[str] = (),
     former: Mapping[str, str] | None = None,
     show: str = "",
+    elsewhere: Elsewhere | None = None,
 ) -> None:
     """Raise `UserError` for a key that `owner` doesn't have, and for one that it needs."""
     for key in table:
         if key not in known:
             now = (former or {}).get(key)
             hint = plugins.nearest(key, [*known, *also])
+            if elsewhere is not None:
+                hint = elsewhere(key) or hint
             if INSTEAD.get(key) in (*known, *also):
                 hint = f"it has `{INSTEAD[key]}` instead"
             if SYNONYMS.get(key) in (*known, *also):
@@ -106,13 +132,13 @@ def check_keys(
             raise UserError(what, where=where, hint=show, in_python=in_python)
 
 
-def load(kind: str, name: str, where: str, folder: Path) -> type[Any]:
+def load(kind: str, name: str, where: str, folder: Path | None) -> type[Any]:
     """The class of a plugin; `where` is its table's place in the file, for errors."""
     with error_at(f"{where}.name"):
         return plugins.load(kind, name, base(name, folder))
 
 
-def convert(value: Any, kind: Any, where: str, folder: Path) -> Any:
+def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
     """A TOML value converted to the type of a setting. Paths in a study file are relative to its folder."""
 
     def special(wanted: type, given: Any) -> Any:
@@ -150,18 +176,20 @@ def _check_table(value: Any, kind: Any, where: str) -> None:
             check_keys(value, [f.name for f in fields], required, f"`{where.rpartition('.')[2]}`", where)
 
 
-def base(given: Any, folder: Path) -> Path:
+def base(given: Any, folder: Path | None) -> Path | None:
     """What a path is relative to: the study's folder, or the current one if it was typed on the command line."""
     return Path() if isinstance(given, Typed) else folder
 
 
-def _path(folder: Path, given: Any) -> Path:
-    path: Path = base(given, folder) / given
+def _path(folder: Path | None, given: Any) -> Path:
+    path: Path = (base(given, folder) or Path()) / given
     try:
-        path.is_file()
+        special = path.exists() and not (path.is_file() or path.is_dir())
         path.resolve()
     except (OSError, ValueError) as error:  # too long, or with a NUL
         raise UserError(f"{given!r:.40} can't be a path: {error.args[-1]}") from None
+    if special and base(given, folder) is None:  # a device or a pipe, which may never end
+        raise UserError(f"{path} is not a file, and a study that is read from a store can't read anything else")
     return path
 
 
@@ -169,6 +197,8 @@ def check_name(kind: str, table: Any, where: str) -> None:
     """Raise `UserError` unless this is a table that names a plugin."""
     if not isinstance(table, Mapping):
         hint, known = f'{{ name = "…" }}: ponder list {kind}', f'{{"name": "…"}}, with {_known(kind)}'
+        if isinstance(table, str):
+            hint, known = f"write {{ name = {toml(table)} }}", f'write {{"name": {table!r}}}'
         raise UserError(f"expected a table, got {table!r}", where=where, hint=hint, in_python=known)
     if not isinstance(table.get("name"), str):
         what = f"a {plugins.KINDS[kind].noun} needs a name"
@@ -179,7 +209,7 @@ def _known(kind: str) -> str:
     return f"one of {', '.join(plugins.names(kind))}"
 
 
-def sweep(kind: str, table: Any, where: str, folder: Path) -> Iterator[tuple[Table, Table]]:
+def sweep(kind: str, table: Any, where: str, folder: Path | None) -> Iterator[tuple[Table, Table]]:
     """Each variant of a plugin's table, with the values that distinguish it: those from lists of more than one."""
     check_name(kind, table, where)
     hints = get_type_hints(load(kind, table["name"], where, folder))

@@ -10,6 +10,7 @@ from ponder.core import Records, Tables
 from ponder.core.text import count
 from ponder.figures import flat
 from ponder.figures._variants import points
+from ponder.stats.columns import FEWEST_PAIRS
 from ponder.stats.compare import PairComparison, Row
 from ponder.stats.corrections import FALSE_RATE
 
@@ -60,6 +61,8 @@ def sentence(one: PairComparison) -> str:
     apart, margin = points(flat(effect=row.effect), "effect"), f"{100 * one.margin:g} points"
     tokens = tokens_clause(one.row("tokens"))
     beside = f"; {tokens}" if tokens else ""
+    if one.problems < FEWEST_PAIRS:
+        return f"Can't tell: {count(one.problems, 'problem')} in common, and an interval needs {FEWEST_PAIRS}"
     if one.verdict == "above":
         return f"B is better than A: {apart}{beside}"
     if one.verdict == "not below":

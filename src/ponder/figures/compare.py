@@ -17,6 +17,7 @@ from ponder.figures._compared import compared_findings, compared_tables, end, in
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._units import size_title, unit_of
 from ponder.figures._variants import reference_of
+from ponder.stats.columns import FEWEST_PAIRS
 from ponder.stats.compare import compare_tasks
 from ponder.stats.settings import pooled
 
@@ -75,10 +76,12 @@ def drawn(tables: Tables) -> alt.TopLevelMixin:
     for record, panel in zip(tables["comparisons"], tables["panels"], strict=True):
         sizes = [r for r in tables["sizes"] if r["task"] == record["task"]]
         [whole] = [r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "accuracy"]
-        shown.append(_accuracy(record, panel, sizes, whole))
-        if all(r["ratio"] is not None for r in sizes):
+        with_interval = [r for r in sizes if r["problems"] >= FEWEST_PAIRS]
+        shown.append(_accuracy(record, panel, with_interval or sizes, whole))
+        with_ratio = [r for r in sizes if r["ratio"] is not None]
+        if with_ratio:
             tokens = [r for r in tables["rows"] if r["task"] == record["task"] and r["quantity"] == "tokens"]
-            shown.append(_tokens(panel, sizes, tokens))
+            shown.append(_tokens(panel, with_ratio, tokens))
     if not shown:
         nothing = alt.Chart(values([{"text": "no two models answered the same problems"}]))
         return themed(nothing.mark_text(color=INK).encode(text="text:N"), title="Nothing to compare")

@@ -15,9 +15,9 @@ from ponder.core import Figure, Outcome, Tables
 from ponder.core.text import number
 from ponder.figures import MUTED, by_series, counts, flat, heading, percent, series_colour, span, themed, values
 from ponder.figures._units import unit_of
-from ponder.runner.search import Search
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
+from ponder.study.search import Search
 
 WIDTH, HEIGHT = 480, 300  # pixels
 

@@ -129,6 +129,9 @@ class BestOf(Method):
     def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:
         return own.sampling_limits(model) if (own := self._training()) else {}
 
+    def samplers(self, model: Model) -> tuple[Model, ...]:
+        return own.samplers(model) if (own := self._training()) else ()
+
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):
             pass

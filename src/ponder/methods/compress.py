@@ -4,7 +4,7 @@ When the cache reaches `budget` tokens, the last `window` tokens are kept, and o
 highest scores, as in DynTS (arXiv 2601.18383). Without a ratio, the cache is pruned to the budget at every step. Unlike
 the paper's baselines, every policy has the same protection: the first tokens, the question and the answer are never
 evicted; and the ratio counts only tokens that may be evicted, so that a long question doesn't use it up. `ponder list
-caches` lists the policies.
+policies` lists them.
 
 `fidelity` measures how far a policy's predictions drift from those of the full cache, on the full cache's own text.
 """
@@ -37,7 +37,7 @@ from ponder.models import models_folder
 
 @dataclass(frozen=True)
 class Compress(Method):
-    policy: str  # `ponder list caches`, or a file of your own: `ponder new cache NAME`
+    policy: str  # `ponder list policies`, or a file of your own: `ponder new policy NAME`
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
     ratio: float | None = None  # fraction of the evictable tokens that is kept; left out: prune to the budget each step
@@ -60,8 +60,8 @@ class Compress(Method):
     tried_on = ({"name": "transformers", "id": "pocket"}, {"name": "tents"}, 16)
 
     def __post_init__(self) -> None:
-        if not self.policy.endswith(".py") and self.policy not in plugins.names("caches"):
-            raise plugins.unknown("caches", self.policy)
+        if not plugins.is_file(self.policy, Path()) and self.policy not in plugins.names("policies"):
+            raise plugins.unknown("policies", self.policy)
         if self.policy == "oracle" and self.fidelity != "only":
             what = "the policy `oracle` needs the whole text in advance, so it can't generate one"
             raise UserError(what, hint='fidelity = "only" measures it on the full cache\'s text')
@@ -108,7 +108,7 @@ class Compress(Method):
         """A digest of the problems that its policy is fitted on, if it is fitted, and not to weights that ship."""
         named = [problems.identity() for problems in self.train_on if problems.in_key]
         # Read, not imported: a plan has no time for torch, and needn't have it installed.
-        file = plugins.source("caches", self.policy, Path()) if named else None
+        file = plugins.source("policies", self.policy, Path()) if named else None
         return digest(named).hex()[:20] if file and "def with_training(" in file.read_text("utf-8") else ""
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
@@ -125,5 +125,5 @@ class Compress(Method):
         return model.with_policy(self._policy(), None if self.policy == "full" else self._cache_budget(), self.fidelity)
 
     def _policy(self) -> Policy:
-        policy: Policy = build("caches", {"name": self.policy, **self.settings}, "settings", Path())
+        policy: Policy = build("policies", {"name": self.policy, **self.settings}, "settings", Path())
         return policy.with_training(self._on(), models_folder())

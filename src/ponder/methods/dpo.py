@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ponder.core import UserError
-from ponder.training.loop import Loss, Trainer, Unit
+from ponder.training.loop import Loss, Trainer, Unit, check_first_dpo_loss
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
 from ponder.training.weight_methods import SamplingMethod
@@ -60,6 +60,11 @@ class Dpo(SamplingMethod):
         def preference(scores: Tensor, units: Sequence[Unit]) -> Tensor:
             before = torch.tensor([unit.data for unit in units], device=scores.device)
             gained = scores - before
-            return -functional.logsigmoid(self.beta * (gained[:, 0] - gained[:, 1])).sum()
+            total = -functional.logsigmoid(self.beta * (gained[:, 0] - gained[:, 1])).sum()
+            if trainer.step == 0:
+                hint = "the same weights must give the same log-probabilities twice: is a part of the model random?"
+                mean = total.item() / len(units)
+                check_first_dpo_loss(mean, self.settings(), str(trainer.loaded.model.dtype), hint)
+            return total
 
         return [replace(unit, data=row) for unit, row in zip(units, reference, strict=True)], preference

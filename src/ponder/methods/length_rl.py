@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -29,7 +30,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ponder.core import LengthReward, Limit, Model, Progress, Reward, Spend, Task, UserError, seed_from
+from ponder.core import Bill, LengthReward, Limit, Model, Progress, Reward, Spend, Task, UserError, seed_from
+from ponder.core.metering import METER
 from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
@@ -93,10 +95,19 @@ class LengthRl(TrainingMethod):
             total: Spend | None = Spend()
             for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
                 one = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
+                if one and self.process and (judge := self.process.asks()):
+                    longest = (one.tokens + one.reward_tokens) // (self.problems * self.n)
+                    scoring = self.process.limit(longest).as_reward(judge.prices)
+                    one = one.plus(scoring.times(self.problems * self.n))
                 total = total and one and total.plus(one.times(iterations))
             return total
 
         yield self.folder(model) / "rollouts", limit
+
+    def asked_models(self, model: Model) -> Iterator[Model]:
+        yield self.sampler or model
+        if self.process and (judge := self.process.asks()):
+            yield judge
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         with (self.sampler or model).kept_open():
@@ -172,9 +183,16 @@ class LengthRl(TrainingMethod):
         rl = Rl(self, pool, budget, self.temperature, sampler)
         how = {"problems": self.problems, "iterations": self.iterations}
         training = on_samples(self.settings(), self.weights(model), folder, light, rl, **how)
-        yield from training
-        training.write(light, folder)
-        training.bill(record)
+        meter, before = METER.get(), record.rollout_tokens
+        (_, limit), *_ = self.samples(model)
+        # TRL samples in processes of its own, which can't reserve call by call.
+        held = meter.held(self.title(), limit(), None) if meter else nullcontext[Callable[[Bill], None]](lambda _: None)
+        with held as paid:
+            yield from training
+            training.write(light, folder)
+            training.bill(record)
+            cost = (limit() or Spend()).reward_cost  # a judge's, at most: TRL's processes report tokens alone
+            paid(Bill(answer_tokens=record.rollout_tokens - before, reward_cost=cost))
         history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
         if training.iterations and "sampler" in training.iterations[-1]:

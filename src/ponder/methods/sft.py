@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Task, UserError, digest, fingerprint
+from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Spend, Task, UserError, digest, fingerprint
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards.oracle import given
@@ -123,6 +123,29 @@ class Sft(EpochMethod):
     def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 the teachers write
         for teacher in self.teachers:
             yield self._kept(teacher), partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
+        if self.by == "reward" and self.reward and self.reward.asks():
+            yield self._scores_file(), partial(self._scoring_limit, self.reward)
+
+    def asked_models(self, model: Model) -> Iterator[Model]:  # noqa: ARG002 the teachers write
+        yield from self.teachers
+        if self.by == "reward" and self.reward and (judge := self.reward.asks()):
+            yield judge
+
+    def _scoring_limit(self, reward: Reward) -> Spend | None:
+        """Return the most that a judge may take to score the pool; None if a teacher's reply has no limit."""
+        judge = reward.asks()
+        prices = judge.prices if judge else None
+        total = Spend()
+        for trace in read(self.data) if self.data else ():
+            tokens = len(f"{trace.question}{trace.thinking}{trace.answer}".encode())
+            total = total.plus(reward.limit(tokens).as_reward(prices))
+        for teacher in self.teachers:
+            limit = sampling_limit(teacher, self.train_on, 1, 1, 0)
+            if limit is None:
+                return None
+            longest = reward.limit(limit.tokens + limit.reward_tokens)
+            total = total.plus(longest.as_reward(prices).times(self.pool))
+        return total
 
     def _kept(self, teacher: Model) -> Path:
         return samples_file(teacher, self.train_on, self.pool, 1, 0)
@@ -205,19 +228,24 @@ class Sft(EpochMethod):
         kept, pool = self._scores_file(), digest([trace.id for trace in traces]).hex()
         if kept.is_file() and (known := msgspec.json.decode(kept.read_bytes(), type=PoolScores)).pool == pool:
             return known  # otherwise the pool was drawn anew
-        done = kept.with_suffix(f".{pool[:16]}")
+        done = kept.with_suffix(f".{pool[:16]}.jsonl")
         with done.open("ab+") as file:
             file.seek(0)
             whole = [line for line in file if line.endswith(b"\n")]
             file.truncate(sum(map(len, whole)))  # without a last line that was interrupted
-            scored: list[tuple[float | None, int]] = [tuple(json.loads(line)) for line in whole]  # and the tokens read
-            for batch in batches(enumerate(traces[len(scored) :])):
-                file.flush()
+            scored: dict[int, tuple[float | None, int]] = {}  # by index: the total, and the tokens that were read
+            for line in whole:
+                index, total, tokens = json.loads(line)
+                scored[index] = total, tokens
+            for batch in batches((n, trace) for n, trace in enumerate(traces) if n not in scored):
                 yield {"scored": len(scored), "of": len(traces)}
-                for scores in reward.score([steps(trace, self.cut) for _, trace in batch]):
-                    scored.append((scores.total, scores.bill.tokens))
-                    file.write(json.dumps(scored[-1]).encode() + b"\n")
-        known = PoolScores([total for total, _ in scored], sum(read for _, read in scored), pool, reward.parameters())
+                for k, scores in reward.stream([steps(trace, self.cut) for _, trace in batch]):
+                    index = batch[k][0]
+                    scored[index] = scores.total, scores.bill.tokens
+                    file.write(json.dumps([index, *scored[index]]).encode() + b"\n")
+                    file.flush()
+        totals = [scored[index][0] for index in range(len(traces))]
+        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, reward.parameters())
         reward.release()  # a student may need its memory
         new = kept.with_suffix(f".{os.getpid()}")
         new.write_bytes(msgspec.json.encode(known))

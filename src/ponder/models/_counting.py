@@ -25,6 +25,7 @@ from ponder.models._reply import (
     as_count,
     completion_tokens,
     decode_json,
+    output_tokens,
     prompt_tokens,
     reasoning_tokens,
     whole,
@@ -46,13 +47,17 @@ class Tokenized(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Tokenized)
 
 
+def beside_v1(url: URL, page: str) -> URL:
+    """Return the address of a page that a server has beside /v1."""
+    root = url.with_path(url.raw_path.rstrip("/").removesuffix("/v1"), encoded=True)
+    return (root / page).with_query(url.query)
+
+
 class ServerTokenizer:
     def __init__(self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], model: str) -> None:
         self._session, self._headers, self._model = session, headers, model
-        root = url.with_path(url.raw_path.rstrip("/").removesuffix("/v1"), encoded=True)
-        self._tokenize, self._template = (
-            (root / page).with_query(url.query) for page in ("tokenize", "apply-template")
-        )
+        self._tokenize = beside_v1(url, "tokenize")
+        self._template = beside_v1(url, "apply-template")
         self._known, self._misses = False, 0
         self._first = asyncio.Lock()
 
@@ -76,6 +81,7 @@ class ServerTokenizer:
             async with asyncio.timeout(SECONDS):
                 await self._fill_completion(usage, said)
                 if not prompt_tokens(usage):
+                    usage.pop("total_tokens", None)  # it would make any error of this count a part of the reply
                     usage["prompt_tokens"] = await self._prompt(payload)
                 if not prompt_tokens(usage):
                     # Without what the chat template adds, so no more than an estimate.
@@ -87,14 +93,15 @@ class ServerTokenizer:
         return sent
 
     async def _fill_completion(self, usage: dict[str, Any], said: Said) -> None:
-        total = completion_tokens(usage)
-        if not total and any(said.written):
+        output = output_tokens(usage)
+        if not output and any(said.written):
             ended = said.stop == "end"  # with a token of its own, which servers count
-            total = sum([await self._text(text) for text in said.written]) + ended
+            output = sum([await self._text(text) for text in said.written]) + ended
         if said.thinking and not reasoning_tokens(usage):
-            thought = min(total, await self._text(said.thinking))
+            thought = min(output, await self._text(said.thinking))
             usage["completion_tokens_details"] = {"reasoning_tokens": thought}
-        usage["completion_tokens"] = total
+        if not completion_tokens(usage):
+            usage["completion_tokens"] = output
 
     async def _prompt(self, payload: bytes) -> int:
         """Tokens of a request's messages in the model's chat template; 0 if the server doesn't say."""

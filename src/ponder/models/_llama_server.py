@@ -32,7 +32,7 @@ def serve(path: Path, port: int, slots: int, context: int, threads: int, ready: 
         import xllamacpp
     except ModuleNotFoundError:
         what = "serving needs a package that isn't installed: xllamacpp"
-        raise UserError(what, hint="pip install 'ponder[llama]'") from None
+        raise UserError(what, hint="pip install 'ponder-lab[llama]'") from None
     for stop in (signal.SIGINT, signal.SIGTERM):
         # Immediately: the server's own shutdown waits without limit for an answer in progress.
         signal.signal(stop, lambda *_: os._exit(0))

@@ -55,8 +55,11 @@ def as_folder(source: Source) -> Path:
 
 def own_dtype(folder: Path) -> str:
     """The dtype that a model's config gives for its weights."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        raise UserError(f"{folder} isn't a model: it has no config.json that can be read", hint=IDS) from None
 
 
 def _check_files(path: Path) -> None:
@@ -68,7 +71,7 @@ def _check_files(path: Path) -> None:
     elif path.is_dir() and not (path / "adapter_config.json").is_file():  # transformers loads what PEFT saved, too
         try:
             kind = json.loads((path / "config.json").read_text("utf-8")).get("model_type")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             kind = None
         if not kind:
             raise UserError(f"{path} isn't a model: it has no config.json that names a `model_type`", hint=IDS)
@@ -97,10 +100,12 @@ def parameters(weights: Path) -> float | None:
 def _tensor_elements(path: Path) -> int:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size)) if size < path.stat().st_size else None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} isn't a safetensors file")  # but, for example, a pointer to one
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        content = file.read(size) if size < path.stat().st_size else b""
+    try:
+        header = json.loads(content)
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):  # for example, a pointer to one
+        raise ValueError(f"{path} isn't a safetensors file") from None
 
 
 @dataclass(kw_only=True)

@@ -33,6 +33,16 @@ class Malformed(ValueError):
     """The server has answered, but not with a reply."""
 
 
+class NoChoices(Malformed):
+    """The server has answered with JSON that has no choices; `error` is what it says is wrong, if anything."""
+
+    def __init__(self, reply: Reply, content: bytes) -> None:
+        self.error = reply.error
+        self.empty = reply.choices is not None  # a chat endpoint's reply, but without an answer
+        start = content[:200].decode("utf-8", "replace")
+        super().__init__(f"the endpoint's reply has no choices: {reply.error or start}")
+
+
 class TooLong(Malformed):
     """The response goes on and on."""
 
@@ -98,7 +108,7 @@ def decode(content: bytes) -> Reply:
     if not reply.choices:
         if filtered(reply.error):
             return Reply([Choice(None, "content_filter")], reply.usage)
-        raise Malformed(f"the endpoint's reply has no choices: {reply.error or ''}")
+        raise NoChoices(reply, content)
     return reply
 
 
@@ -148,7 +158,7 @@ def read(reply: Reply) -> Said:
         thinking, answer = split_thinking(answer)
     finish = choice.finish_reason.lower() if isinstance(choice.finish_reason, str) else ""
     if finish == "error" or (reply.error and not (thinking or answer)):
-        raise Malformed(f"the endpoint reports an error in its reply: {reply.error or ''}")
+        raise Malformed(f"the endpoint reports an error in its reply: {reply.error or 'it does not say which'}")
     stop: Literal["end", "length"] = "length" if finish in _CUT else "end"
     if finish == "content_filter":
         return Said(thinking, answer, stop, "content filter", written=written)
@@ -184,27 +194,41 @@ def _text(value: Any, depth: int = 4) -> str:
 
 
 def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | None = None, sent: int = 0) -> Bill:
-    """What a reply cost: counted by the server, else by a tokenizer, else estimated from the characters.
+    """Return what a reply cost: counted by the server, else by a tokenizer, else estimated from the characters.
 
+    Some servers include the thinking in `completion_tokens`, some count it beside them, and some only in the total. So
+    the output is what the total leaves beside the prompt, and what it has more than the completion is thinking.
     `sent` is an estimate of the prompt's tokens, used if the server doesn't count them.
     """
     usage = usage if isinstance(usage, dict) else {}
     prompt, cached = _prompt(usage)
-    total, thought = completion_tokens(usage), reasoning_tokens(usage)
-    by: CountedBy = "server"
     visible = said.answer or said.refusal
-    if total and (thought or not said.thinking):
-        # Some servers include the thinking in completion_tokens, some don't.
-        answered = total - thought if total >= thought else total
-    elif count:
-        by, thought = "tokenizer", count(said.thinking)
-        answered = max(0, total - thought) if total else count(visible)
-    else:
-        characters = len(said.thinking) + len(visible)
-        total = total or characters // 4
-        by, thought = "estimate", round(total * len(said.thinking) / max(1, characters))
-        answered = total - thought
-    return Bill(prompt or sent, thought, answered, seconds, by if prompt or not sent else "estimate", cached)
+    output, hidden = output_tokens(usage), 0
+    if (completion := completion_tokens(usage)) or not visible:
+        hidden = output - completion
+    thought = max(reasoning_tokens(usage), hidden)
+    by: CountedBy = "server"
+    if not output or (said.thinking and not reasoning_tokens(usage)) or (visible and not completion and not thought):
+        # What the server counts stays the sum.
+        if count:
+            by, thought = "tokenizer", max(hidden, count(said.thinking))
+            output = output or thought + count(visible)
+        else:
+            characters = len(said.thinking) + len(visible)
+            output = output or characters // 4
+            by, thought = "estimate", max(hidden, round(output * len(said.thinking) / max(1, characters)))
+        thought = min(thought, output)
+    return Bill(prompt or sent, thought, output - thought, seconds, by if prompt or not sent else "estimate", cached)
+
+
+def output_tokens(usage: dict[str, Any]) -> int:
+    """Return the tokens that a server bills as output, thinking included; 0 if it doesn't count them."""
+    completion, reasoning = completion_tokens(usage), reasoning_tokens(usage)
+    output = completion
+    if prompt := prompt_tokens(usage):  # without it, nobody knows how much of the total is the prompt's
+        output = max(completion, as_count(usage.get("total_tokens")) - prompt)
+    # Without a total, a completion smaller than its reasoning can't include it.
+    return output if output >= reasoning else completion + reasoning
 
 
 def completion_tokens(usage: dict[str, Any]) -> int:
@@ -224,7 +248,12 @@ def _prompt(usage: dict[str, Any]) -> tuple[int, int]:
     cached = _either(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
     cached = cached or as_count(usage.get("prompt_cache_hit_tokens"))
     if prompt := as_count(usage.get("prompt_tokens")):
-        return prompt, min(prompt, cached or as_count(usage.get("cache_read_input_tokens")))
+        cached = cached or as_count(usage.get("cache_read_input_tokens"))
+        beyond = as_count(usage.get("total_tokens")) - prompt - completion_tokens(usage)
+        created = as_count(usage.get("cache_creation_input_tokens"))
+        if beyond > 0 and beyond != reasoning_tokens(usage) and beyond in (cached, created, cached + created):
+            prompt += beyond  # the total says that they are counted beside the prompt
+        return prompt, min(prompt, cached)
     # Anthropic counts what it reads from its cache, and what it writes to it, beside the input tokens.
     beside = [as_count(usage.get(f"cache_{kind}_input_tokens")) for kind in ("read", "creation")]
     prompt = as_count(usage.get("input_tokens")) + sum(beside)

@@ -30,9 +30,11 @@ class Server:
     models: URL  # the list of models
     headers: Mapping[str, str]
     tokenizer: ServerTokenizer = field(repr=False)
+    props: URL | None = None  # llama.cpp's page about itself
     calls: int = 0  # requests in progress
     failures: int = 0  # in a row
     back: float = 0.0  # when it may be asked again, on the loop's clock
+    has_answered: bool = False  # with a reply, at least once
     wrong: WrongServer | None = None  # why no request can be sent to it, since it last answered
 
     def free(self) -> bool:
@@ -47,6 +49,7 @@ class Server:
 
     def answered(self) -> None:
         self.failures, self.back, self.wrong = 0, 0.0, None
+        self.has_answered = True
 
 
 class Servers:

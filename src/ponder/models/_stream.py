@@ -6,8 +6,9 @@ Each event is a line `data: {…}` with a piece of the reply; `data: [DONE]` end
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -31,6 +32,47 @@ class Event(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(Event)
+
+
+class Deadline:
+    """Limits one streamed reply: `timeout` seconds until its first text, and as many from there to its end.
+
+    So the wait in a server's queue takes nothing from the time for the reply. From the first text on, `idle_timeout`
+    limits the seconds without any data.
+    """
+
+    def __init__(self, timeout: float, idle_timeout: float) -> None:
+        self._timeout, self._idle_timeout = timeout, idle_timeout
+        self._clock = asyncio.get_running_loop().time
+        self._end = self._clock() + timeout
+        self._begun = False
+
+    def begin(self) -> None:
+        """Note that the first text has come."""
+        self._begun = True
+        self._end = self._clock() + self._timeout
+
+    async def watch(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the same chunks; raise `TimeoutError` if one comes too late."""
+        while True:
+            idle_end = self._clock() + self._idle_timeout
+            end = min(self._end, idle_end) if self._begun else self._end
+            try:
+                async with asyncio.timeout_at(end):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise TimeoutError(self.reason(idle=end == idle_end)) from None
+            yield chunk
+
+    def reason(self, *, idle: bool = False) -> str:
+        """Return why the reply is given up."""
+        if not self._begun:
+            return f"no reply began within {self._timeout:g} seconds"
+        if idle:
+            return f"no data for {self._idle_timeout:g} seconds"
+        return f"the reply did not end within {self._timeout:g} seconds of its first token"
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -57,7 +99,9 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield b""  # ends the last event, if the server didn't
 
 
-async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
+async def assemble(
+    chunks: AsyncIterator[bytes], on_first_text: Callable[[], None] = lambda: None
+) -> tuple[Reply, float | None]:
     """The whole reply, and when its first token came.
 
     Raises `Malformed` if the stream reports an error, is too long, or ends before the reply does.
@@ -84,6 +128,7 @@ async def assemble(chunks: AsyncIterator[bytes]) -> tuple[Reply, float | None]:
                 begun, finish = True, piece.finish_reason or finish
                 if _collect(piece.delta, texts) and first is None:
                     first = time.monotonic()
+                    on_first_text()
         if finish is None:
             raise Malformed("the endpoint's stream ended before the reply did")
     except (Malformed, aiohttp.ClientError, OSError):

@@ -1,7 +1,7 @@
 """Loads weights through transformers, and generates from them with continuous batching.
 
 A reply depends only on its seed, not on the rest of the batch, except for the last bits of floating-point sums. The KV
-cache is ours (`ponder.caches`), so that an eviction policy can prune it.
+cache is ours (`ponder.kvcache`), so that an eviction policy can prune it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 END_OF_THINKING = "</think>"
 SDPA = 'attn = "sdpa" needs no package of its own'
+OWN_CODE = "Ponder runs no code that comes with weights; serve them where that is wanted, and ask the model `endpoint`"
 
 
 @dataclass(eq=False)
@@ -126,9 +127,9 @@ class Loaded:
     def _drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
         import torch
 
-        from ponder.caches import drift
-        from ponder.caches.dynts.labels import importance
-        from ponder.caches.oracle import Oracle
+        from ponder.kvcache import drift
+        from ponder.policies.dynts.labels import importance
+        from ponder.policies.oracle import Oracle
 
         if isinstance(policy, Oracle):
             if self.end_of_thinking not in reply.tokens:
@@ -166,7 +167,9 @@ def _tokenizer(source: Source) -> PreTrainedTokenizerBase | None:
         from transformers import AutoTokenizer
 
         no_bars()
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, local_files_only=True, **more)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            where, local_files_only=True, trust_remote_code=False, **more
+        )
     except (OSError, ValueError, ImportError):  # loading the weights will say what is wrong
         return None
     return tokenizer
@@ -197,15 +200,18 @@ def load_anew(source: Source) -> Loaded:
     where, more = _place(source)
     read_card(folder)  # raises an error if the weights are damaged
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **more)
+        # Left out, transformers asks on the terminal, and one key runs whatever code comes with the weights.
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
         own = {} if attn == "auto" else {"attn_implementation": attn}
         kind = "float32" if folder.suffix == ".gguf" and dtype == "auto" else dtype
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=kind, **own, **more)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False, **own, **more)
     except (OSError, ValueError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         hint = "id is a folder in the Hugging Face format, org/name on the hub, a .gguf file, pocket or smollm2"
         if attn != "auto" and re.search("attention|attn", first, re.IGNORECASE):
             raise UserError(f'can\'t load {where} with attn = "{attn}": {first}', hint=SDPA) from None
+        if "trust_remote_code" in str(error):
+            hint = OWN_CODE
         raise UserError(f"can't load {where}: {first}", hint=hint) from None
     if folder.suffix == ".gguf":  # the weights were dequantised on loading, and may be saved as such
         model.hf_quantizer = None  # type: ignore[assignment]
@@ -224,8 +230,9 @@ def load_light(source: Source) -> Loaded:
     where, more = _place(source)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where, **more))  # type: ignore[no-untyped-call]
-        tokenizer = AutoTokenizer.from_pretrained(where, **more)
+            config = AutoConfig.from_pretrained(where, trust_remote_code=False, **more)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **more)
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"can't load {where}: {str(error).strip().splitlines()[0]}") from None
     with suppress(OSError):  # most have a file with it
@@ -237,8 +244,8 @@ class TorchEngine:
     """Generates a batch of replies, one token per step, over one KV cache that an eviction policy may prune."""
 
     def __init__(self, loaded: Loaded, policy: Policy | None, budget: CacheBudget | None, batch_size: int) -> None:
-        from ponder.caches import SelectCache, SlotCache
-        from ponder.caches.full import Full
+        from ponder.kvcache import SelectCache, SlotCache
+        from ponder.policies.full import Full
 
         self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
         policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)

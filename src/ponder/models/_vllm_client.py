@@ -69,7 +69,7 @@ class VllmChat(Endpoint):
         ids, prompt = self.reply_ids(reply), self.asked_ids(reply)
         said, thought = self.understood(request, reply, ids, prompt)
         usage = reply.usage if isinstance(reply.usage, dict) else {}
-        counts = {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+        counts = {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
         return said, {**usage, **counts, "completion_tokens_details": {"reasoning_tokens": thought}}
 
     def understood(self, request: Request, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:  # noqa: ARG002

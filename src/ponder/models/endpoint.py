@@ -17,28 +17,47 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import time
-from asyncio import Semaphore, sleep
+from asyncio import Lock, Semaphore, sleep
 from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NoReturn, Self
+from typing import Any, ClassVar, Literal, Self
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
+from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
-from ponder.core.text import encodable
-from ponder.models._counting import ServerTokenizer
-from ponder.models._failures import NoAnswer, WrongServer, broken, refused
+from ponder.core.text import count, encodable
+from ponder.models._counting import ServerTokenizer, beside_v1
+from ponder.models._failures import (
+    NoAnswer,
+    Refusal,
+    WrongServer,
+    broken,
+    connection_hint,
+    is_web_page,
+    no_connection,
+    read_refusal,
+    refused,
+    room_for_reply,
+    setting_to_change,
+    speaks_https,
+    status_inside,
+)
 from ponder.models._pace import Pace
 from ponder.models._reply import (
     Malformed,
+    NoChoices,
     Reply,
     Said,
     TooLong,
+    as_count,
     bill,
     decode,
     decode_json,
@@ -49,7 +68,7 @@ from ponder.models._reply import (
 )
 from ponder.models._served_names import ServedNames, alike
 from ponder.models._servers import Server, Servers
-from ponder.models._stream import assemble
+from ponder.models._stream import Deadline, assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
 ANOTHER_SERVER = 0.01  # seconds until the next try if another server can be asked
@@ -65,6 +84,7 @@ OWN_SETTINGS = {
     "n": "samples = … in the study asks several times",
     "stream": "stream = true",
 }
+LONGEST_MESSAGE = 2000  # characters of a server's text that a user is shown
 SHORTEST_KEY = 12  # characters: shorter ones ("EMPTY", "1234") stay in replies, where they may be part of an answer
 
 
@@ -74,7 +94,14 @@ class Listed(msgspec.Struct):
     data: list[Any] = []
 
 
+class Props(msgspec.Struct):
+    """What llama.cpp's server says about itself."""
+
+    total_slots: Any = None  # requests that it works on at once; others wait in its queue
+
+
 _listed = msgspec.json.Decoder(Listed)
+_props = msgspec.json.Decoder(Props)
 
 
 @dataclass(kw_only=True)
@@ -94,13 +121,17 @@ class Endpoint(Model):
         default_factory=dict, metadata={"not_in_key": True}
     )  # additional ones; values may contain $NAME
     tokenizer: str = not_in_key("")  # a tokenizer.json or a hub id, to count thinking tokens if the server doesn't
-    concurrency: int = not_in_key(32)  # requests in progress at once, at all servers together
+    concurrency: int = not_in_key(
+        32
+    )  # requests in progress at once, at all servers together; at most llama.cpp's slots
     probe: bool = not_in_key(
         True
     )  # check that the server can be reached when a run starts; false: only ask for replies
     stream: bool = not_in_key(False)  # stream replies: records the seconds to the first token, keeps proxies waiting
-    timeout: float = not_in_key(1800.0)  # seconds for one reply
-    idle_timeout: float = not_in_key(600.0)  # seconds without any data, if replies are streamed
+    timeout: float = not_in_key(
+        1800.0
+    )  # seconds for one reply; if streamed, until its first token and again from there
+    idle_timeout: float = not_in_key(600.0)  # seconds without any data after the first token, if replies are streamed
     retries: int = not_in_key(8)  # after errors that may pass (429, 5xx, timeouts), before the attempt is `failed`
     max_wait: float = not_in_key(300.0)  # seconds; if the server asks to wait longer, the attempt is `failed`
     requests_per_minute: float | None = not_in_key(None)  # rate limit
@@ -198,13 +229,14 @@ class Endpoint(Model):
         self._body = self._secrets.fill_json(self.body)
         self._count = load_tokenizer(self.tokenizer) if self.tokenizer else None
         self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
-        self._free = Semaphore(self.concurrency)  # a method may ask several times at once
+        self._places: Semaphore | None = None
+        self._first = Lock()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # `_free` is the limit; counting doesn't wait for other replies
+            connector=aiohttp.TCPConnector(limit=0),  # `_free` limits requests; counting doesn't wait for other replies
             timeout=aiohttp.ClientTimeout(
-                total=self.timeout,
+                total=None if self.stream else self.timeout,  # a stream has a `Deadline`
                 sock_connect=min(30.0, 0.9 * self.timeout),  # less than the total, so that the two can be told apart
-                sock_read=self.idle_timeout if self.stream else None,
+                sock_read=self.timeout if self.stream else None,
             ),
             # Looking up a proxy costs CPU on every request, so only if one is set.
             trust_env=self.proxies and any(k.lower().endswith("_proxy") for k in os.environ),
@@ -215,7 +247,8 @@ class Endpoint(Model):
 
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
         asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
-        return Server(name, asked, models, headers, ServerTokenizer(self._session, url, headers, self.id))
+        tokenizer = ServerTokenizer(self._session, url, headers, self.id)
+        return Server(name, asked, models, headers, tokenizer, beside_v1(url, "props"))
 
     async def __aexit__(self, *error: object) -> None:
         await self._session.close()
@@ -227,7 +260,7 @@ class Endpoint(Model):
 
     async def _reach(self, server: Server) -> UserError | None:
         """Why a server can't be reached; None if it can."""
-        why = ""
+        why = hint = ""
         for tries in range(2):
             try:
                 # A server that is busy may take longer than this, but not to accept a connection.
@@ -237,7 +270,8 @@ class Endpoint(Model):
                 ) as response:
                     # Not 403: a key that may not list models may still use them.
                     if response.status == 401 or 300 <= response.status < 400:
-                        self._refused(server, response, await whole(response.content.iter_any()))
+                        content = await whole(response.content.iter_any())
+                        raise await self._refused(server, read_refusal(response.status, content), response.headers)
                     return None
             except TooLong:
                 return None
@@ -248,10 +282,10 @@ class Endpoint(Model):
                 if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
                     return None
                 why = self._unreachable(server, error)
+                hint = connection_hint(error, server.url)
                 if not tries:
                     await sleep(0.5)
         server.set_aside(0.0)
-        hint = "is the server running, and is `url` right? probe = false starts the run without this check"
         return UserError(why, hint=hint)
 
     async def complete(self, request: Request) -> Completion:
@@ -289,7 +323,7 @@ class Endpoint(Model):
             asked = f"the server asks to wait {failure.wait:.0f} seconds, more than max_wait = {self.max_wait:g}"
             return 0.0, f"{failure} ({asked})"
         if tries == self.retries:
-            return 0.0, f"{failure} ({tries + 1} tries)"
+            return 0.0, f"{failure} ({count(tries + 1, 'try')})"
         if self._servers.another():
             return ANOTHER_SERVER, str(failure)
         # Exponential back-off, times 0.5 to 1.5, so that many clients don't return at the same moment.
@@ -297,7 +331,7 @@ class Endpoint(Model):
 
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
-        async with self._free:
+        async with await self._free():
             charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
@@ -327,6 +361,34 @@ class Endpoint(Model):
         measures = {"first_token_seconds": first_token - started} if first_token else {}
         return Completion(thinking, answer, said.stop, cost, measures, **self._ids(reply), note=said.note)
 
+    async def _free(self) -> Semaphore:
+        """Return what limits the requests in progress: `concurrency`, or the slots of llama.cpp's servers if fewer.
+
+        More would wait in a server's queue, where `timeout` runs. A method may ask several times at once.
+        """
+        async with self._first:
+            if self._places is None:
+                slots = [await self._slots(server) for server in self._servers.all] if self.probe else []
+                known = bool(slots) and all(slots)
+                self._places = Semaphore(min(self.concurrency, sum(slots)) if known else self.concurrency)
+        return self._places
+
+    async def _slots(self, server: Server) -> int:
+        """Return how many requests a server works on at once; 0 if it doesn't say."""
+        if server.props is None:
+            return 0
+        limit = aiohttp.ClientTimeout(total=5)
+        try:
+            async with self._session.get(
+                server.props, headers=server.headers, timeout=limit, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    return 0
+                props = decode_json(await whole(response.content.iter_any()), _props)
+        except (aiohttp.ClientError, OSError, Malformed):
+            return 0
+        return as_count(props.total_slots)
+
     def _read(self, request: Request, reply: Reply) -> tuple[Said, Any]:  # noqa: ARG002 for subclasses
         """What a reply says, and its bill as the server counts it."""
         return read(reply), reply.usage
@@ -339,12 +401,14 @@ class Endpoint(Model):
         """Warn once if a server answers as another model."""
         name = self._shown(reply.model)[:100] if isinstance(reply.model, str) else ""
         if name and self._names.new(server.url, name):
-            alias = not alike(name, self.id) and self.probe and await self._lists(server)
+            alias = not alike(name, self.id) and self.id in await self._listed(server)
             if warning := self._names.warning(server.url, name, alias=alias):
                 request.on_warning(warning)
 
-    async def _lists(self, server: Server) -> bool:
-        """Whether a server's model list has the model that is asked for."""
+    async def _listed(self, server: Server) -> list[str]:
+        """Return the names in a server's model list; none if it has no list, or isn't asked for it."""
+        if not self.probe:
+            return []
         limit = aiohttp.ClientTimeout(total=10, sock_connect=5)
         try:
             async with self._session.get(
@@ -352,8 +416,9 @@ class Endpoint(Model):
             ) as response:
                 listed = decode_json(await whole(response.content.iter_any()), _listed)
         except (aiohttp.ClientError, OSError, Malformed):
-            return False
-        return any(isinstance(one, dict) and one.get("id") == self.id for one in listed.data)
+            return []
+        names = [model.get("id") for model in listed.data if isinstance(model, dict)]
+        return [name for name in names if isinstance(name, str)]
 
     async def _ask(self, server: Server, payload: bytes, request: Request) -> tuple[Reply, float | None]:
         """`_post`, where one of several servers that can't be asked as the study says gives no answer."""
@@ -371,42 +436,102 @@ class Endpoint(Model):
 
         Raises `NoAnswer`, `Malformed`, or `WrongServer`.
         """
+        deadline = Deadline(self.timeout, self.idle_timeout)
         try:
             async with self._session.post(
                 server.asked, data=payload, headers=server.headers, allow_redirects=False
             ) as response:
-                if self.stream and response.status == 200 and "json" not in response.content_type:
-                    return await assemble(response.content.iter_any())
-                content = await whole(response.content.iter_any())
+                chunks: AsyncIterator[bytes] = response.content.iter_any()
+                if self.stream:
+                    chunks = deadline.watch(chunks)
+                    streamed = response.status == 200 and "json" not in response.content_type
+                    if streamed and response.content_type != "text/html":
+                        return await assemble(chunks, deadline.begin)
+                content = await whole(chunks)
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error, self._unreachable(server, error)) from None
-        if response.status != 200 and not (response.status in (400, 403) and rejected(content)):
-            self._refused(server, response, content)
-        return decode(content), None
+        status = response.status
+        if status == 200:
+            if is_web_page(response.content_type, content):
+                raise self._not_a_chat(server, read_refusal(status, content).message)
+            try:
+                return decode(content), None
+            except NoChoices as error:
+                status = status_inside(error.error)
+                if not error.error and not error.empty:
+                    raise self._not_a_chat(server, content.decode("utf-8", "replace")) from None
+                if not status:
+                    raise
+        elif status in (400, 403) and rejected(content):
+            return decode(content), None
+        raise await self._refused(server, read_refusal(status, content), response.headers, payload)
 
     def _unreachable(self, server: Server, error: Exception) -> str:
-        if isinstance(error, aiohttp.SocketTimeoutError):
-            return f"no data for {self.idle_timeout:g} seconds"
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-            return f"no reply within {self.timeout:g} seconds"
-        what = "no connection to" if isinstance(error, aiohttp.ClientConnectorError) else "lost the connection to"
-        return f"{what} {server.url}: {self._shown(str(error) or type(error).__name__)}"
+            if not self.stream:
+                queue = "the wait in its queue counts: lower `concurrency`, or `stream = true` to count from the reply"
+                return f"no reply within {self.timeout:g} seconds ({queue})"
+            waiting = isinstance(error, aiohttp.SocketTimeoutError)  # for a response to begin
+            return f"no reply began within {self.timeout:g} seconds" if waiting else str(error)
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return f"no connection to {server.url}: {self._shown(no_connection(error))}"
+        return f"lost the connection to {server.url}: {self._shown(str(error) or type(error).__name__)}"
 
     def _shown(self, text: str) -> str:
-        """A text from outside as users may see it: short, and without secrets."""
-        return self._secrets.redact(encodable(text))[:300]
+        """A text from outside as users may see it: of bounded length, and without secrets."""
+        text = self._secrets.redact(encodable(text))
+        return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
-    def _refused(self, server: Server, response: aiohttp.ClientResponse, content: bytes) -> NoReturn:
-        status = response.status
-        error = f"HTTP {status}: {self._shown(content.decode('utf-8', 'replace'))}"
+    def _not_a_chat(self, server: Server, text: str) -> NoAnswer | WrongServer:
+        """Return the error for a page that isn't a chat endpoint's; one that has answered before may be back soon."""
+        what = f"{server.url} answers with {self._shown(text)[:200]}, not with a chat completion"
+        if server.has_answered:
+            return NoAnswer(what)
+        return WrongServer(what, hint=self._url_hint(server))
+
+    def _url_hint(self, server: Server) -> str:
+        url = server.url.rstrip("/")
+        if url.endswith("/v1") or "?" in url:
+            return f"is {server.url} the address of an OpenAI-compatible chat server?"
+        return f'most addresses end in /v1: url = "{re.sub(r"/v[0-9]+$", "", url)}/v1"'
+
+    async def _no_such_page_or_model(self, server: Server, refusal: Refusal) -> WrongServer:
+        """Return the error for a page that a server doesn't have, or a model that it doesn't know."""
+        error = self._shown(str(refusal))
+        names = await self._listed(server)
+        if names and self.id not in names:
+            hint = f"the server lists {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+            nearest = closest(self.id, names)
+            if len(names) == 1:
+                nearest = names[0]
+            if nearest:
+                hint = f'id = "{nearest}"; {hint}'
+            hint = self._shown(hint)
+            return WrongServer(f"{server.url} does not know the model `{self.id}`: {error}", hint=hint)
+        hint = self._url_hint(server)
+        if hint.endswith("?"):
+            hint = f"{hint} does it know the model `{self.id}`?"
+        return WrongServer(f"{server.url} knows no such page or model: {error}", hint=hint)
+
+    async def _refused(
+        self, server: Server, refusal: Refusal, headers: Mapping[str, str], payload: bytes = b"{}"
+    ) -> NoAnswer | WrongServer:
+        """Return the error for a response with an HTTP status that isn't 200; `payload` is what was sent."""
+        status, error = refusal.status, self._shown(str(refusal))
+        if status in (404, 405):
+            return await self._no_such_page_or_model(server, refusal)
+        if change := setting_to_change(refusal, msgspec.json.decode(payload), self.budget_field):
+            problem, hint = change
+            return WrongServer(f"{server.url} {problem}: {error}", hint=hint)
         if status in (401, 403):
-            hint = 'key = "$NAME" names the variable that holds it'
-            raise WrongServer(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
-        if status == 404:
-            hint = f"does {server.url} end in /v1, and does the server know the model `{self.id}`?"
-            raise WrongServer(f"{server.url} knows no such page or model: {error}", hint=hint)
+            hint = 'key = "$NAME" names the environment variable that holds it'
+            return WrongServer(f"{server.url} {'refuses the' if self.key else 'wants a'} key: {error}", hint=hint)
         if 300 <= status < 400:
             # Not followed: the key would be sent wherever the server says.
-            to = self._shown(response.headers.get("Location", "an unknown place"))
-            raise WrongServer(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
-        raise refused(status, error, response.headers.get("Retry-After"))
+            to = self._shown(headers.get("Location", "an unknown place"))
+            return WrongServer(f"{server.url} redirects to {to}", hint="if you trust that address, make it the `url`")
+        if status == 400 and server.url.startswith("http://") and speaks_https(refusal.message):
+            return WrongServer(f"{server.url}: {error}", hint=f'url = "https{server.url.removeprefix("http")}"')
+        if status in (400, 413, 422) and (room := room_for_reply(refusal.message)):
+            error = f"{error} ({room.hint})"
+        return refused(status, error, headers.get("Retry-After"))

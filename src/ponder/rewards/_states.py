@@ -45,4 +45,5 @@ def _load(id: str, device: str) -> tuple[Any, Any]:  # noqa: A002
     from transformers import AutoModel, AutoTokenizer
 
     no_bars()
-    return AutoModel.from_pretrained(id).to(device).eval(), AutoTokenizer.from_pretrained(id)
+    model = AutoModel.from_pretrained(id, trust_remote_code=False).to(device).eval()
+    return model, AutoTokenizer.from_pretrained(id, trust_remote_code=False)

@@ -197,11 +197,12 @@ class Weighted(Reward):
         stop_servers(self.device)
         no_bars()
         try:
-            tokenizer = SafeTokenizer(AutoTokenizer.from_pretrained(self.id, **self._from), self.marker)
-            states, head = self.network(tokenizer)
+            tokenizer = AutoTokenizer.from_pretrained(self.id, trust_remote_code=False, **self._from)
+            safe = SafeTokenizer(tokenizer, self.marker)
+            states, head = self.network(safe)
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise UserError(f"can't load {self.id}: {str(error).strip().splitlines()[0]}") from None
-        return states.eval(), head, tokenizer
+        return states.eval(), head, safe
 
     @property
     def _from(self) -> dict[str, Any]:
@@ -212,7 +213,11 @@ class Weighted(Reward):
         import torch
 
         model, info = kind.from_pretrained(
-            self.id, dtype=getattr(torch, self.dtype), output_loading_info=True, **self._from
+            self.id,
+            dtype=getattr(torch, self.dtype),
+            output_loading_info=True,
+            trust_remote_code=False,
+            **self._from,
         )
         if info["missing_keys"]:
             what = f"{self.id} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}"

@@ -40,6 +40,7 @@ from ponder.core import (
     seed_from,
     settings,
 )
+from ponder.core.metering import complete
 from ponder.rewards._windows import spans
 
 RUBRIC = """\
@@ -114,7 +115,8 @@ class Judge(Reward):
             asked = {loop.create_task(self._one(trace, model, free)): n for n, trace in enumerate(traces)}
             stack.callback(lambda: runner.run(_cancelled(asked)))
             while asked:
-                for task in runner.run(_some(asked)):
+                done = runner.run(_some(asked))
+                for task in sorted(done, key=lambda task: task.exception() is not None):  # scores before any error
                     error = task.exception()
                     yield asked.pop(task), task.result() if error is None else _why(error)
 
@@ -151,7 +153,8 @@ class Judge(Reward):
                 )
             try:
                 async with free:
-                    reply = await model.complete(request)
+                    # In a run, the turn that it scores for has reserved what it may take.
+                    reply = await (model.complete(request) if turn else complete(model, request))
                 bill += reply.bill
                 new_scores, whole = parse(reply.answer, last - new)
             except ValueError as error:

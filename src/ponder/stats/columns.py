@@ -15,6 +15,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
+FEWEST_PAIRS = 3  # problems that two models answered, for an interval or a test of their difference
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ponder.core import Estimate, Outcome, Prices, TokenKind
 from ponder.core.text import count
-from ponder.stats.columns import Bools
+from ponder.stats.columns import FEWEST_PAIRS, Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
 from ponder.stats.critical_ratio import critical_ratio
 from ponder.stats.effort import EXTRAPOLATED
@@ -43,6 +43,10 @@ Quantity: TypeAlias = Literal[
 CLIFF = (
     "accuracy may fall within one step of sizes, so it is compared without pairing; sizes in between would tell more"
 )
+
+
+FEW = f"fewer than {FEWEST_PAIRS} problems in common"
+FEW_OF_SIZE = f"fewer than {FEWEST_PAIRS} problems of that size in common"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,8 @@ class SizeRow:
     size: float
     first: Estimate  # accuracy of A
     second: Estimate
-    difference: Estimate  # B less A
-    tokens: Estimate | None  # B over A, from the fitted curves
+    difference: Estimate  # B less A; from −1 to 1 if there are fewer than three problems
+    tokens: Estimate | None  # B over A, from the fitted curves; None too if there are fewer than three problems
     only_first: int  # problems that A got right and B wrong; with several attempts, A more often right than B
     only_second: int
     extrapolated: bool  # more than 20 % of the attempts of one of them were truncated
@@ -172,6 +176,9 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
     own = [fraction(side.variant, side.variant.correct) for side in pair.sides]
     rows, omitted = [Row("accuracy", own[0], own[1], apart(0.95), False, p_value(apart))], list[tuple[Quantity, str]]()
     curves = token_logs(pair)
+    if pair.problems < FEWEST_PAIRS:
+        omitted += [(quantity, FEW) for quantity in ("tokens", "critical size", "tokens per right answer")]
+        return rows, omitted, curves
     if curves is None:
         omitted.append(("tokens", "one of them has no tokens, or no attempt that ended by itself"))
     else:
@@ -185,15 +192,22 @@ def _rows(pair: Pair) -> tuple[list[Row], list[tuple[Quantity, str]], TokenLogs 
     if len(pair.sizes) < 2:
         omitted.append(("tokens at the largest size", "all problems have one size"))
     elif curves:
-        rows.append(_ratio("tokens at the smallest size", *curves.by_size[0]))
-        rows.append(_ratio("tokens at the largest size", *curves.by_size[-1]))
+        ends: tuple[tuple[Quantity, int], ...] = (
+            ("tokens at the smallest size", 0),
+            ("tokens at the largest size", -1),
+        )
+        for quantity, k in ends:
+            if curves.by_size[k][0].problems < FEWEST_PAIRS:
+                omitted.append((quantity, FEW_OF_SIZE))
+            else:
+                rows.append(_ratio(quantity, *curves.by_size[k]))
     critical = critical_ratio(pair)
     if isinstance(critical, str):
         omitted.append(("critical size", critical))
     else:
         p = p_value(critical.ratio, 1.0)
-        ends = critical.first, critical.second, critical.ratio(0.95)
-        rows.append(Row("critical size", *ends, True, p, note="" if critical.paired else CLIFF))
+        sizes = critical.first, critical.second, critical.ratio(0.95)
+        rows.append(Row("critical size", *sizes, True, p, note="" if critical.paired else CLIFF))
     spent = per_right(first), per_right(second)
     if spent[0] and spent[1]:
         rows.append(_ratio("tokens per right answer", spent[0], spent[1]))
@@ -223,7 +237,9 @@ def _by_size(pair: Pair, curves: TokenLogs | None) -> list[SizeRow]:
         first, second = (_at(side.variant, size_of == k) for side in pair.sides)
         one, other = (v.by_problem(v.correct) for v in (first, second))
         cut = max(float(side.data.truncated[side.data.size == size].mean()) for side in pair.sides)
-        ratio = curves.by_size[k] if curves and len(curves.by_size) == len(pair.sizes) else None
+        ratio = None
+        if curves and len(curves.by_size) == len(pair.sizes) and curves.by_size[k][0].problems >= FEWEST_PAIRS:
+            ratio = curves.by_size[k]
         rows.append(
             SizeRow(
                 size=size,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ponder.stats.columns import Bools, Floats
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
 from ponder.stats.elimination import leads, smooth
 from ponder.stats.looks import as_t, look_sizes, pocock
 
@@ -50,7 +50,7 @@ class Frontier:
         rows = np.array([score for score in scores if len(score) == done]).reshape(left.sum(), done, 2)
         rows = rows[:, ~np.isnan(rows).any(axis=(0, 2))]
         n = rows.shape[1]
-        if n < 2:
+        if n < FEWEST_PAIRS:
             return left, False
         bound = as_t(pocock(1 - (1 - self.level) / max(1, len(scores) - 1), 1), n)
         middle, error = smooth(*leads(rows[:, :, 0]), n)

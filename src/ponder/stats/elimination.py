@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Bools, Floats
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
 from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
 
 DRAWS = 1000  # of the noise at all looks, for the boundary
@@ -48,7 +48,7 @@ class Best:
         asked = np.array([len(score) == done for score in scores])
         rows = np.array([score for score in scores if len(score) == done])
         rows = rows[:, ~np.isnan(rows).any(axis=0)]  # problems that all of them answered
-        if rows.shape[1] > 1 and len(rows) > 1:
+        if rows.shape[1] >= FEWEST_PAIRS and len(rows) > 1:
             asked[asked] = ~self._trails(rows, len(scores))
         return asked
 
@@ -78,7 +78,7 @@ def valid_difference(apart: Floats, level: float, looks: int = LOOKS) -> Estimat
     """The mean of paired differences; the interval is Bonett & Price's at Pocock's value, so valid at every look."""
     apart = apart[~np.isnan(apart)]
     n, value = len(apart), float(apart.mean()) if len(apart) else math.nan
-    if n < 2:
+    if n < FEWEST_PAIRS:
         return Estimate(value, -1.0, 1.0, 2 * n, n)
     middle, error = (float(number) for number in smoothed(apart))
     half = as_t(pocock(level, 2, looks), n) * error

@@ -23,7 +23,7 @@ from ponder.core import Estimate, Outcome, TokenKind, seed_from
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.bands import EDGE, FEW, constant_half, simultaneous_level
 from ponder.stats.bootstrap import resampled_sums, strata
-from ponder.stats.columns import Bools, Floats, Ints, summed
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints, summed
 from ponder.stats.corrections import p_value
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.grid import paired_difference
@@ -197,7 +197,7 @@ def summarize(
                 aes=_estimate(score[:, k], correct, level, least=-math.inf),
                 break_even=_estimate(paid[:, k], correct, level),
             )
-        told = float(chance[k]) if data.problems > 1 else math.nan
+        told = float(chance[k]) if data.problems >= FEWEST_PAIRS else math.nan
         summaries.append(
             VariantSummary(spent, correct, _estimate(per_right[:, k], correct, level), bool(on[0, k]), told, against)
         )
@@ -320,6 +320,8 @@ def _area_difference(first: Variant, second: Variant, most: float) -> Callable[[
     number = np.arange(len(apart))
 
     def difference(level: float) -> Estimate:
+        if len(apart) < FEWEST_PAIRS:
+            return Estimate(float(apart.mean()), -1.0, 1.0, len(apart), len(apart))
         area = widened(mean(apart, number, level, least=-1.0), spreads, level, -1.0, 1.0)
         return replace(area, high=min(area.high, 1.0))
 
@@ -375,7 +377,7 @@ def _draws(data: Variants, level: float, replicates: int, seed: int) -> tuple[Fl
 def _estimate(drawn: Floats, basis: Estimate, level: float, least: float = 0.0) -> Estimate:
     """The first row, which was measured, with the percentiles of the other rows."""
     value, low, high = float(drawn[0]), least, math.inf
-    if basis.problems > 1:
+    if basis.problems >= FEWEST_PAIRS:
         ends = np.quantile(drawn[1:], [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
         low, high = min(value, float(ends[0])), max(value, float(ends[1]))
     return Estimate(value, low, high, basis.attempts, basis.problems)

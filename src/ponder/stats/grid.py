@@ -22,7 +22,7 @@ import numpy as np
 
 from ponder.core import Estimate, Outcome
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.columns import Bools, Floats, Ints
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints
 from ponder.stats.distributions import t_quantile, z_quantile
 
 ROUNDING = 1e-9  # sums of the same numbers in another order are the same
@@ -90,7 +90,7 @@ def grid(
     estimates = [accuracy(correct[cell == k], problem[cell == k], level) for k in range(len(places))]
     right, tried = _by_problem(cell, problem, correct)
     rng = np.random.default_rng(seed)
-    if len(right) < 2:  # nothing to compare
+    if len(right) < FEWEST_PAIRS:  # nothing to compare
         best_p, p_value, luck, parts = np.ones(len(places)), math.nan, math.nan, (UNKNOWN,) * 3
         right = np.array([[e.value for e in estimates]])
     else:
@@ -176,7 +176,7 @@ def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Est
     ten problems are not said to agree on all others.
     """
     apart, n = first - second, len(first)
-    if n < 2:
+    if n < FEWEST_PAIRS:
         return Estimate(float(apart.mean()) if n else math.nan, -1.0, 1.0, n, n)
     middle = float(apart.sum()) / (n + 2)
     variance = (float(apart @ apart) + 2) / (n + 2) - middle**2

@@ -26,7 +26,7 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.accuracy import effective_sample, wilson
-from ponder.stats.columns import Floats
+from ponder.stats.columns import FEWEST_PAIRS, Floats
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.elimination import smoothed, valid_difference
 from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
@@ -56,7 +56,7 @@ class Paired:
         apart = scores[0] - scores[1]
         apart = apart[~np.isnan(apart)]
         n = len(apart)
-        if n < 2:
+        if n < FEWEST_PAIRS:
             return ""
         middle, error = (float(number) for number in smoothed(apart))
         if self.margin is not None:

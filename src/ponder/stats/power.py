@@ -99,10 +99,12 @@ def of_one(variant: Variant) -> Components:
 def of_two(first: Variant, second: Variant) -> Components:
     """Of the difference of two models' accuracies on the same problems."""
     apart = first.by_problem(first.correct) - second.by_problem(second.correct)
-    n, total = len(apart), float(apart.var(ddof=1))
+    n = len(apart)
     if np.count_nonzero(apart) < FEW:
         # One problem more in either direction, as Bonett and Price add: ten that agree don't prove that all do.
         total = (float(apart @ apart) + 2) / (n + 2) - (float(apart.sum()) / (n + 2)) ** 2
+    else:
+        total = float(apart.var(ddof=1))
     return _components([first, second], total)
 
 

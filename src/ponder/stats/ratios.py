@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Bools, Columns, Floats, summed
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, summed
 from ponder.stats.distributions import t_quantile
 from ponder.stats.lognormal import Sums, fit, influences, powers, sums
 from ponder.stats.pairs import Pair, Side
@@ -35,6 +35,7 @@ class Log:
     influence: Floats  # by problem
     parameters: int  # that were fitted
     attempts: int
+    problems: int  # that it is about: at one size fewer than those it was fitted to
     spread: Spread = NO_SEEDS  # what training seeds add
 
     def interval(self, level: float = 0.95) -> Estimate:
@@ -47,6 +48,7 @@ class Log:
             self.influence - other.influence,
             max(self.parameters, other.parameters),
             self.attempts + other.attempts,
+            min(self.problems, other.problems),
         )
         return lambda level: _exponential(apart, [self.spread, other.spread], level)
 
@@ -55,7 +57,7 @@ def _exponential(log: Log, spreads: Sequence[Spread], level: float) -> Estimate:
     problems = len(log.influence)
     spare = problems - log.parameters
     half = math.inf
-    if spare > 0:
+    if spare > 0 and log.problems >= FEWEST_PAIRS:
         error = math.sqrt(float(log.influence @ log.influence) * problems / spare)
         half = t_quantile((1 + level) / 2, spare) * error
     over_problems = Estimate(log.value, log.value - half, log.value + half, log.attempts, problems)
@@ -115,8 +117,9 @@ def _logs(told: Sums, side: Side, degree: int) -> list[Log]:
     seeds = [spread(by_seed)] * len(places)
     if len(told.sizes) == size_of.max() + 1:  # seeds may differ more at one size than over all
         seeds[1:] = [spread(by_seed[:, size_of == k]) for k in range(len(told.sizes))]
+    numbers = [told.problems, *np.bincount(told.size_of).tolist()]
     return [
-        Log(float(value), influence[:, i], len(fitted.coefficients), len(side.data), seeds[i])
+        Log(float(value), influence[:, i], len(fitted.coefficients), len(side.data), numbers[i], seeds[i])
         for i, value in enumerate(places @ fitted.coefficients[:-2])
     ]
 
@@ -133,7 +136,7 @@ def both_right(pair: Pair) -> tuple[Log, Log] | None:
         total = summed(side.data.correct * np.log(np.maximum(side.data.tokens, 1.0)), side.data.problem)
         own = total[common] / solved[common]
         value, seeds = float(own.mean()), spread(side.variant.by_seed(np.log(np.maximum(side.variant.tokens, 1.0))))
-        logs.append(Log(value, (own - value) / len(own), 1, int(solved[common].sum()), seeds))
+        logs.append(Log(value, (own - value) / len(own), 1, int(solved[common].sum()), len(own), seeds))
     return logs[0], logs[1]
 
 
@@ -148,4 +151,4 @@ def per_right(side: Side, cost: Floats | None = None) -> Log | None:
     # Money moves with tokens, as far as training seeds are concerned.
     tokens, own = variant.by_seed(variant.tokens), variant.by_seed(variant.correct)
     seeds = spread(tokens / tokens.mean() - own / own.mean())
-    return Log(math.log(spent / share), influence, 1, len(side.data), seeds)
+    return Log(math.log(spent / share), influence, 1, len(side.data), len(right), seeds)

@@ -22,7 +22,7 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.accuracy import wilson
-from ponder.stats.columns import Floats, Ints
+from ponder.stats.columns import FEWEST_PAIRS, Floats, Ints
 from ponder.stats.distributions import t_quantile, z_quantile
 
 
@@ -126,7 +126,7 @@ def gap_closed(one: Floats, picked: Floats, best: Floats, level: float = 0.95) -
     """How far `picked` gets from `one` to `best`, as a fraction; each is the accuracy on every one of the problems."""
     n = len(one)
     gained, gap = picked - one, best - one
-    if n < 2 or gap.mean() <= 0:
+    if n < FEWEST_PAIRS or gap.mean() <= 0:
         return Estimate(math.nan, -math.inf, math.inf, n, n)
     value = float(gained.mean() / gap.mean())
     # One more problem in either direction, as in the interval of `paired_difference`.

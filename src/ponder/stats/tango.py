@@ -11,14 +11,14 @@ import math
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Floats
+from ponder.stats.columns import FEWEST_PAIRS, Floats
 from ponder.stats.distributions import z_quantile
 
 
 def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
     """The first less the second; each is 0 or 1 for every one of the same problems."""
     n = len(first)
-    if n < 2:
+    if n < FEWEST_PAIRS:
         return Estimate(float((first - second).mean()) if n else math.nan, -1.0, 1.0, n, n)
     only_first, only_second = int(np.count_nonzero(first > second)), int(np.count_nonzero(first < second))
     value, z = (only_first - only_second) / n, z_quantile((1 + level) / 2)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.stats.columns import Floats
+from ponder.stats.columns import FEWEST_PAIRS, Floats
 from ponder.stats.distributions import t_quantile, z_quantile
 from ponder.stats.grid import chi_square_tail, independent_p_best, p_best, shuffled
 from ponder.stats.horizon import sign_flips
@@ -43,7 +43,7 @@ def turn_length(right: Mapping[int, Mapping[str, float]], *, paired: bool, level
     if len(lengths) < 2:
         return None
     shared = sorted(set.intersection(*(set(right[length]) for length in lengths))) if paired else []
-    if len(shared) > 1:
+    if len(shared) >= FEWEST_PAIRS:
         return _paired(lengths, np.array([[right[length][plan] for length in lengths] for plan in shared]), level)
     means = np.array([np.mean(sorted(right[length].values())) for length in lengths])
     return independent(lengths, means, np.array([len(right[length]) for length in lengths], dtype=np.float64), level)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from typing import Any, ClassVar, TypeAlias
 
 from ponder.core import Grade, Problem, Task, UserError, answers, digest, not_in_key, plugins
 from ponder.core.jsonl import RELATIVE, records
+from ponder.core.parquet import parquet_rows
 
 DataRow: TypeAlias = dict[str, Any]  # column names in lower case
 FORMATS = (".jsonl", ".csv", ".parquet")  # if a dataset on the hub has several, the first of these is read
 # Columns that are kept with each problem.
 FACTS = ("id", "unique_id", "record id", "subject", "level", "subdomain", "url")
 LINE = '{"problem": "What is 2 + 2?", "answer": "4"}'
+OWN_SET = 'name = "jsonl" asks a set of your own, under its own name'
 STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 
 
@@ -57,13 +60,30 @@ class Benchmark(Task):
             raise UserError(f"{self.plugin_name()} has no sizes", hint="leave `size` out")
 
     def fixed(self) -> Sequence[Problem]:
-        return _LazyProblems(lambda: self._problems)
+        # What comes from the hub must be complete, so its number is known before it is read.
+        return _LazyProblems(lambda: self._problems, None if self.file else self.count)
+
+    def warning(self) -> str:
+        if self.file is None:
+            return ""
+        name = self.plugin_name()
+        stem = re.sub(r"[^a-z0-9]", "", self.file.stem.casefold())
+        others = [task for task in plugins.names("tasks") if task in stem]
+        if others and name not in others:
+            return f"task `{name}` reads {self.file.name}, which is named like the task `{others[0]}`"
+        if len(self._problems) < self.count:
+            problems = f"{len(self._problems)} problems, where {name} has {self.count}"
+            return f"task `{name}`: {self.file.name} has {problems}\nhint: {OWN_SET}"
+        return ""
 
     def problem(self, size: int, seed: int) -> Problem:  # noqa: ARG002 all have one size
         return self._problems[seed % len(self._problems)]
 
     @cached_property
     def _digest(self) -> str:
+        """The digest that the problems have, or must have when they come from the hub: then they needn't be read."""
+        if self.digest and not self.file:
+            return self.digest
         return _digest(self._problems)
 
     @cached_property
@@ -82,6 +102,9 @@ class Benchmark(Task):
         if not self.file and len(problems) != self.count:
             hint = f'download it as one file, and set file = "{self.plugin_name()}.jsonl"'
             raise UserError(f"{len(problems)} problems, not {self.count}", where=where, hint=hint)
+        if self.file and len(problems) > self.count:
+            what = f"{len(problems)} problems, but {self.plugin_name()} has {self.count}: this is another set"
+            raise UserError(what, where=where, hint=OWN_SET)
         if self.digest and self.digest != (theirs := _digest(problems)):
             raise UserError(f"the problems' digest is {theirs}, not {self.digest}", where=where)
         return problems
@@ -148,11 +171,12 @@ class Maths(Benchmark):
 class _LazyProblems(Sequence[Problem]):
     """The problems, read when they are first needed."""
 
-    def __init__(self, read: Callable[[], list[Problem]]) -> None:
+    def __init__(self, read: Callable[[], list[Problem]], count: int | None) -> None:
         self._read = read
+        self._count = count
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self._read()) if self._count is None else self._count
 
     def __getitem__(self, at: Any) -> Any:
         return self._read()[at]
@@ -204,12 +228,5 @@ def _csv(path: Path) -> Iterator[tuple[str, DataRow]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, DataRow]]:
-    plugins.need("polars", f"reading {path.name}")
-    import polars
-
-    try:
-        table = polars.read_parquet(path)
-    except (OSError, polars.exceptions.PolarsError) as error:
-        raise UserError(f"not a parquet file: {error}", where=str(path)) from None
-    for n, row in enumerate(table.iter_rows(named=True), 1):
+    for n, row in enumerate(parquet_rows(path), 1):
         yield f"{path}, row {n}", row

@@ -62,7 +62,7 @@ class ChainSum(Task):
         return up_to_the_first_error(steps, true_sums) if any(map(states_a_sum, steps)) else None
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.final_number(answer)
+        parsed = answers.final_number(answer, question=problem.turns[0])
         if parsed is None:
             return Grade(correct=False, why="no number")
         correct = parsed == problem.gold

@@ -209,6 +209,9 @@ class Execution(Task):
         caption = f"the first wrong sum is in turn {slipped} of {len(rows)}" if slipped else "every sum is right"
         return [Drawing("turns", tuple(rows), heads, caption)]
 
+    def right_answer(self, problem: Problem) -> list[int]:
+        return list(problem.gold["sums"])
+
     def parse(self, problem: Problem, answer: str) -> int | None:  # noqa: ARG002 the answer is enough
         return _number(answer)
 
@@ -238,9 +241,17 @@ def _plan(problem: Problem) -> str:
     return digest(dictionary(problem), [key for message in asked for key in keys_in(message)]).hex()
 
 
+# Lines of the worked examples. A small model that has answered goes on with them, and answers another question.
+_COPIED = re.compile(r"\(anew, from 0\)(?:\s*user:)?|^[ \t]*user:", re.MULTILINE)
+
+
 def _number(text: str) -> int | None:
-    """The integer that a reply gives as its answer; `1,234` and `12.0` count."""
-    number = answers.final_number(text)
+    """Return the integer that a reply gives as its answer; `1,234` and `12.0` count.
+
+    Where the reply goes on as the examples in the prompt do, its first answer counts.
+    """
+    numbers = map(answers.final_number, _COPIED.split(text, maxsplit=20))
+    number = next((number for number in numbers if number is not None), None)
     return int(number) if number is not None and number.denominator == 1 else None
 
 

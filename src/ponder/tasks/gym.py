@@ -113,7 +113,7 @@ class Gym(Task):
         return f"<answer>{problem.gold['answer']}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        readings = answers.readings(answer, like=str(problem.gold["answer"]))
+        readings = answers.readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
         if not readings:
             return Grade(correct=False, why="no answer")
         asked = (self.dataset, self.vary, self.options, problem.size, problem.gold)
@@ -126,6 +126,13 @@ class Gym(Task):
         except Stopped as stopped:
             return Grade(correct=False, why=f"the scorer of reasoning-gym {stopped}")
         return Grade(score >= 1, readings[0], "" if score >= 1 else "wrong answer", {"score": score})
+
+    def parse(self, problem: Problem, answer: str) -> str | None:  # without scoring, which is slow
+        readings = answers.readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
+        return readings[0] if readings else None
+
+    def right_answer(self, problem: Problem) -> str:
+        return str(problem.gold["answer"])
 
     def score(self, size: int, gold: dict[str, Any], answer: str) -> float:
         """Reasoning-gym's score of an answer. It may run code in the answer: use `grade`."""

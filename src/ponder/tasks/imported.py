@@ -46,12 +46,13 @@ class Imported(Task):
         return f"<answer>{next(iter(problem.gold), '')}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        like = next(iter(problem.gold), "")
-        readings = answers.readings(answer, like=like)
-        if not readings:
+        golds = problem.gold or [""]
+        readings = [answers.read(answer, gold, question=problem.turns[-1]) for gold in golds]
+        found = [reading for reading in readings if reading is not None]
+        if not found:
             return Grade(correct=False, why="no answer")
-        correct = any(answers.same(reading, gold) for reading in readings for gold in problem.gold)
-        return Grade(correct=correct, parsed=readings[0], why="" if correct else "wrong answer")
+        best = next((reading for reading in found if reading.right), found[0])
+        return Grade(best.right, best.parsed, best.why)
 
     def same_answer(self, one: str, other: str) -> bool:
         return answers.same(one, other)

@@ -1,8 +1,14 @@
 """Asks your own problems from a JSONL file: each line has `prompt` and `answer`, and may have `size` and `id`.
 
-It may also have `system` (a system message) and `facts` (kept with each attempt). If the right answer is a number, the
-number that the reply ends with is compared with it; otherwise texts are compared, ignoring case, spacing and marks such
-as `**`.
+It may also have `system` (a system message) and `facts` (kept with each attempt).
+
+A reply's answer is what stands in `<answer>` tags or `\\boxed{}`, after "answer is", in bold, or in the sentence that
+concludes it; numbers and words that the prompt already has are told from what the reply adds. It is compared by what
+the right answer is. Numbers: by value, as `1,440`, `3/4`, `0.75`, "seven" or with a unit, but not with another unit of
+the same kind than the one asked for; in lowest terms, as a fraction or as a decimal if the prompt says so. `yes` and
+`no`, `true` and `false`: also a sentence that affirms or denies the question. A letter, or the text of an option that
+the prompt lists: either of the two. Lists (`3, 7, 9`): item by item, in order, with or without brackets. Other texts:
+without case, articles, marks such as `**` and spaces around punctuation. A reply that wavers is unparsed.
 """
 
 from __future__ import annotations
@@ -66,11 +72,10 @@ class Jsonl(Task):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        readings = answers.readings(answer, like=problem.gold)
-        if not readings:
+        reading = answers.read(answer, problem.gold, question=problem.turns[0])
+        if reading is None:
             return Grade(correct=False, why="no answer")
-        correct = any(answers.same(reading, problem.gold) for reading in readings)
-        return Grade(correct=correct, parsed=readings[0], why="" if correct else "wrong answer")
+        return Grade(reading.right, reading.parsed, reading.why)
 
     def same_answer(self, one: str, other: str) -> bool:
         return answers.same(one, other)

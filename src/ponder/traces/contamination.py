@@ -116,7 +116,7 @@ def _from_task(name: str) -> Iterator[Problem]:
             f"`{name}` doesn't name evaluation problems", hint="TASK, TASK:SIZE, TASK:SIZE:SEED or a .jsonl file"
         )
     try:
-        made: Task = plugins.load("tasks", task)()
+        made: Task = plugins.load("tasks", task, Path())()
     except TypeError:
         raise UserError(f"task `{task}` needs settings", hint="name a .jsonl file with its questions") from None
     if made.fixed() is None and not numbers:

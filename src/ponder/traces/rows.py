@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ponder.core import UserError, plugins
+from ponder.core import UserError
+from ponder.core.jsonl import raw_lines, unpacked
+from ponder.core.parquet import parquet_rows
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
 HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?:/([\w.-]+))?(?::([\w.-]+))?(?:@([\w./-]+))?")
 _FILE = re.compile(r".*\.[a-z]{2,8}")  # a name with an ending, such as .csv; versions end in digits
-CHUNK = 256  # rows of a Parquet file that are decoded at a time
+UNREADABLE = (OSError, EOFError, zlib.error)  # what a missing or damaged file raises
+LINES = "write it as JSON Lines (.jsonl.gz): they are read one record at a time"
 NAMED = "FILE.jsonl, .json or .parquet, a folder of these, or org/name[/config][:split] on the hub"
 
 
@@ -40,7 +44,7 @@ def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
         for file in files:
             yield from rows(file)
     elif path.name.endswith(".parquet"):
-        yield from _parquet(path)
+        yield from ((f"{path}, row {n}", row) for n, row in enumerate(parquet_rows(path), 1))
     elif path.name.removesuffix(".gz").endswith(".json"):
         yield from _json(path)
     else:
@@ -55,10 +59,10 @@ def _jsonl(path: Path) -> Iterator[tuple[str, bytes]]:
     try:
         # As bytes: only a line feed ends a line of JSONL, but text mode would also split at other separators.
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(raw_lines(file, str(path)), 1):
                 if line.strip():
                     yield f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf")
-    except (OSError, EOFError) as error:
+    except UNREADABLE as error:
         what = f"can't read {path}: {getattr(error, 'strerror', None) or error}"
         raise UserError(what, hint="" if path.exists() else NAMED) from None
 
@@ -67,31 +71,16 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of an array, a single object, or lines as in JSONL."""
     try:
         with _open(path) as file:
-            content = file.read().removeprefix(b"\xef\xbb\xbf")
-    except (OSError, EOFError) as error:
+            content = unpacked(file, str(path), LINES) if path.suffix == ".gz" else file.read()
+    except UNREADABLE as error:
         raise UserError(f"can't read {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        whole = msgspec.json.decode(content)
+        whole = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         yield from _jsonl(path)
         return
     for n, record in enumerate(whole if isinstance(whole, list) else [whole]):
         yield f"{path}[{n}]", record
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    plugins.need("polars", f"reading {path.name}")
-    import polars
-
-    try:
-        table = polars.scan_parquet(path)
-        start = 0
-        while len(part := table.slice(start, CHUNK).collect()):
-            for n, row in enumerate(part.iter_rows(named=True), start):
-                yield f"{path}, row {n + 1}", row
-            start += len(part)
-    except (OSError, polars.exceptions.PolarsError) as error:
-        raise UserError(f"can't read {path}: {str(error).partition(chr(10))[0]}") from None
 
 
 def _hub(path: Path) -> Iterator[tuple[str, Any]]:
@@ -104,7 +93,7 @@ def _hub(path: Path) -> Iterator[tuple[str, Any]]:
         what = f"there is no file {path}, and reading it from the hub needs a package that isn't installed: datasets"
         raise UserError(what, hint=f"pip install datasets; or {NAMED}") from None
     try:
-        loaded = datasets.load_dataset(name, config, split=split, revision=revision)
+        loaded = datasets.load_dataset(name, config, split=split, revision=revision, trust_remote_code=False)
     except Exception as error:  # it raises errors of many kinds, most of them its own
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(f"there is no file {path}, and the hub says: {first}", hint=NAMED) from None

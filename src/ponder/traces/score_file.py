@@ -196,7 +196,7 @@ def _key(record: dict[str, Any]) -> bytes:
 def _record(line: bytes) -> dict[str, Any]:
     try:
         record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return record
 

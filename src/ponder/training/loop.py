@@ -27,6 +27,9 @@ from ponder.models._torch_engine import Loaded
 from ponder.rewards._windows import batches
 
 SAVE_SECONDS = 20.0
+FIRST_DPO_LOSS = math.log(2)  # -log sigmoid(0): the policy is still its own reference
+DPO_TOLERANCE = 0.005
+DPO_TOLERANCE_BF16 = 0.2  # rounding of two forward passes, summed over the tokens of long replies
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,19 @@ class Trainer:
         else:
             self.plain.save_pretrained(folder)
         self.loaded.tokenizer.save_pretrained(folder)
+
+
+def check_first_dpo_loss(loss: float, settings: TrainingSettings, dtype: str, hint: str) -> None:
+    """Raise `UserError` unless the first loss of DPO is that of a policy that equals its reference.
+
+    `dtype` is that of the weights, which are below float32 only under an adapter.
+    """
+    tolerance = DPO_TOLERANCE
+    if settings.precision == "bfloat16" or not dtype.endswith("float32"):
+        tolerance = DPO_TOLERANCE_BF16
+    if abs(loss - FIRST_DPO_LOSS) > tolerance:
+        what = f"the first loss of dpo is {loss:.4g}, and must be {FIRST_DPO_LOSS:.4g} (ln 2)"
+        raise UserError(f"{what}: the reference has other weights than the model before training", hint=hint)
 
 
 def likelihood(scores: Tensor, units: Sequence[Unit]) -> Tensor:  # noqa: ARG001 every text counts alike

@@ -77,6 +77,11 @@ class OwnSamples:
             return {}
         return {kept: partial(sampling_limit, sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)}
 
+    def samplers(self, model: Model) -> tuple[Model, ...]:
+        """Return the model that its samples are drawn from, as `Method.samplers`."""
+        made = (self.folder(model) / "made.json").is_file()
+        return () if made or not self.train_on else (self.reward.sampler or model,)
+
     def unmade(self, model: Model) -> tuple[Path, ...]:
         """What making it still has to write, as `Method.unmade`."""
         if (self.folder(model) / "made.json").is_file() or not self.train_on:

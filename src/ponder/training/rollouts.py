@@ -10,8 +10,9 @@ import asyncio
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -26,8 +27,10 @@ from ponder.core import (
     Task,
     TrainingProblems,
     UserError,
+    digest,
     seed_from,
 )
+from ponder.core.metering import complete
 from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
 
@@ -88,18 +91,25 @@ def sampling_limit(
 ) -> Spend | None:
     """The most that a model's samples may take, `n` per problem; None if a reply has no limit.
 
-    Prompts may be as long as the longest of the first problems.
+    Prompts may be as long as the longest of the first problems. With prices, the tokens stand in `reward_tokens` and
+    their price in `reward_cost`, because another model of the study has other prices.
     """
     number = problems
     if all(on.task.fixed() is not None for on in train_on):  # then there may be fewer
         number = len(draw_problems(train_on, problems, seed))
     drawn = draw_problems(train_on, min(LOOKED_AT, problems), seed)
     one = model.turn_limit(max(one.request().prompt_limit for one in drawn), budget)
+    if one and model.prices:
+        one = one.as_reward(model.prices)
     return one and one.times(number * n)
 
 
 class Rollouts:
-    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read `samples`."""
+    """`n` samples of a model per problem. Iterate over it to draw them, with progress; then read `samples`.
+
+    Each reply is written to a file as it arrives, so that a preparation that was interrupted, or that stopped at a cap,
+    resumes with what was paid for.
+    """
 
     def __init__(
         self,
@@ -118,43 +128,69 @@ class Rollouts:
     def __iter__(self) -> Iterator[Progress]:
         """Draw all samples and write them to the file `kept`, or read them if it exists."""
         if not self._kept.is_file():
-            replies: dict[tuple[int, int], Completion] = {}
-            yield from self._draw(replies)
+            replies = self._resumed()
+            with self._replies_file.open("ab") as file:
+                yield from self._draw(replies, file)
             samples = [[self._sample(p, replies[p, n]) for n in range(self._n)] for p in range(len(self._problems))]
             new = self._kept.with_suffix(f".{os.getpid()}")
             new.write_bytes(msgspec.json.encode(samples))
             new.replace(self._kept)
+            self._replies_file.unlink(missing_ok=True)
         self.samples = msgspec.json.decode(self._kept.read_bytes(), type=list[list[Sample]])
 
-    def _draw(self, replies: dict[tuple[int, int], Completion]) -> Iterator[Progress]:
-        """Ask for every reply; reports progress about once per second."""
+    @property
+    def _replies_file(self) -> Path:
+        """Where replies are kept until all of them are there; by what they are replies to."""
+        asked = [one.problem.id for one in self._problems], self._n, self._seed, self._budget
+        return self._kept.with_name(f"{self._kept.stem}.{digest(*asked).hex()[:12]}.replies")
+
+    def _resumed(self) -> dict[tuple[int, int], Completion]:
+        """Return the replies that an interrupted preparation has left, without a last line that was cut."""
+        replies: dict[tuple[int, int], Completion] = {}
+        if not self._replies_file.is_file():
+            return replies
+        with self._replies_file.open("rb+") as file:
+            lines = [line for line in file if line.endswith(b"\n")]
+            file.truncate(sum(map(len, lines)))
+        for line in lines:
+            p, n, reply = msgspec.json.decode(line, type=tuple[int, int, Completion])
+            replies[p, n] = reply
+        return replies
+
+    def _draw(self, replies: dict[tuple[int, int], Completion], file: BinaryIO) -> Iterator[Progress]:
+        """Ask for every reply that is not there; reports progress about once per second."""
 
         async def begin() -> set[asyncio.Task[None]]:
             room = asyncio.Semaphore(self._model.concurrency)
             pairs = itertools.product(range(len(self._problems)), range(self._n))
-            return {asyncio.create_task(ask(p, n, room)) for p, n in pairs}
+            return {asyncio.create_task(ask(p, n, room)) for p, n in pairs if (p, n) not in replies}
 
         async def ask(p: int, n: int, room: asyncio.Semaphore) -> None:
             problem = self._problems[p]
             async with room:
                 seed = seed_from(self._seed, problem.problem.id, n)
                 try:
-                    replies[p, n] = await self._model.complete(problem.request(seed, self._budget))
+                    reply = await complete(self._model, problem.request(seed, self._budget))
                 except ModelFailure as failure:  # after the model's own retries
                     raise UserError(f"sampling {self._model.title()} failed: {failure}", hint="run again") from None
+                replies[p, n] = reply
+                file.write(msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n")
+                file.flush()
 
         for on in {id(one.task): one.task for one in self._problems}.values():
             yield from self._model.start(on)
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
+            waiting: set[asyncio.Task[None]] = set()
             try:
                 waiting = runner.run(begin())
                 while waiting:
                     done, waiting = runner.run(asyncio.wait(waiting, timeout=1.0))
-                    for task in done:
-                        task.result()
+                    if errors := [error for task in done if (error := task.exception())]:
+                        raise errors[0]
                     yield {"sampled": len(replies), "of": len(self._problems) * self._n}
             finally:
+                runner.run(_cancelled(waiting))
                 runner.run(self._model.__aexit__(None, None, None))
 
     def _sample(self, p: int, reply: Completion) -> Sample:
@@ -173,3 +209,9 @@ class Rollouts:
     def tokens(self) -> int:
         """Prompt and reply tokens of all samples."""
         return sum(len(sample.text) for samples in self.samples for sample in samples)
+
+
+async def _cancelled(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -137,7 +137,7 @@ def check(kind: Kind, settings: TrainingSettings, device: str, step: tuple[str, 
         plugins.need(package, 'engine = "trl"')
     if not (found := version("trl")).startswith(f"{TRL}."):
         what = f'engine = "trl" overrides private functions of TRL {TRL}, and {found} is installed'
-        raise UserError(what, hint="pip install 'ponder[trl]'")
+        raise UserError(what, hint="pip install 'ponder-lab[trl]'")
     launch = Launch.of(settings, device)
     _check_args(kind, settings.args)
     what, units, rows = step

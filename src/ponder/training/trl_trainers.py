@@ -111,6 +111,15 @@ class Dpo(Ordered, DPOTrainer):  # type: ignore[misc]
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:  # noqa: ARG002
         return dataset
 
+    def preference_loss(self, logs: Mapping[str, Any]) -> float | None:
+        """Return the mean -log sigmoid of the pairs from a logged loss; None if TRL weighted the pairs differently."""
+        if self.use_weighting:
+            return None
+        loss = float(logs["loss"])
+        if self.aux_loss_enabled:  # which mixtures of experts add
+            loss -= self.router_aux_loss_coef * float(logs["aux_loss"])
+        return loss / float(self.loss_weights[0])
+
 
 class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
     """TRL's GRPO with the draws, the rewards and the loss of `length_rl`."""

@@ -20,6 +20,7 @@ from ponder.core import UserError
 from ponder.models._torch_engine import Loaded, load_anew
 from ponder.rewards._heads import HEADS
 from ponder.training.launch import end_with_parent
+from ponder.training.loop import check_first_dpo_loss
 from ponder.training.reward import Scorer
 from ponder.training.trl_engine import Job, config_class, read_job
 from ponder.training.trl_trainers import Dpo, Grpo, RewardTrainer, Sft, append_line, save
@@ -29,13 +30,14 @@ class Log(TrainerCallback):
     """Writes every step's loss, tokens and CPU seconds to a file that Ponder follows; stops at a loss that is none."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.trainer, self.tokens = job, None, 0
+        self.job, self.tokens = job, 0
+        self.trainer: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 TRL's signature
         before = [entry["num_tokens"] for entry in state.log_history if "num_tokens" in entry]
         self.tokens = int(before[-1]) if before else 0
         if hasattr(self.trainer, "_total_train_tokens"):  # which a resumed trainer counts from 0
-            self.trainer._total_train_tokens = self.tokens  # type: ignore[attr-defined]
+            self.trainer._total_train_tokens = self.tokens
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:  # noqa: ARG002
         if self.job.rl and state.global_step % self.job.rl.method.inner == 0:
@@ -50,12 +52,23 @@ class Log(TrainerCallback):
             if not math.isfinite(value := float(logs.get(name) or 0.0)):
                 what = f"the {'loss' if name == 'loss' else 'gradient'} is {value} at step {state.global_step}"
                 raise UserError(what, hint=f"lower `rate`, now {self.job.settings.rate:g}")
+        if self.job.kind == "dpo" and state.global_step == 1:
+            self._check_reference(logs)
         if state.is_world_process_zero:
             self.tokens = int(logs.get("num_tokens", self.tokens))  # GRPO gives it only when it has drawn samples
             seconds = time.process_time() * self.job.launch.processes
             own = {"run": str(os.getpid()), "step": state.global_step, "time": time.time(), "seconds": seconds}
             entry = {**own, "loss": float(logs["loss"]), "num_tokens": self.tokens}
             append_line(self.job.folder / "steps.jsonl", entry)
+
+    def _check_reference(self, logs: dict[str, Any]) -> None:
+        """Raise `UserError` if the first loss shows that the reference isn't the model before training."""
+        assert isinstance(self.trainer, Dpo)
+        loss = self.trainer.preference_loss(logs)
+        if loss is not None:
+            config = self.job.launch.config or "an accelerate config"
+            hint = f"under FSDP, set fsdp_cpu_ram_efficient_loading: false in {config}"
+            check_first_dpo_loss(loss, self.job.settings, self.job.settings.trained(self.job.source).dtype, hint)
 
 
 def arguments(job: Job) -> Any:

@@ -80,6 +80,15 @@ class WeightMethod(Method):
             return {}
         return {path: limit for path, limit in self.samples(model) if not path.is_file()}
 
+    def samplers(self, model: Model) -> Sequence[Model]:
+        if not self.train_on or (self.folder(model) / "made.json").is_file():
+            return ()
+        return [*self.asked_models(model)]
+
+    def asked_models(self, model: Model) -> Iterator[Model]:  # noqa: ARG002 for subclasses
+        """Yield the models that `build` asks."""
+        yield from ()
+
     def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 for subclasses
         """Where samples that it trains on are kept, and the most that drawing them may take."""
         yield from ()
@@ -250,6 +259,9 @@ class SamplingMethod(EpochMethod):
     @abstractmethod
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
         """What to train on, from the samples of each problem."""
+
+    def asked_models(self, model: Model) -> Iterator[Model]:
+        yield self.sampler or model
 
     def shared(self, model: Model) -> Iterator[Path]:
         yield from super().shared(model)

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 
-def inspect() -> None:  # noqa: C901
+def inspect() -> None:
     from inspect_ai import Task, task
     from inspect_ai import eval as evaluate
     from inspect_ai.dataset import MemoryDataset, Sample

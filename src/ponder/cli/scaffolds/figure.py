@@ -1,4 +1,8 @@
-"""Draws output tokens (thinking and answer) against problem size, one series per model."""
+"""Draws `mine`: say here in one sentence what is plotted against what.
+
+As it stands it draws output tokens (thinking and answer) against problem size, one series per model. Write your own
+`estimate` and `draw`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Rewards right answers that are shorter than the mean of their problem's right answers, more as training proceeds."""
+"""Rewards short answers by `mine`: say here in one sentence which answers are rewarded.
+
+As it stands they are right answers shorter than the mean of their problem's right answers, and the reward grows as
+training proceeds. Write your own `rewards`.
+"""
 
 from __future__ import annotations
 

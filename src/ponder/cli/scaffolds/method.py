@@ -1,4 +1,7 @@
-"""Tells the model to be brief, in a system message."""
+"""Applies `mine`: say here in one sentence how it makes answers cheaper.
+
+As it stands it tells the model to be brief, in a system message. Write your own `apply` and `complete`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Answers with the last words of the question."""
+"""Asks `mine`: say here in one sentence what answers.
+
+As it stands it answers with the last words of the question. Write your own `complete`.
+"""
 
 from __future__ import annotations
 

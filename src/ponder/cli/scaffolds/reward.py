@@ -1,4 +1,7 @@
-"""Scores a step by the fraction of its words that no earlier step contains."""
+"""Scores steps by `mine`: say here in one sentence what makes a step good.
+
+As it stands it is the fraction of a step's words that no earlier step contains. Write your own `rate`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks for the largest of a few numbers."""
+"""Asks `mine`: say here in one sentence what a problem asks for, and what its size is.
+
+As it stands it asks for the largest of a few numbers. Write your own `problem`, `solve` and `grade`.
+"""
 
 from __future__ import annotations
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+LONG = 1000  # characters of a sentence that is not read, because it is none
 TAIL = 10_000  # characters at the end of a reply in which an answer without a tag or box is searched
 _MARKUP = re.compile(
     r"\*\*|__|`+\w*\n|`+|\$+|\\[()\[\],;!]|\\(?:text|mathrm|mathbf|textbf|boxed)(?=\{)|\\q?quad|\\\\(?=\s|$)"
     r"|(?<=[\w) ])&(?==)|\\(?:begin|end)\{[^{}\n]{1,20}\}|(?m:^[ \t]*(?:#+|>|[*•-]|\d{1,3}[.)])[ \t])"
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*|\\(?:textbf|mathbf)\{([^{}\n]{1,200})\}")
-SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=。)|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]+")
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?![=+×*/])|(?<=。)|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]+")
 ASIDE = re.compile(r"\s{0,9}[(（][^()（）]{0,60}[)）]$")  # "9 (nine)"
 
 

@@ -1,120 +1,400 @@
-"""Recognises sentences that state a result: "The sum is 9", `4 + 5 = 9`, "which has 3 ones"; not "9 or 10"."""
+"""Reads the number that a sentence states: "The sum is 9", `4 + 5 = 9`, "so it takes 9 seconds"; not "9 or 10".
+
+In the clause that concludes the sentence it is, in this order: what a comparison answers the
+question with; what "sum is" or an equals sign stands before; the only number that the question
+doesn't have; the one with the noun that is asked for; the one that a verb of result stands before;
+of several such clauses, the one that is closest to the question, else the last. A sentence that
+wavers or denies states nothing, and neither do the sentences before it.
+"""
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+from typing import NamedTuple
 
-from ponder.core.reading.markup import ASIDE, TAIL, plain, undecorated
-from ponder.core.reading.numerals import IN_TEXT, number, signed
+from ponder.core.reading.clauses import CONDITIONAL, DENIES, HEDGED, INSTRUCTS, IS, any_of, conclusion, pattern
+from ponder.core.reading.markup import ASIDE, LONG, TAIL, plain, undecorated
+from ponder.core.reading.numerals import Numeral, number, numerals, signed
+from ponder.core.reading.question import Question
 
-ANSWER = r"\b(?:answer|antwort|réponse|respuesta|risposta|resposta|endergebnis)\b|答案|答え"
-IS = r"\b(?:is|are|equals|ist|lautet|est|es|son|è)\b|是|为"
-LEADS = rf"(?:\s{{1,9}}(?:to|of|for)\b[^\n.:=?!]{{1,60}}?)?\s{{0,9}}(?:(?:{IS})(?:\s{{0,9}}[:=])?|[:=：])\s{{0,9}}"
-NAMED = re.compile(
-    r"(?<!first )(?<!second )(?<!third )\b(?:result|sum|total|number|value|resultado|ergebnis|résultat|summe)\b"
+LEADS = (
+    r"(?:\s{1,9}(?:to|of|for)\b[^\n.:=?!]{1,60}?)?\s{0,9}"
+    rf"(?:(?:{IS})(?:\s{{0,9}}[:=])?|[:=：])\s{{0,9}}"
+)
+NAMED = pattern(
+    r"(?<!first )(?<!second )(?<!third )",
+    any_of("result", "sum", "total", "number", "value", "resultado", "ergebnis", "résultat", "summe"),
     rf"(?:\s(?:so far|now|here))?{LEADS}(?:now\s)?",
-    re.IGNORECASE,
 )
-# Words before a number that ends a sentence, which make it the sentence's result.
-_RESULT = re.compile(
-    r"(?:[=:≈→⇒]|->|\b(?:be|it['’]s|equal|gives?(?: us| you)?|gets?|got|becomes?|makes?|leaves?|have|to|now|of)"
-    rf"|{IS})\s*$",
-    re.IGNORECASE,
-)
-# What stands before and after a number that a sentence states as its result.
-_STATING = (
-    (_RESULT, re.compile(r"$")),
-    (re.compile(r"\b(?:contains?|has|have|are)\s$"), re.compile(r" \w{1,20}$")),  # "which has 3 ones"
-    (re.compile(rf"(?:{IS})\s*$", re.IGNORECASE), re.compile("[,;]")),
-)
-HEDGED = re.compile(
-    r"\b(?:or|not|either|is between|about|approximately|roughly|around|maybe|perhaps|if|than|at least|at most)\b"
-    r"|n['’]t\b|\?",
-    re.IGNORECASE,
-)
-# What makes a number another one, or only a bound.
-_INEXACT = re.compile(
-    r"\b(?:nearly|almost)\b|(?:[~≥≤±<]|(?<![-=])>)\s{0,3}\d|\\(?:geq?|leq?|pm|sim|sqrt)\b|√"
-    r"|\d\s?(?:hundred|thousand|million|billion|dozen)\b",
-    re.IGNORECASE,
-)
-_OF_WORK = re.compile(r"[ -](?:steps?|parts?|digits?|decimals?)\b", re.IGNORECASE)  # "in 3 steps", "a 2-digit number"
-_INSTRUCTS = re.compile(r"\b(?:add|subtract|multiply|divide|start)(?:s|ing)?\b", re.IGNORECASE)  # "Next, add 54"
-_REASONED = re.compile(rf"({IN_TEXT.pattern})[,;]?\s(?:because|since|as|which)\b")
-_UNKNOWNS = re.compile(r"\b[a-z]\s?=[^=,;]{1,30}(?:[,;]|\band\b)\s{0,3}[a-z]\s?=", re.IGNORECASE)  # "x = 9, y = 10"
-_BEFORE = 40  # characters before a number that are read
-# Not "one", which is a pronoun as well.
-_WORDS = {"once": 1, "twice": 2} | {
-    word: n
-    for n, word in enumerate(
-        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 2
-    )
-}
-_ROUNDED = re.compile(r"\s{0,9}(?:≈|\\approx)\s{0,9}[\d.,]{1,30}\W{0,5}$")  # "1/6 ≈ 0.167" says 1/6
-_GREATER = re.compile(r"([-+−]?\d[\d.,/]{0,30}) is (?:larger|greater|bigger|smaller|less|more|the \w{1,20}est)\b")
 SHORT = 8  # words of a sentence in which a number needs no word before it: "A hexagon has 6 sides."
-OPEN = re.compile(r"[=+*×÷/−-]\s*$")
+_BEFORE = 60  # characters before a number that are read
+
+# What makes a number another one, or only a bound
+_INEXACT_BEFORE = pattern(
+    r"(?:\b(?:nearly|almost|about|approximately|roughly|around|over|under|above|below|close to",
+    r"|(?:more|less|fewer|greater|larger|smaller|bigger) than)\s(?:the\s)?",
+    r"|[~≥≤±<≈]\s{0,3}|(?<![-=])>\s{0,3}|\\(?:geq?|leq?|pm|sim)\s{0,3})\$?$",
+)
+_ROUNDING = pattern(r"(?:\b(?:about|approximately|roughly|around)\s|[~≈]\s{0,3})\$?$")
+_ROUNDED = pattern(r"\s{0,9}(?:≈|\\approx)\s{0,9}[\d.,]{1,30}\W{0,5}$")
+_ROOT = pattern(r"(?:\\sqrt\{?|√)\s?$")
+_UNKNOWNS = pattern(r"\b[a-z]\s?=[^=,;]{1,30}(?:[,;]|\band\b)\s{0,3}[a-z]\s?=")  # "x = 9, y = 10"
+_BREAKS_OFF = pattern(r"(?:[=+*×÷/−,-]|\b(?:and|or|the|of|to|an?|by|with|then|so|is))\s*$")
+
+# Numbers that are no results: "in 3 steps", "Step 3", "4 years older than", the day of a date, operands
+_OF_WORK = pattern(r"[ -](?:steps?|parts?|digits?|decimals?|ways|sentences)\b")
+_NAME_BEFORE = pattern(
+    any_of("step", "part", "section", "chapter", "line", "figure", "table", "question", "grade", "rule", "case"),
+    r"\s$",
+)
+_DIFFERENCE = pattern(
+    r"\s(?:\w+\s)?",
+    any_of("older|younger|more|less|fewer|longer|shorter|taller|higher|lower|larger|greater"),
+    r" than\b",
+)
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
+_DATE = pattern(rf"\b({_MONTH}\s)\d{{1,2}}(?:st|nd|rd|th)?,?\s(?=\d{{4}}\b)|\b\d{{1,2}}\.?\s({_MONTH}\s)(?=\d{{4}}\b)")
+_PERCENT_OF = pattern(r"\d[\d.,]{0,20}\s?(?:%|percent|per cent) of \S{0,3}\d[\d.,]{0,20}")
+_OPERATOR = r"times|plus|minus|divided by|multiplied by"
+_OPERATOR_AFTER = pattern(rf"\s?(?:[+*×÷^·]|(?<=\s)[-−/]|{_OPERATOR})\s?[\d(]")
+_OPERATOR_BEFORE = pattern(rf"[\d)%]\s?(?:[+*×÷^·−/-]|{_OPERATOR})\s?\$?$")
+_COMPOSITE = pattern(r"\b(?:hours?|days?|weeks?|years?|feet|pounds?|dollars?)(?:,| and)? $")
+
+# Words that stand before a result
+_COPULA = pattern(
+    r"(?:[=→⇒]|->|\b(?:be|equals?|equal to|gives?|get|yields?|makes?|leaves?|resulting in|to get|it['’]s|x)",
+    rf"|{IS})\s*[$€£]?$",
+)
+_VERB = any_of(
+    r"be|equals?|equal to|equates? to|gives?|giving|gets?|got|yields?|yielding|makes?|making|takes?|costs?|pays?",
+    r"owes?|saves?|needs?|requires?|has|have|had|holds?|contains?|leaves?|leaving|becomes?|becoming|totals?|totall?ing",
+    r"comes? (?:out )?to|amounts? to|adds? up to|sums? to|works? out (?:to|as)|evaluates? to|simplifies to|leads? to",
+    r"results? in|resulting in|down to|up to|rises to|falls? to|drops? to|to get|to|of",
+    r"brings? (?:us|it|you|the \w+) to",
+    r"finds?|found|obtains?|counts?|appears?|remains?|ends? (?:up )?(?:at|with)|reach(?:es)?|with|now",
+    r"it['’]s|that['’]s|there['’]s",
+)
+_RESULT = pattern(
+    rf"(?:[=:≈→⇒]|->|=>|{_VERB}|['’]re|{IS})",
+    r"(?:\s(?:us|you|me|her|him|them|only|exactly|just|now|then|precisely|still|a total of|thus|therefore|indeed",
+    r"|actually|simply|currently))*\s*[$€£(\"“'*]{0,3}$",
+)
+# Without the question, only a number that ends its clause is its result: "The sum is 9", "which has 3 ones".
+_ENDS = pattern(r"(?:\s?(?:%|[^\W\d]{1,20}))?\s?(?:$|[,;!])")
+_PART = pattern(
+    r";\s|,\s(?:and\s|then\s)?|:\s|\s(?:and|then)\s",
+    r"(?=(?:[\w'’]+\s){0,4}?(?:is|are|was|were|gives?|makes?|has|have|pays?|\w+ed)\b)",
+)
+_WITHIN = pattern(r"\bin\s$")
+_ARROW = pattern(r"\s?(?:→|⇒|->|=>)\s?")
+
+_COMPARATIVE = (
+    r"(?:\b(?:larger|greater|bigger|higher|more|longer|heavier|taller|older|smaller|less|lower|fewer|shorter|lighter"
+    r"|younger|largest|greatest|biggest|highest|smallest|lowest|least)(?=\W|$)(\sthan\b)?|[<>])"
+)
+_COMPARED = pattern(_COMPARATIVE)
+_ASKS_TO_COMPARE = pattern(_COMPARATIVE, r"(?!\s(?:terms|form|common|prime))")
+_MORE = ("larg", "great", "bigg", "high", "more", "long", "heav", "tall", "old", ">")
+_COMPARES = pattern(
+    r"\bthan\b|[<>]|est\b|\bof the two\b",
+    r"|\b(?:is|are)\s(?:the\s)?\w+(?:\s(?:number|one|fraction|value))?$",
+)
+# Words in quotation marks are spoken of, so that `"Not Found" is 404` denies nothing. A quoted number stays.
+_QUOTED = pattern(r"[\"“](?=[^\"“”]*[^\W\d_])[^\"“”\n]{1,80}[\"”]")
 
 
-def stated_number(text: str, *, alone: bool) -> Fraction | None:
-    """The number that a short text states; None if there is none.
+class Statement(NamedTuple):
+    """What a sentence states: a number, nothing, or that its writer doesn't know (`doubtful`)."""
 
-    A text that is nothing but an answer (`alone`) may hold the number anywhere; in a sentence, words around it have to
-    say that it is the result.
+    numeral: Numeral | None = None
+    clause: str = ""  # the text in which the number stands
+    doubtful: bool = False
+
+
+_DOUBT = Statement(doubtful=True)
+
+
+def stated_number(sentence: str, question: Question, *, alone: bool) -> Statement:
+    """Return the number that a sentence states.
+
+    A text that is nothing but an answer (`alone`) may hold the number anywhere; in a sentence,
+    words around it, or that the question doesn't have it, have to say that it is the result.
     """
-    if alone and _INEXACT.match(text.strip()):  # first, because `> 9` looks like a quote
+    whole = _whole(sentence) if alone and len(sentence) <= TAIL else Statement()
+    if whole.numeral or len(sentence) > LONG:
+        return whole
+    if alone and _INEXACT_BEFORE.fullmatch(sentence.strip()[:2].strip()):  # first, as `> 9` looks like a quote
+        return _DOUBT
+    text = _prepared(sentence, question, alone=alone)
+    if not numerals(text):
+        return Statement()
+    if (alone and _UNKNOWNS.search(text)) or CONDITIONAL.search(text) or _BREAKS_OFF.search(text):
+        return _DOUBT
+    if alone:
+        leading = _leading(undecorated(ASIDE.sub("", text)))
+        if leading.numeral or leading.doubtful:
+            return leading
+    adds = any(not question.states(numeral) for numeral in numerals(text))
+
+    def holds(part: str) -> bool:
+        """Return whether a number of the part may be the result: a new one, if the sentence has any."""
+        found = _candidates(part)
+        if any(_follows(_COPULA, numeral, part) or question.names(numeral, part) for numeral in found):
+            return True
+        return any(not (adds and question.states(numeral)) for numeral in found)
+
+    clause = conclusion(text, holds, lambda part: bool(numerals(part)), question=question, numeric=True)
+    if DENIES.search(clause):
+        return _DOUBT
+    compared = _compared(clause, question)
+    if compared is not None:
+        return compared
+    last = numerals(clause)[-1]
+    if INSTRUCTS.search(clause) and not _follows(_RESULT, last, clause) and not question.names(last, clause):
+        return Statement()
+    if _wavers(clause):
+        return _DOUBT
+    return _result(clause, question, short=alone or len(text.split()) <= SHORT)
+
+
+def _whole(text: str) -> Statement:
+    """Return the number that a text is, without any words."""
+    text = undecorated(text)
+    value = number(text)
+    return Statement() if value is None else Statement(Numeral(value, 0, len(text), text), text)
+
+
+def _prepared(sentence: str, question: Question, *, alone: bool) -> str:
+    """Return a sentence without marks, quoted words, days of dates, and an approximation of its result."""
+    sentence = sentence.replace("{,}", ",")
+    text = plain(signed(sentence) if alone else sentence)
+    text = signed(_QUOTED.sub(lambda quote: re.sub(r"[^\W_]", "q", quote[0]), text))
+    rounded = _ROUNDED.search(text)
+    if rounded:
+        exact = numerals(text[: rounded.start()])[-1:]
+        if any(question.states(numeral) for numeral in exact):  # asked to round: "3.14159 ≈ 3.14"
+            text = text.replace("≈", "=").replace("\\approx", "=")
+        else:  # "1/6 ≈ 0.167" says 1/6
+            text = text[: rounded.start()]
+    text = _DATE.sub(lambda date: date[1] or date[2], undecorated(text))
+    return question.with_counts(text)
+
+
+def _follows(words: re.Pattern[str], numeral: Numeral, text: str) -> bool:
+    """Return whether such words stand right before a number."""
+    return bool(words.search(text[max(0, numeral.start - _BEFORE) : numeral.start]))
+
+
+_OPENS = pattern(r"(?:\W|exactly|just|only|indeed|simply|therefore|x|=|RM|USD|EUR)*")
+_CALCULATES = pattern(r"[=+*×÷/(]|(?<!\$)[-−](?=\s)")
+_UNIT_AFTER = pattern(r"^\s?(?:\\?%|per\s?cent\b|°)?\s?[A-Za-z°/²³$€£]{0,12}")
+_EXPLAINS = pattern(
+    r"\s{0,3}(?:$|[.;!(]|[,:–—]\s(?!\s{0,3}\$?\d)(?!or\b)",
+    r"|(?:because|since|as|which|when|for|in|per|after|of them|of the|left)\b)",
+)
+_GOES_ON = pattern(r"\s?(?:or|and|to|plus|minus|times|divided|x|mod)\b|\s{0,3}[,;]?\s{0,3}(?:or|and|to)\s\S{0,3}\d")
+
+
+def _leading(text: str) -> Statement:
+    """Return the number that an answer opens with, if what follows explains it: "55, the sum of 1 to 10"."""
+    first = next(iter(numerals(text)), None)
+    if first is None:
+        return Statement()
+    before = text[: first.start]
+    after = text[first.end :]
+    if not _OPENS.fullmatch(before) or _INEXACT_BEFORE.search(before):
+        return Statement()
+    if _CALCULATES.search(before.replace("x =", "").lstrip("= ")):
+        return Statement()
+    if _ROOT.search(before):
+        return _DOUBT
+    if _GOES_ON.match(after) or not _EXPLAINS.match(_UNIT_AFTER.sub("", after, count=1)):
+        return Statement()
+    return Statement(first, text)
+
+
+def _wavers(clause: str) -> bool:
+    """Return whether a clause only guesses. "3/4 or 0.75" says one thing twice."""
+    hedges = {hedge[0].lower() for hedge in HEDGED.finditer(clause)}
+    if hedges == {"or"}:
+        return len(numerals(clause)) > 1 and len({numeral.value for numeral in numerals(clause)}) > 1
+    return bool(hedges)
+
+
+def _compared(clause: str, question: Question) -> Statement | None:
+    """Return the number that a comparison answers with: "9.11 is smaller than 9.9"; None if it is none."""
+    comparison = _COMPARED.search(clause)
+    if comparison is None or not _COMPARES.search(clause, max(0, comparison.start() - 12)):
         return None
-    said = plain(signed(text[:TAIL]) if alone else text[:TAIL])
-    said = undecorated(ASIDE.sub("", undecorated(_ROUNDED.sub("", signed(said))))).removesuffix("%").strip()
-    if alone and (reasoned := _REASONED.match(said)):
-        return number(reasoned[1])
-    if alone and _UNKNOWNS.search(said):
+    sides = [numeral for numeral in numerals(clause) if question.states(numeral) or not question]
+    before = [numeral for numeral in sides if numeral.end <= comparison.start()]
+    after = [numeral for numeral in sides if numeral.start >= comparison.end()]
+    if not question:
+        more = comparison[0].strip().lower().startswith(("larg", "great", "bigg", ">"))
+        if len(before) == len(after) == 1 and more:
+            return Statement(before[0], clause)
+        return _DOUBT if re.search(r"\bthan\b|[<>]", clause) else None
+    asked = _ASKS_TO_COMPARE.search(question.text)
+    if asked is None:
         return None
-    result = said[said.rfind("=") + 1 :]
-    for part in (said, undecorated(result)):
-        if (whole := number(part)) is not None:
-            return whole
-    if greater := _GREATER.match(said):
-        return number(greater[1])
-    if len(text) > TAIL or HEDGED.search(said) or _INEXACT.search(said):
+    agrees = comparison[0].strip().lower().startswith(_MORE) == asked[0].strip().lower().startswith(_MORE)
+    if not before and len(after) == 1 and not comparison[1]:  # "The larger number is 9.11"
+        return Statement(after[0], clause) if agrees else _DOUBT
+    if not before:
         return None
-    short = alone or (len(said.split()) <= SHORT and not _INSTRUCTS.search(said))
-    if not any(map(str.isdigit, said)):
-        return _in_words(said.lower(), short)
-    return _in_digits(said, short)
+    if len({numeral.value for numeral in before}) > 1:
+        return _DOUBT
+    if agrees:
+        return Statement(before[0], clause)
+    return Statement(after[0], clause) if after else _DOUBT
 
 
-def _in_words(said: str, short: bool) -> Fraction | None:
-    counted = re.findall(r"[a-z]+" if short else r"[a-z]+(?= times\b)|\b(?:once|twice)\b", said)
-    values = [_WORDS[word] for word in counted if word in _WORDS]
-    return Fraction(values[0]) if len(values) == 1 else None
+def _result(clause: str, question: Question, *, short: bool) -> Statement:
+    """Return the number that a clause states, which neither wavers nor denies."""
+    named = _named(clause)
+    if named is not None:
+        return _exact(named, clause, question)
+    clause = _ARROW.sub(" = ", clause)
+    if "=" in clause:
+        return _equated(clause, question)
+    candidates = _candidates(clause)
+    added = [numeral for numeral in candidates if not question.states(numeral)]
+    added = _in_digits(added) or added
+    if len({numeral.value for numeral in added}) == 1:
+        if short or question or _is_result(added[0], clause, question):
+            return _exact(added[0], clause, question)
+        return Statement()
+    if added:
+        return _one_of_several(clause, added, question)
+    return _repeated(clause, candidates, question)
 
 
-def _in_digits(said: str, short: bool) -> Fraction | None:
-    if named := list(NAMED.finditer(said)):
-        first = IN_TEXT.match(said, named[-1].end())
-        if first and (value := _value(first)) is not None:
-            return value if "=" not in said[first.end() :] else None
-    result = said[said.rfind("=") + 1 :]
-    numbers = [n for n in IN_TEXT.finditer(result) if not _OF_WORK.match(result, n.end())]
-    if len(numbers) == 1 and (short or "=" in said):
-        return _value(numbers[0])
-    for before, after in _STATING:
-        stated = [
-            n
-            for n in numbers
-            if after.match(result, n.end()) and before.search(result[max(0, n.start() - _BEFORE) : n.start()])
-        ]
-        if len(stated) == 1:
-            return _value(stated[0])
-    return None
+def _in_digits(found: list[Numeral]) -> list[Numeral]:
+    return [numeral for numeral in found if not numeral.in_words]
 
 
-def _value(found: re.Match[str]) -> Fraction | None:
-    return number(found[0].rstrip(",."))
+def _named(clause: str) -> Numeral | None:
+    """Return the number after "The sum is", unless another result follows."""
+    names = list(NAMED.finditer(clause))
+    if not names:
+        return None
+    end = names[-1].end()
+    first = next((numeral for numeral in numerals(clause) if end <= numeral.start <= end + 2), None)
+    if first is None or re.search(r"=|^\s?[-+*×÷/]", clause[first.end :]):
+        return None
+    later = [n for n in _candidates(clause) if n.start > first.end and _follows(_COPULA, n, clause)]
+    return None if later else first
 
 
-def doubtful(sentence: str) -> bool:
-    """Whether a sentence with numbers wavers or breaks off, so that no sentence before it is the answer."""
-    return any(map(str.isdigit, sentence)) and bool(HEDGED.search(sentence) or OPEN.search(sentence))
+def _equated(clause: str, question: Question) -> Statement:
+    """Return the number after the last equals sign."""
+    result = clause[clause.rfind("=") + 1 :]
+    found = numerals(result)
+    if not found:
+        return Statement()
+    first = found[0]
+    before = result[: first.start].strip(" $€£*~")
+    operand = re.match(r"\s?(?:[-+*×÷/^]\s?[\d(]|\()", result[first.end :])
+    if (not before or len(found) == 1) and not operand:
+        return _exact(first, result, question)
+    if len({numeral.value for numeral in found}) == 1:
+        return _exact(first, result, question)
+    return _one_of_several(result, found, question)
+
+
+def _one_of_several(clause: str, added: list[Numeral], question: Question) -> Statement:
+    """Return which of several new numbers is the result."""
+    asked = _asked_for(added, clause, question)
+    if asked:
+        return _exact(asked, clause, question)
+    results = [numeral for numeral in added if _is_result(numeral, clause, question)]
+    parts = [part for part in _parts(clause) if part.has(added)]
+    overlaps = {part: question.overlap(part.with_subject(clause)) for part in parts}
+    if len(set(overlaps.values())) < 2 and len({numeral.value for numeral in results}) == 1:
+        return _exact(results[0], clause, question)
+    if question:
+        results = added
+    parts = [part for part in parts if part.has(results)]
+    if len(parts) < 2:
+        unique = len({numeral.value for numeral in results}) == 1
+        return _exact(results[0], clause, question) if unique and results else _DOUBT
+    closest = max(parts, key=lambda part: (overlaps[part], part.start))
+    inside = [numeral for numeral in results if closest.has([numeral])]
+    if len({numeral.value for numeral in inside}) > 1:
+        return _DOUBT
+    return _exact(inside[0], clause, question)
+
+
+class _Part(NamedTuple):
+    """One of the coordinated parts of a clause."""
+
+    start: int
+    text: str
+
+    def has(self, found: list[Numeral]) -> bool:
+        return any(self.start <= numeral.start < self.start + len(self.text) for numeral in found)
+
+    def with_subject(self, clause: str) -> str:
+        """Return its words, with those before it if it has no subject: "began in 1939 and ended in 1945"."""
+        without = self.start and re.match(r"\w+(?:ed|s)\b", self.text)
+        return clause[: self.start + len(self.text)] if without else self.text
+
+
+def _parts(clause: str) -> list[_Part]:
+    starts = [0, *(match.end() for match in _PART.finditer(clause))]
+    ends = [*starts[1:], len(clause)]
+    return [_Part(start, clause[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _repeated(clause: str, found: list[Numeral], question: Question) -> Statement:
+    """Return the result of a clause that has no other numbers than the question."""
+    asked = _asked_for(found, clause, question)
+    if asked and (asked.start == 0 or _is_result(asked, clause, question) or _follows(_WITHIN, asked, clause)):
+        return _exact(asked, clause, question)
+    if asked and re.match(r"\stimes\b", clause[asked.end :]):
+        return _exact(asked, clause, question)
+    found = _in_digits(found) or found
+    results = [numeral for numeral in found if _follows(_COPULA, numeral, clause)]
+    if len({numeral.value for numeral in results}) == 1:
+        return _exact(results[0], clause, question)
+    if len(found) == 1 and len(clause.split()) <= 3:
+        return _exact(found[0], clause, question)
+    return Statement()
+
+
+def _asked_for(candidates: list[Numeral], clause: str, question: Question) -> Numeral | None:
+    """Return the only number that has the noun which the question asks for, such as "minutes"."""
+    named = [n for n in candidates if question.names(n, clause) and not _follows(_COMPOSITE, n, clause)]
+    return named[0] if len({numeral.value for numeral in named}) == 1 else None
+
+
+def _is_result(numeral: Numeral, clause: str, question: Question) -> bool:
+    if not _follows(_RESULT, numeral, clause):
+        return False
+    return bool(question) or bool(_ENDS.match(clause, numeral.end))
+
+
+def _candidates(clause: str) -> list[Numeral]:
+    """Return the numbers of a clause that could be a result."""
+    parts = [match.span() for match in _PERCENT_OF.finditer(clause)]
+    found = []
+    for numeral in numerals(clause):
+        if any(start <= numeral.start < end for start, end in parts):
+            continue
+        if any(words.match(clause, numeral.end) for words in (_OF_WORK, _DIFFERENCE, _OPERATOR_AFTER)):
+            continue
+        if any(_follows(words, numeral, clause) for words in (_NAME_BEFORE, _ROOT, _OPERATOR_BEFORE)):
+            continue
+        found.append(numeral)
+    return found
+
+
+def _exact(numeral: Numeral, clause: str, question: Question) -> Statement:
+    """Return a number unless it is only a bound or a guess.
+
+    One with decimals may be rounded, and any number if the question asks for that: "about 3.14".
+    """
+    rounded = _follows(_ROUNDING, numeral, clause) and (numeral.value.denominator > 1 or question.rounds)
+    if _follows(_ROOT, numeral, clause) or (_follows(_INEXACT_BEFORE, numeral, clause) and not rounded):
+        return _DOUBT
+    return Statement(numeral, clause)

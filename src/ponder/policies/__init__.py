@@ -1,0 +1,1 @@
+"""KV-eviction policies, one per file: which tokens of a full cache to evict."""

@@ -1,1 +1,0 @@
-"""What `import ponder` offers: studies that run themselves, their results, and functions as plugins."""

@@ -1,0 +1,354 @@
+"""Writes a study's attempts for other programs: CSV, Parquet, JSONL, traces to train on, or a log for Inspect's viewer.
+
+CSV and Parquet have one row per attempt with every column of `Outcome`, the answer that the task reads in the reply
+(`parsed`) and the right one (`gold`), and no texts; each setting that differs between cells of the study has a column
+of its own too, such as `task.mode`. JSONL has one line per turn with its texts, both answers, its details and, if the
+task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what
+`ponder score`, `ponder make reward` and the method `sft` read, with the problem, so that its task can check steps. An
+Inspect log has room for one model, so each model has one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, get_type_hints
+
+import msgspec
+
+from ponder import __version__
+from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Request, Task, UserError, digest
+from ponder.results.page import no_answers
+from ponder.results.spreadsheet import inert
+from ponder.results.transcript import Transcript
+from ponder.stats.settings import differing, dotted
+from ponder.store.store import Done, Store
+from ponder.study.cell import Cell
+from ponder.study.study import Study
+from ponder.traces import Trace, trace_of
+
+ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
+ANSWERS = ("parsed", "gold")  # columns of CSV and Parquet besides those of `Outcome`
+STDOUT = Path("-")  # for formats of one text file
+BATCH = 1000  # rows of a Parquet file that are in memory together
+
+
+def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[list[Path], int]:
+    """Write the attempts and return the files and the number of attempts. The path `-` is standard output."""
+    if not any(True for _ in store.outcomes(study.cells)):
+        raise no_answers(study, store)
+    path = path or Path(f"{study.name}.{ENDINGS.get(form, form)}")
+    try:
+        if form == "inspect":
+            return _inspect(study, store, path)
+        writers: dict[str, Callable[[Study, Store, Path], int]]
+        writers = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet, "traces": _traces}
+        return [path], writers[form](study, store, path)
+    except BrokenPipeError:  # the reader of standard output has enough
+        raise
+    except OSError as error:
+        raise UserError(f"can't write {path}: {error.strerror}", hint="name another file with -o") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with path.open("wb") as file:
+            yield file
+
+
+def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    """Outcomes with plain values: what is a table or a list becomes JSON. `columns` are further ones, for settings."""
+    for cell in study.cells:
+        of_cell: dict[str, Any] = {}
+        for outcome in store.outcomes([cell]):
+            if not of_cell:
+                settings = (outcome.task_settings, outcome.model_settings, outcome.methods)
+                own = dotted(*settings)
+                of_cell = {name: _json(value) for name, value in _settings(*settings).items()}
+                of_cell |= {name: _as(kind, own.get(name)) for name, kind in columns.items()}
+            nested = {"details": outcome.details, "seeds": outcome.seeds, "made": outcome.made}
+            row = outcome._asdict() | {name: _json(value) for name, value in nested.items()}
+            stored = store.attempt(outcome.attempt)
+            answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
+            yield row | answers | of_cell
+
+
+def _answers(cell: Cell, attempt: Attempt) -> dict[str, str | None]:
+    """Return the answer that the task reads in a reply and the right one, as text or JSON."""
+    transcript = Transcript(0, 0, cell, attempt)
+    return {"parsed": transcript.parsed, "gold": transcript.gold}
+
+
+def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[MethodUse]) -> dict[str, Any]:
+    """The settings of a task, a model and its methods, as the columns that hold them all."""
+    methods = [{"name": use.name, "settings": dict(use.settings)} for use in uses]
+    return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
+
+
+def setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
+    """A column for each setting that differs between cells, with its type."""
+    tables = [dotted(cell.task_settings, cell.model_settings, cell.methods_used) for cell in cells]
+    columns: dict[str, type] = {}
+    for name, values in differing(tables).items():
+        kinds = {type(value) for value in values if value is not None}
+        one = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
+        columns[name] = one if one in (bool, int, float) else str
+    return columns
+
+
+def _as(kind: type, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return _json(value) if kind is str else kind(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON doesn't know: read-only tables, and settings such as paths."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _csv(study: Study, store: Store, path: Path) -> int:
+    written, columns = 0, setting_columns(study.cells)
+    with _opened(path) as file:
+        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*Outcome._fields, *ANSWERS, *columns))
+        table.writeheader()
+        for row in rows(study, store, columns):
+            table.writerow(inert(row))
+            written += 1
+    return written
+
+
+def _parquet(study: Study, store: Store, path: Path) -> int:
+    try:
+        import polars
+    except ModuleNotFoundError:
+        raise UserError("Parquet needs the package polars", hint="pip install 'ponder-lab[parquet]'") from None
+    from polars.io.plugins import register_io_source
+
+    kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
+    columns = setting_columns(study.cells)
+    types = get_type_hints(Outcome) | dict.fromkeys(ANSWERS, str) | columns
+    schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
+    left, written, failed = rows(study, store, columns), 0, list[UserError]()
+
+    def frames(*_: Any) -> Iterator[polars.DataFrame]:
+        nonlocal written
+        try:
+            while batch := list(islice(left, BATCH)):
+                written += len(batch)
+                yield polars.DataFrame(batch, schema)
+        except UserError as error:  # polars would wrap it
+            failed.append(error)
+
+    register_io_source(frames, schema=schema).sink_parquet(path, row_group_size=BATCH)
+    if failed:
+        raise failed[0]
+    return written
+
+
+def _jsonl(study: Study, store: Store, path: Path) -> int:
+    """One line per turn, in the form that the model `replay` reads."""
+    attempts = 0
+    with _opened(path) as file:
+        for cell in study.cells:
+            where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
+            for done in store.attempts(cell):
+                attempts += 1
+                lines = (where | line for line in _turns(cell.task, done.attempt))
+                file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+    return attempts
+
+
+def _traces(study: Study, store: Store, path: Path) -> int:
+    """One line per reply that has a text: question, thinking, answer, and what is known of them."""
+    firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
+    if several := next((done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None):
+        what = f"{several.task_label} is asked in several turns, and a trace is one question with its answer"
+        raise UserError(what, hint="--format jsonl has a line per turn")
+    written = 0
+    with _opened(path) as file:
+        for done in _attempts(study.cells, store):
+            trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
+            if trace and (trace.thinking or trace.answer):
+                stop = {"stop": done.attempt.completions[0].stop}
+                file.write(msgspec.json.encode(trace.record() | stop) + b"\n")
+                written += 1
+    return written
+
+
+def _trace(cell: Cell, attempt: Attempt) -> Trace:
+    reply, codec = attempt.completions[0], cell.model.codec_name(cell.task)
+    known = {"teacher": cell.model_label, "correct": attempt.correct, "gold": attempt.problem.gold}
+    if all(method.changes_weights for method in cell.methods):  # else the bill may be that of several replies
+        known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
+    return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
+
+
+def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
+    """The lines of an attempt. A task that judges its turns says which of them are right, and what it knows of each.
+
+    The details of a turn are then what the model measured in it; else they are those of the attempt, as in CSV.
+    """
+    grades = task.turn_grades(attempt.problem, [reply.answer for reply in attempt.completions])
+    whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
+    if not grades:
+        whole |= {"parsed": task.parse_turns(attempt.problem, [reply.answer for reply in attempt.completions])}
+    whole |= {"gold": task.right_answer(attempt.problem)}
+    for turn, reply in enumerate(attempt.completions):
+        which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
+        own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}
+        texts = {"prompt": attempt.problem.turns[turn], "thinking": reply.thinking, "answer": reply.answer}
+        details = {"details": dict(reply.measures if grades else attempt.details)}
+        yield which | whole | own | texts | {"stop": reply.stop} | msgspec.to_builtins(reply.bill) | details
+
+
+def _graded(grade: Grade) -> dict[str, Any]:
+    return {"correct": grade.correct, "why": grade.why, "parsed": grade.parsed, **grade.details}
+
+
+def _encoded(cell: Cell) -> dict[str, msgspec.Raw]:
+    settings = _settings(cell.task_settings, cell.model_settings, cell.methods_used)
+    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in settings.items()}
+
+
+def _attempts(cells: Iterable[Cell], store: Store) -> Iterator[Done]:
+    return (done for cell in cells for done in store.attempts(cell))
+
+
+def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
+    """One log for each model that has answers, and the number of all of them."""
+    models: dict[str, list[Cell]] = {}
+    for cell in study.cells:
+        models.setdefault(cell.model_label, []).append(cell)
+    files = [path] if len(models) == 1 else _file_names(path, list(models))
+    with store.snapshot():
+        written = {
+            file: _inspect_log(study, cells, store, file)
+            for file, cells in zip(files, models.values(), strict=True)
+            if len(models) == 1 or any(o.status != "failed" for o in store.outcomes(cells))
+        }
+    return list(written), sum(written.values())
+
+
+def _file_names(path: Path, labels: Sequence[str]) -> list[Path]:
+    """A name for the file of each label, without characters that some file system refuses."""
+    names: dict[str, Path] = {}
+    for label in labels:
+        safe = safe_name(label)
+        name, n = f"{path.stem}-{safe}", 1
+        while name.casefold() in names:
+            n += 1
+            name = f"{path.stem}-{safe}-{n}"
+        names[name.casefold()] = path.with_name(f"{name}{path.suffix}")
+    return list(names.values())
+
+
+def safe_name(label: str) -> str:
+    """A label as part of a file's name."""
+    return re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "unnamed"
+
+
+def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> int:
+    """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
+    with path.open("w", encoding="utf-8") as file:
+        answers = [o for o in store.outcomes(cells) if o.status != "failed"]
+        file.write(f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": [')
+        separator = ""
+        for done in _attempts(cells, store):
+            if done.attempt.status != "failed":
+                file.write(separator + json.dumps(_inspect_sample(done), default=str))
+                separator = ",\n"
+        file.write("]}")
+    return len(answers)
+
+
+def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    model, samples, right = cells[0].model_label, len(answers), sum(o.correct for o in answers)
+    used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
+    usage = _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
+    accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
+    scores = [{"name": "ponder", "scorer": "ponder", "params": {}, "metrics": {"accuracy": accuracy}}]
+    return {
+        "version": 2,
+        "status": "success",
+        "eval": {
+            "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
+            "task": cells[0].task_label, "task_id": study.name, "task_version": cells[0].task.version,
+            "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
+            "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
+            "packages": {"ponder": __version__},
+            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].methods_used]},
+        },
+        "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
+        "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
+    }  # fmt: skip
+
+
+def _inspect_sample(done: Done) -> dict[str, Any]:
+    attempt, problem = done.attempt, done.attempt.problem
+    last, bill = attempt.completions[-1], attempt.bill
+    usage = _usage(bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
+    score = {
+        "value": "C" if attempt.correct else "I",
+        "answer": _answers(done.cell, attempt)["parsed"],
+        "explanation": attempt.why or None,
+    }
+    choice = {
+        "message": {"role": "assistant", "content": _inspect_content(last)},
+        "stop_reason": "max_tokens" if last.stop == "length" else "stop",
+    }
+    return {
+        "id": problem.id, "epoch": attempt.sample + 1, "input": problem.turns[0], "target": json.dumps(problem.gold),
+        "messages": _inspect_messages(attempt), "scores": {"ponder": score},
+        "output": {"model": done.cell.model_label, "choices": [choice], "usage": usage},
+        "metadata": {
+            "size": problem.size, "status": attempt.status, "task": done.cell.task_label,
+            "task_settings": dict(done.cell.task_settings),
+        },
+        "store": {}, "events": [],
+        "model_usage": {done.cell.model_label: usage}, "attachments": {},
+    }  # fmt: skip
+
+
+def _task_args(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The settings of the task; of several, by their labels."""
+    by_task = {cell.task_label: dict(cell.task_settings) for cell in cells}
+    return by_task if len(by_task) > 1 else next(iter(by_task.values()))
+
+
+def _usage(prompt: int, thinking: int, answer: int) -> dict[str, int]:
+    return {
+        "input_tokens": prompt, "output_tokens": thinking + answer,
+        "reasoning_tokens": thinking, "total_tokens": prompt + thinking + answer,
+    }  # fmt: skip
+
+
+def _inspect_messages(attempt: Attempt) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in attempt.problem.opening()]
+    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
+        messages.append({"role": "user", "content": asked})
+        messages.append({"role": "assistant", "content": _inspect_content(reply)})
+    return messages
+
+
+def _inspect_content(reply: Completion) -> Any:
+    if not reply.thinking:
+        return reply.answer
+    return [{"type": "reasoning", "reasoning": reply.thinking}, {"type": "text", "text": reply.answer}]

@@ -1,0 +1,85 @@
+"""What the logs of other evaluation programs have in common: problems, replies, and the scores of several scorers."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ponder.core import Completion, Problem, UserError
+from ponder.core.jsonl import NESTED
+from ponder.core.text import plain
+
+T = TypeVar("T")
+DAMAGED = "copy it again, or leave it out: the other logs can be imported without it"
+
+
+class Score(NamedTuple):
+    """One scorer's judgement of one reply."""
+
+    value: float | None  # None: not scored, which is not wrong
+    answer: str = ""  # the answer that the scorer has read; "" if it read none or doesn't say
+    why: str = ""  # why there is no value
+
+
+class Sample(NamedTuple):
+    """One reply of a log."""
+
+    problem: Problem
+    epoch: int  # from 0
+    completion: Completion
+    scores: Mapping[str, Score]
+    error: str = ""  # why there is no reply
+    limit: str = ""  # what cut it short, such as `token`
+
+
+@dataclass(kw_only=True)
+class Log(ABC):
+    """A log that can be read more than once."""
+
+    path: Path
+    task: str
+    model: str
+    run: str  # equal for a run and its retries, different for any other run
+    created: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # how the model was asked
+    scorers: tuple[str, ...] = ()  # the headline one first
+
+    @abstractmethod
+    def samples(self, size: str = "") -> Iterator[Sample]:
+        """Its samples. `size` is the key of the metadata that holds a problem's size; "": all have size 0."""
+
+
+def decode(content: bytes, kind: type[T], where: str) -> T:
+    """JSON as a type. Unlike JSON proper, a log may hold NaN: a score that isn't there."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return msgspec.convert(json.loads(content), kind)
+    except RecursionError:
+        raise UserError(f"this log can't be read: {NESTED}", where=where, hint=DAMAGED) from None
+    except ValueError as error:  # also msgspec's
+        raise UserError(f"this log can't be read: {plain(error, 'an object')}", where=where, hint=DAMAGED) from None
+
+
+def size_of(metadata: Mapping[str, Any], key: str, where: str) -> int:
+    """A problem's size: a whole number, also one inside a text, such as `Level 5`."""
+    if not key:
+        return 0
+    if key not in metadata:
+        known = ", ".join(metadata) or "nothing"
+        raise UserError(f"there is no `{key}`, the size that --size asks for", where=where, hint=f"it has {known}")
+    value = metadata[key]
+    number = re.fullmatch(r"\D*(\d{1,15})(?:\.0+)?\D*", str(value))
+    if isinstance(value, bool) or not number:
+        what = f"`{key}` is {json.dumps(value, default=str)[:60]}, which is not a size"
+        raise UserError(what, where=where, hint="--size needs whole numbers, or texts with one number")
+    return int(number[1])

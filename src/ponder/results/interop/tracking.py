@@ -1,0 +1,173 @@
+"""Logs a report to MLflow or Weights & Biases: a run per model with its estimates, and one with the figures.
+
+A run's name there is the model's label, its group or experiment the study. A run is found again by the study and the
+settings of its model: the next report of the same study updates it instead of adding another. Where to log to, and with
+which account, is said to these libraries by their own variables, such as MLFLOW_TRACKING_URI and WANDB_MODE.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from ponder import __version__
+from ponder.core import Estimate, Outcome, UserError, digest
+from ponder.results.page import ended
+from ponder.results.studied import studied
+from ponder.stats.accuracy import accuracy, by_size, mean
+from ponder.stats.columns import columns
+from ponder.stats.settings import dotted
+from ponder.store.store import Store
+from ponder.study.cell import Cell
+from ponder.study.study import Study
+
+Tracker: TypeAlias = Literal["mlflow", "wandb"]
+FIGURES = "figures"  # name of the run that has them
+ANSWER_SECONDS = 10.0  # for a tracking server to accept a connection
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What is logged as one run."""
+
+    name: str
+    key: str  # equal in every report of the same study and model
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    by_size: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    files: Sequence[Path] = ()
+
+
+def track(study: Study, store: Store, files: Sequence[Path], tracker: Tracker) -> int:
+    """Log a study's estimates, and the files of its report; returns the number of runs."""
+    runs = tracked(study, store, files)
+    try:
+        _TRACKERS[tracker](study, runs)
+    except Exception as error:  # of whatever these libraries raise, the user needs the sentence
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        hint = "the report itself is written; MLFLOW_TRACKING_URI and WANDB_MODE say where to log to"
+        raise UserError(f"{tracker} can't log this report: {reason}", hint=hint) from error
+    return len(runs)
+
+
+def tracked(study: Study, store: Store, files: Sequence[Path]) -> list[Tracked]:
+    """A run for each model that has answers, and one for the figures."""
+    cells, outcomes, _, _ = studied(study, store, voting=False)
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.model, []).append(outcome)
+    of_label = {cell.model_label: cell for cell in cells}
+    runs = [_model(study, of_label[label], mine) for label, mine in groups.items()]
+    return [*runs, Tracked(FIGURES, digest(study.name, FIGURES).hex(), files=files)]
+
+
+def _model(study: Study, cell: Cell, outcomes: Sequence[Outcome]) -> Tracked:
+    metrics: dict[str, float] = {}
+    sizes: dict[int, dict[str, float]] = {}
+    tasks = list(dict.fromkeys(o.task for o in outcomes))
+    for task in tasks:
+        mine = [o for o in outcomes if o.task == task]
+        prefix = f"{_plain(task)}/" if len(tasks) > 1 else ""
+        data = columns(mine, "output")
+        metrics |= _estimate(f"{prefix}accuracy", accuracy(data.correct, data.problem))
+        metrics |= _estimate(f"{prefix}output_tokens", mean(data.tokens, data.problem))
+        endings = Counter(map(ended, mine))
+        metrics |= {f"{prefix}{end}": float(n) for end, n in endings.items()}
+        for row in by_size(data):
+            at = _estimate(f"{prefix}accuracy_at_size", row.accuracy)
+            at |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
+            sizes.setdefault(int(row.size), {}).update(at)
+    key = digest(study.name, cell.model.identity(), [method.identity() for method in cell.methods]).hex()
+    settings = dotted({}, cell.model_settings, cell.methods_used)
+    return Tracked(cell.model_label, key, {**settings, "ponder": __version__}, metrics, sizes)
+
+
+def _estimate(name: str, estimate: Estimate) -> dict[str, float]:
+    """A value and its 95 % interval; trackers have no open ends, so these are left out."""
+    values = {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    values[f"{name}_problems"] = estimate.problems
+    return {key: float(value) for key, value in values.items() if math.isfinite(value)}
+
+
+def _plain(name: str) -> str:
+    """A name with the characters that MLflow takes."""
+    return re.sub(r"[^\w. :/-]+", "-", name)
+
+
+def _check_answers(uri: str) -> None:
+    """Raise `ConnectionError` if nothing answers at a URL: MLflow itself would try for minutes, without a word.
+
+    What isn't a URL is a file or a database. Of the rest, only that something answers is asked; MLflow knows more about
+    accounts and certificates.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    uri = re.sub(r"//[^/]*@", "//", uri)  # without a password
+    try:
+        urlopen(uri, timeout=ANSWER_SECONDS).close()  # noqa: S310 its scheme is known
+    except HTTPError as error:
+        if error.code in (502, 503, 504):  # a proxy answers, and the server behind it doesn't
+            raise ConnectionError(f"{uri} answers HTTP {error.code}") from None
+    except URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):
+            raise ConnectionError(f"nothing answers at {uri}: {error.reason}") from None
+    except (OSError, HTTPException):
+        pass  # it is connected, and slow or odd
+
+
+def _mlflow(study: Study, runs: Sequence[Tracked]) -> None:
+    import mlflow
+
+    _check_answers(mlflow.get_tracking_uri())
+    client = mlflow.MlflowClient()
+    known = client.get_experiment_by_name(study.name)
+    experiment = known.experiment_id if known else client.create_experiment(study.name)
+    for one in runs:
+        same = client.search_runs([experiment], f"tags.`ponder.key` = '{one.key}'", max_results=1)
+        tags = {"ponder.key": one.key, "ponder.study": study.title or study.name}
+        run = same[0] if same else client.create_run(experiment, tags=tags, run_name=one.name)
+        told, run_id = run.data.params, run.info.run_id
+        for name, value in one.settings.items():
+            if _plain(name) not in told:
+                client.log_param(run_id, _plain(name), str(value)[:500])
+        for name, number in one.metrics.items():
+            client.log_metric(run_id, name, number)
+        for size, values in one.by_size.items():
+            for name, number in values.items():
+                client.log_metric(run_id, name, number, step=size)
+        for file in one.files:
+            client.log_artifact(run_id, str(file))
+        client.set_terminated(run_id)
+
+
+def _wandb(study: Study, runs: Sequence[Tracked]) -> None:
+    import wandb
+
+    for one in runs:
+        about: dict[str, Any] = {"group": study.name, "name": one.name, "id": one.key, "resume": "allow"}
+        with wandb.init(project="ponder", config={**one.settings, "study": study.name}, **about) as run:
+            run.summary.update(dict(one.metrics))
+            if one.by_size:
+                names = list(dict.fromkeys(name for values in one.by_size.values() for name in values))
+                rows = [[size, *(values.get(name) for name in names)] for size, values in one.by_size.items()]
+                run.log({"by_size": wandb.Table(columns=["size", *names], data=rows)})
+            pictures = {file.stem: wandb.Image(str(file)) for file in one.files if file.suffix == ".png"}
+            if pictures:
+                run.log(pictures)
+            if one.files:
+                report = wandb.Artifact(f"{one.key}-report", type="report")
+                for file in one.files:
+                    report.add_file(str(file))
+                run.log_artifact(report)
+
+
+_TRACKERS: Mapping[Tracker, Callable[[Study, Sequence[Tracked]], None]] = {"mlflow": _mlflow, "wandb": _wandb}

@@ -1,0 +1,188 @@
+"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias, get_type_hints
+
+from ponder.core import Plugin, UserError, plugins
+from ponder.core.errors import python_hint
+from ponder.core.settings import Table, convert
+from ponder.core.text import count
+from ponder.results.results import Results
+from ponder.results.studied import looked_at
+from ponder.run import progress as line
+from ponder.run.executors import place
+from ponder.run.interrupt import Stop
+from ponder.run.plan import Plan, counts, plan, slow
+from ponder.run.run import run
+from ponder.run.run_stats import Tally
+from ponder.run.summary import summary
+from ponder.store.store import Store
+from ponder.study import study as runner
+
+# A plugin by its name, by its class, or as a table of settings; or several of them.
+Given: TypeAlias = "str | type[Plugin] | Table | Sequence[str | type[Plugin] | Table]"
+STORE = Path("ponder.db")
+RUN_ARGUMENTS = ("store", "progress", "jobs", "ray")
+INTERNAL = {"name", "where", "folder"}  # what a study knows of its file
+
+
+class Study(runner.Study):
+    """A study: tasks, models with their methods, and figures, as in a study file.
+
+    Each of them is a name, a table of settings, or a list of these:
+    `Study(task="chain_sum", model={"name": "oracle", "critical_size": 10}, figure="accuracy", problems=30)`.
+    A list inside a table is a sweep: `{"name": "chain_sum", "size": [2, 8, 32]}`. Where the docs or a hint say
+    `[[model]]`, the argument `model` is meant; other keys of a study file are arguments too: `samples=2`,
+    `max_tokens=2_000_000`.
+    """
+
+    def __init__(
+        self, task: Given = (), model: Given = (), figure: Given = (), train: Given = (), **settings: Any
+    ) -> None:
+        hints = get_type_hints(runner.Study)
+        tables = {"task": _tables(task), "model": _tables(model), "figure": _tables(figure), "train": _tables(train)}
+        _check_arguments(settings, tables)
+        for key, value in settings.items():
+            if key not in INTERNAL:
+                convert(value, hints[key], f"study: {key}", Path())
+        super().__init__(tables["task"], tables["model"], tables["figure"], tables["train"], **settings)
+        for kind in ("task", "model"):
+            if not getattr(self, kind):
+                hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
+                raise UserError(f"a study needs at least one {kind}", hint=hint)
+        self._check_numbers()
+        self.stopping  # noqa: B018 checks `stop`
+
+    def run(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        release_lost: bool = False,
+        **changes: Any,
+    ) -> Results:
+        """Ask whatever the study asks for and the store doesn't hold yet, and return all of its attempts.
+
+        `changes` replace settings of the study for this run, such as `problems=20`. `jobs` models are made at once, in
+        as many processes; `ray="auto"` prepares and asks on a Ray cluster (docs/cluster.md). `release_lost` counts
+        calls as not billed that were in flight when earlier runs were killed. Interrupted, it waits for the calls in
+        progress, keeps what they answer, and raises KeyboardInterrupt; a second interrupt drops them. Run it again to
+        resume.
+        """
+        begun = _Begun()
+        # In a thread, because a notebook's own thread already runs an event loop.
+        with ThreadPoolExecutor(1, "ponder") as pool:
+            work = pool.submit(asyncio.run, self._run(Path(store), progress, changes, begun, jobs, ray, release_lost))
+            try:
+                return work.result()
+            except KeyboardInterrupt:
+                begun.interrupt()
+            try:
+                work.result()
+            except KeyboardInterrupt:
+                begun.interrupt()
+                work.result()
+            raise KeyboardInterrupt("what was answered is stored; run it again to resume")
+
+    async def run_async(
+        self,
+        *,
+        store: str | Path = STORE,
+        progress: bool = True,
+        jobs: int = 1,
+        ray: str | None = None,
+        release_lost: bool = False,
+        **changes: Any,
+    ) -> Results:
+        """The same as `run`, for programs that have an event loop."""
+        return await self._run(Path(store), progress, changes, _Begun(), jobs, ray, release_lost)
+
+    async def _run(
+        self,
+        store: Path,
+        progress: bool,
+        changes: dict[str, Any],
+        begun: _Begun,
+        jobs: int,
+        ray: str | None,
+        release_lost: bool,
+    ) -> Results:
+        _check_arguments(changes, {"task": self.task, "model": self.model, "figure": self.figure}, RUN_ARGUMENTS)
+        study = dataclasses.replace(self, **changes) if changes else self
+        study.check()
+        for warning in study.warnings():
+            sys.stderr.write(f"{python_hint(warning)}\n")
+        if not ray and (told := slow(study, store)):
+            sys.stderr.write(f"{python_hint(told)}\n")
+        planned, stored = counts(study.cells, store)
+        tally = Tally(planned=planned, stored_before=stored)
+        begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
+        shown = line.shown(tally) if progress and planned else contextlib.nullcontext()
+        with place(study.cells, ray, jobs) as where, Store(store, lock=True) as opened, shown:
+            if release_lost:
+                opened.release_held(study.name)
+            await run(study, opened, tally, begun.stop, place=where)
+        if told := summary(tally):
+            sys.stderr.write(f"{told}\n")
+        if tally.failed:
+            sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n")
+        return Results(study, store)
+
+    def results(self, store: str | Path = STORE) -> Results:
+        """What the store holds of this study; nothing is asked."""
+        return Results(looked_at(self, Path(store)), Path(store))
+
+    def plan(self, store: str | Path = STORE) -> Plan:
+        """How many attempts a run would make, and what they would take; nothing is asked."""
+        self.check()
+        return plan(self, Path(store))
+
+
+class _Begun:
+    """A run in another thread, which may be asked to stop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    stop: Stop | None = None
+
+    def interrupt(self) -> None:
+        if self.loop and self.stop:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self.loop.call_soon_threadsafe(self.stop.on_signal, signal.SIGINT)
+
+
+def _check_arguments(given: Iterable[str], tables: Mapping[str, Sequence[Table]], also: Sequence[str] = ()) -> None:
+    """Raise `UserError` for a keyword argument that a study doesn't have; `also` are names to suggest."""
+    known = {field.name for field in dataclasses.fields(runner.Study)}
+    for key in given:
+        if key not in known:
+            hint = runner.place_of(key, tables, None) or plugins.nearest(key, (known - INTERNAL) | {*also})
+            raise UserError(f"a study has no argument `{key}`", hint=hint)
+
+
+def _tables(given: Given) -> list[Table]:
+    several = given if isinstance(given, list | tuple) else [given]
+    return [_table(one) for one in several]  # type: ignore[arg-type]
+
+
+def _table(given: str | type[Plugin] | Table) -> Table:
+    """A plugin's table. The name may be the class of a plugin, such as a function under `@ponder.task`."""
+    if isinstance(given, type):
+        return {"name": given.plugin_name()}
+    if isinstance(given, str):
+        return {"name": given}
+    if not isinstance(given, Mapping):
+        hint = "decorate a function with @ponder.task or @ponder.model" if callable(given) else ""
+        raise UserError(f"a task, model or figure is a name or a table of settings, not {given!r:.80}", hint=hint)
+    name = given.get("name")
+    return {**given, "name": name.plugin_name()} if isinstance(name, type) and issubclass(name, Plugin) else given

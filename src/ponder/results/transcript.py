@@ -1,0 +1,98 @@
+"""One attempt with its texts: what was asked, thought and answered, the grade and why, the bill, and the request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ponder.core import Attempt, Completion, Drawing, Message
+from ponder.results.behind import ended
+from ponder.study.cell import Cell
+
+MOST_TURNS = 200  # that a page shows
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """An attempt of a study."""
+
+    id: int
+    problem_row: int
+    cell: Cell
+    attempt: Attempt
+
+    @property
+    def ended(self) -> str:
+        return ended(self.attempt)
+
+    @cached_property
+    def budget(self) -> int | None:
+        """The most completion tokens that one turn may take, with every call that the methods make."""
+        limit = self.cell.turn_limit(0, None)
+        return limit.completion_tokens if limit else None
+
+    @cached_property
+    def drawings(self) -> list[Drawing]:
+        """The task's own pictures; none if it has none or can't draw this answer."""
+        try:
+            return list(self.cell.task.drawings(self.attempt.problem, [c.answer for c in self.attempt.completions]))
+        except Exception:  # a plugin's picture must not hide the transcript
+            return []
+
+    @cached_property
+    def parsed(self) -> str | None:
+        """The answer that the task reads in the reply, as text or JSON; None if it finds none."""
+        replies = [completion.answer for completion in self.attempt.completions]
+        return _shown(self.cell.task.parse_turns(self.attempt.problem, replies))
+
+    @cached_property
+    def gold(self) -> str | None:
+        """The right answer, as text or JSON."""
+        return _shown(self.cell.task.right_answer(self.attempt.problem))
+
+    @property
+    def cost(self) -> float | None:
+        prices = self.cell.model.prices
+        return prices.cost(self.attempt.bill) + self.attempt.bill.reward_cost if prices else None
+
+    @property
+    def turns(self) -> list[tuple[int, str, Completion | None]]:
+        """Each turn's number, what was asked, and the reply; None if there is none."""
+        asked, replies = self.attempt.problem.turns, self.attempt.completions
+        some = [*replies, *([None] * (len(asked) - len(replies)))]
+        return list(zip(range(1, len(asked) + 1), asked, some, strict=False))[:MOST_TURNS]
+
+    @property
+    def hidden_turns(self) -> int:
+        return max(0, len(self.attempt.problem.turns) - MOST_TURNS)
+
+    def request(self) -> str:
+        """What the model was last sent, as JSON: the messages, the seed, and its settings."""
+        cell, problem = self.cell, self.attempt.problem
+        last = max(0, min(len(self.attempt.completions), len(problem.turns)) - 1)
+        messages = (
+            *problem.opening(),
+            *cell.memory.visible(list(self._past(last))),
+            Message("user", problem.turns[last]),
+        )
+        data = {
+            "model": dict(cell.model_settings),
+            "methods": [{"name": use.name, **use.settings} for use in cell.methods_used],
+            "seed": cell.attempt_seed(problem, self.attempt.sample, last),
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
+        }
+        return json.dumps(data, indent=1, ensure_ascii=False, default=str)
+
+    def _past(self, turns: int) -> Iterator[Message]:
+        for asked, reply in zip(self.attempt.problem.turns[:turns], self.attempt.completions, strict=False):
+            yield Message("user", asked)
+            yield self.cell.memory.reply(self.cell.task, reply)
+
+
+def _shown(answer: Any) -> str | None:
+    if answer is None or isinstance(answer, str):
+        return answer
+    return json.dumps(answer, ensure_ascii=False, default=str)

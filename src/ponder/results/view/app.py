@@ -1,0 +1,243 @@
+"""The pages and their addresses.
+
+/                                  the studies of every store
+/STORE/STUDY                       its figures, findings and tables; filters in the address
+/STORE/STUDY/attempts?…            a list; sorted, filtered and searched by its address
+/STORE/STUDY/attempt/ID?…          a transcript, between its neighbours in that list
+/STORE/STUDY/behind?…              leads from a mark or a table row to the attempts that it was estimated from
+/STORE/STUDY/live                  server-sent events while a run writes
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from ponder import __version__
+from ponder.core import UserError
+from ponder.results.behind import behind, chosen_cells
+from ponder.results.document import ASSETS, asset, templates
+from ponder.results.estimated import Estimated
+from ponder.results.view import comparison, live, pages
+from ponder.results.view.estimates import Asked, Estimates, asked
+from ponder.results.view.queries import Query, narrowed
+from ponder.results.view.stores import ViewedStore
+from ponder.results.view.studies import ViewedStudy, study_named
+from ponder.study.study import Study
+
+KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+
+
+class View:
+    """The page's server: the stores, the studies whose files were given, and the estimates made so far."""
+
+    def __init__(self, stores: dict[str, ViewedStore], given: Sequence[Study] = ()) -> None:
+        self.stores, self.given = stores, given
+        self.estimates = Estimates()
+        self.stopping: Callable[[], bool] = lambda: False  # whether streams should end
+        self._templates = templates()
+        self._templates.globals |= {"version": __version__, "url": pages.address, "static": _static_address}
+
+    def application(self) -> Starlette:
+        study = "/{store}/{study}"
+        routes = [
+            Route("/", self._page(self.home)),
+            Route("/-/{file}", self.static),
+            Route(f"{study}", self._page(self.study)),
+            Route(f"{study}/figures", self._page(self.figures)),
+            Route(f"{study}/attempts", self._page(self.attempts)),
+            Route(f"{study}/attempt/{{id:int}}", self._page(self.attempt)),
+            Route(f"{study}/compared", self._page(self.compared)),
+            Route(f"{study}/compare", self._page(self.compare)),
+            Route(f"{study}/behind", self._page(self.behind)),
+            Route(f"{study}/figure/{{name}}.{{ending}}", self._page(self.picture)),
+            Route(f"{study}/table/{{name}}/{{table}}.csv", self._page(self.table)),
+            Route(f"{study}/live", self.live),
+        ]
+        handlers: dict[Any, Any] = {HTTPException: self.refused, Exception: self.broken}
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    def _page(self, page: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(page, request)
+            except UserError as error:
+                return self._render("view/error.html", status=409, title="This can't be shown", error=error)
+
+        return answer
+
+    def _render(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+        return HTMLResponse(self._templates.get_template(template).render(values), status)
+
+    async def refused(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = "there is no such page" if error.detail == "Not Found" else str(error.detail)  # Starlette's own words
+        problem = UserError(what, hint="start at the list of studies")
+        return self._render("view/error.html", error.status_code, title="Not found", error=problem)
+
+    async def broken(self, _: Request, error: Exception) -> Response:
+        problem = UserError(
+            f"{type(error).__name__}: {error}", hint="this is a bug in Ponder or in a plugin; please report it"
+        )
+        return self._render("view/error.html", 500, title="Something is wrong here", error=problem)
+
+    def _study(self, request: Request) -> ViewedStudy:
+        store = self.stores.get(request.path_params["store"])
+        study = store and study_named(store, request.path_params["study"], self.given)
+        if not study:
+            raise HTTPException(404, "there is no such study here")
+        if study.study is None:
+            raise UserError(f"the study {study.name} can't be read: {study.error}")
+        return study
+
+    def close(self) -> None:
+        self.estimates.close()
+        for store in self.stores.values():
+            store.close()
+
+    def home(self, request: Request) -> Response:  # noqa: ARG002 as every page
+        shelves = pages.shelves(self.stores.values(), self.given)
+        shown = {card["study"].name for shelf in shelves for card in shelf.studies}
+        not_run = [study.name for study in self.given if study.name not in shown]
+        return self._render("view/home.html", title="Studies", shelves=shelves, not_run=not_run)
+
+    def study(self, request: Request) -> Response:
+        study, given = self._study(request), Query.read(request.url.query)
+        query = given.of_cells()
+        question = self._question(study, query)
+        ready = self.estimates.ready(question)
+        values = pages.study_page(study, query, left_out=pages.left_out(given))
+        figures = pages.figures(study, query, ready) if ready is not None else None
+        return self._render("view/study.html", title=study.title, study=study, query=query, figures=figures, **values)
+
+    def _of_download(self, study: ViewedStudy, request: Request) -> Asked:
+        """The figures that a download is from: the study's, or, if two models are named, their comparison."""
+        given = request.query_params
+        two = comparison.pair(study, given["a"], given["b"]) if {"a", "b"} <= given.keys() else None
+        return comparison.question(study, two) if two else self._question(study, Query.read(request.url.query))
+
+    def _question(self, study: ViewedStudy, query: Query) -> Asked:
+        cells, _ = chosen_cells(study, query.chosen)
+        return asked(study, None if len(cells) == len(study.cells) else sorted(cells))
+
+    def figures(self, request: Request) -> Response:
+        study, query = self._study(request), Query.read(request.url.query).of_cells()
+        drawn = self.estimates.figures(self._question(study, query))
+        return self._render("figures.html", study=study, figures=pages.figures(study, query, drawn))
+
+    def attempts(self, request: Request) -> Response:
+        study, query = self._study(request), Query.read(request.url.query)
+        values = pages.attempts_page(study, query)
+        return self._render("view/attempts.html", title=f"Attempts · {study.title}", study=study, query=query, **values)
+
+    def attempt(self, request: Request) -> Response:
+        study, query = self._study(request), Query.read(request.url.query)
+        values = pages.attempt_page(study, query, request.path_params["id"])
+        if values is None:
+            raise HTTPException(404, "this study has no such attempt")
+        title = f"Attempt {request.path_params['id']} · {study.title}"
+        return self._render("view/attempt.html", title=title, study=study, query=query, **values)
+
+    def compare(self, request: Request) -> Response:
+        study, given = self._study(request), request.query_params
+        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        if two is None:
+            raise UserError("this study has only one model", hint="a comparison needs two")
+        ready = self.estimates.ready(comparison.question(study, two))
+        figures = self._compared(study, two, ready) if ready is not None else None
+        values: dict[str, Any] = {
+            "command": comparison.command(study, two),
+            "two": two,
+            "variants": comparison.variants(study),
+            "kinds": comparison.differing(study, two),
+        }
+        return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
+
+    @staticmethod
+    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
+        return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
+
+    def compared(self, request: Request) -> Response:
+        study, given = self._study(request), request.query_params
+        two = comparison.pair(study, given.get("a", ""), given.get("b", ""))
+        if two is None:
+            raise HTTPException(404, "there is nothing to compare")
+        drawn = self.estimates.figures(comparison.question(study, two))
+        return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
+
+    def behind(self, request: Request) -> Response:
+        study = self._study(request)
+        base = request.query_params.get("base", "")
+        try:
+            row = json.loads(request.query_params.get("row", "{}"))
+        except (ValueError, RecursionError):
+            row = None
+        chosen = behind(study, row) if isinstance(row, dict) else None
+        if chosen is None:
+            raise UserError(
+                "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
+            )
+        return RedirectResponse(
+            pages.address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), chosen).address(), 303
+        )
+
+    def picture(self, request: Request) -> Response:
+        study = self._study(request)
+        name, ending = request.path_params["name"], request.path_params["ending"]
+        if ending not in pages.PICTURES:
+            raise HTTPException(404, f"there is no picture of the kind {ending}")
+        drawn = self.estimates.picture(self._of_download(study, request), name, ending)
+        return _file(drawn, pages.PICTURES[ending], f"{study.name}-{name}.{ending}")
+
+    def table(self, request: Request) -> Response:
+        study = self._study(request)
+        name, table = request.path_params["name"], request.path_params["table"]
+        written = self.estimates.table(self._of_download(study, request), name, table)
+        return _file(written.encode(), "text/csv; charset=utf-8", f"{study.name}-{name}-{table}.csv")
+
+    async def live(self, request: Request) -> Response:
+        study = await run_in_threadpool(self._study, request)
+        return live.stream(study.store, study.name, self.given, self.stopping)
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["file"]
+        if name not in _static():
+            raise HTTPException(404, "there is no such file")
+        kind, plain, packed = _static()[name]
+        headers = {"Cache-Control": "private, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=kind)
+        return Response(plain, headers=headers, media_type=kind)
+
+
+def _file(content: bytes, kind: str, name: str) -> Response:
+    return Response(
+        content, media_type=kind, headers={"Content-Disposition": f"attachment; filename*=utf-8''{quote(name)}"}
+    )
+
+
+@cache
+def _static() -> dict[str, tuple[str, bytes, bytes]]:
+    """The files that pages load, with and without compression: Vega is 822 kB, or 280."""
+    files = {name: asset(name).encode() for name in (*(path.name for path in ASSETS.iterdir()), "vega.js")}
+    kinds = {name: KINDS[name.rpartition(".")[2]] for name in files}
+    return {name: (kinds[name], text, gzip.compress(text, 9)) for name, text in files.items()}
+
+
+@cache
+def _static_address(name: str) -> str:
+    """With a digest of the file, so that a browser may keep it for good."""
+    import zlib
+
+    return f"/-/{name}?{zlib.crc32(_static()[name][1]):08x}"

@@ -1,0 +1,215 @@
+"""The studies whose attempts a store holds, as they were last run, and how far each has got."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ponder.core import UserError
+from ponder.results.studied import STORED_CELLS, currency, hub_benchmarks, without_data_sets
+from ponder.results.view.index import FAILED, OPEN, Index, Whole
+from ponder.results.view.stores import ViewedStore
+from ponder.store.store import Store
+from ponder.study.cell import Cell
+from ponder.study.study import Study
+
+RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What a store knows of the runs of a study."""
+
+    name: str
+    resolved: str  # of the last run, as JSON
+    started: str  # the last run
+    runs: int
+    tokens: int  # spent by all runs, calls without an answer included
+    cost: float
+    held_tokens: int = 0  # reserved for calls in progress, or in progress when a run was killed
+    held_cost: float = 0.0
+
+
+class ViewedStudy:
+    """A study at one state of its store."""
+
+    def __init__(self, store: ViewedStore, runs: Runs, study: Study | None, error: str = "") -> None:
+        self.store, self.runs, self.error = store, runs, error
+        self.study = study
+        self.index: Index = store.index
+        self.version = store.version
+        self.memo: dict[str, Any] = {}  # what others have worked out about it
+
+    @property
+    def name(self) -> str:
+        return self.runs.name
+
+    @property
+    def title(self) -> str:
+        return (self.study.title if self.study else "") or self.name
+
+    @cached_property
+    def cells(self) -> Sequence[Cell]:
+        return self.study.cells if self.study else ()
+
+    @cached_property
+    def cell_of(self) -> Whole:
+        """For each attempt of the store the number of its cell in this study; -1 if the study doesn't ask for it."""
+        index = self.index
+        highest = max([0, *index.cells.values()])
+        numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
+        for n, cell in enumerate(self.cells):
+            if (row := index.cells.get(cell.key)) is not None:
+                numbers[row] = n
+                limits[row] = (2**62 if cell.problems is None else cell.problems), cell.samples
+        within = (index.positions[index.problem] < limits[index.cell, 0]) & (index.sample < limits[index.cell, 1])
+        return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
+
+    @cached_property
+    def rows(self) -> Whole:
+        """The attempts that the study asks for, as places in the index."""
+        return np.flatnonzero(self.cell_of >= 0)
+
+    @cached_property
+    def asked(self) -> int | None:
+        """How many attempts it asks for; None if a search decides that."""
+        if any(cell.search for cell in self.cells):
+            return None
+        cells = self._adaptive[0] if self._adaptive else self.cells
+        return sum(cell.samples * cell.count for cell in cells)
+
+    @cached_property
+    def _adaptive(self) -> tuple[Sequence[Cell], bool] | None:
+        """The cells of an adaptive run with the problems that it asked, and whether it has ended; None if it isn't one.
+
+        While it goes on, all that it may ask.
+        """
+        if not self.study or self.study.stop is None:
+            return None
+        from ponder.run.adaptive import asked_cells, decisions
+
+        with Store(self.store.path) as store:
+            ended = all(decision.ended for decision in decisions(self.study, store))
+            return (asked_cells(self.study, store) if ended else self.cells), ended
+
+    @property
+    def variants(self) -> int:
+        """How many models it has, all training seeds of one counted once."""
+        return len({cell.variant_label for cell in self.cells})
+
+    @property
+    def answered(self) -> int:
+        return int((self.index.ended[self.rows] != FAILED).sum())
+
+    @property
+    def failed(self) -> int:
+        return int((self.index.ended[self.rows] == FAILED).sum())
+
+    @property
+    def tokens(self) -> int:
+        i, rows = self.index, self.rows
+        return int((i.prompt[rows] + i.thinking[rows] + i.answer[rows]).sum())
+
+    @cached_property
+    def currency(self) -> str:
+        return currency(self.cells)
+
+    @property
+    def state(self) -> str:
+        """complete, running, stopped (at a cap or otherwise), or unknown: it can't be read."""
+        if self.study is None:
+            return "unknown"
+        if self.store.running and self.name == latest(self.store):
+            return "running"
+        if self.asked is None:
+            return "ended"
+        if self._adaptive and self._adaptive[1]:
+            return "complete"  # its question is answered, though some attempts may have failed
+        if self.answered >= self.asked:
+            return "complete"
+        return "stopped at its cap" if self._capped() else "stopped"
+
+    def _capped(self) -> bool:
+        """Whether what is left under the cap is less than what one more attempt takes."""
+        study, attempts = self.study, max(1, self.answered)
+        assert study is not None
+        tokens = (
+            study.max_tokens is not None and study.max_tokens - self.runs.tokens - self.runs.held_tokens < self._dearest
+        )
+        left = math.inf if study.max_cost is None else study.max_cost - self.runs.cost - self.runs.held_cost
+        cost = left < self.runs.cost / attempts
+        return tokens or cost
+
+    @property
+    def _dearest(self) -> int:
+        limits = (cell.turn_limit(0, None) for cell in self.cells)
+        return max((limit.tokens for limit in limits if limit), default=0)
+
+
+def recorded(store: ViewedStore) -> list[Runs]:
+    """The studies of a store, the last run first."""
+    if not store.path.is_file():
+        return []
+    found: dict[str, Runs] = {}
+    for name, resolved, started, tokens, cost, lost, held_tokens, held_cost in store.rows(RUNS):
+        before = found.pop(str(name), None) or Runs(str(name), resolved, str(started), 0, 0, 0.0)
+        found[str(name)] = Runs(
+            name=str(name),
+            resolved=resolved,
+            started=str(started),
+            runs=before.runs + 1,
+            tokens=before.tokens + int(tokens or 0) + int(lost or 0),
+            cost=before.cost + float(cost or 0),
+            held_tokens=before.held_tokens + int(held_tokens or 0),
+            held_cost=before.held_cost + float(held_cost or 0),
+        )
+    return list(reversed(found.values()))
+
+
+def latest(store: ViewedStore) -> str:
+    """The study that was started last."""
+    return next((runs.name for runs in recorded(store)), "")
+
+
+@lru_cache(64)
+def _built(resolved: str) -> tuple[Study | None, str]:
+    try:
+        table = json.loads(resolved)
+        if not isinstance(table, dict):
+            return None, "the store holds something else in its place"
+        name = str(table.pop("name", "study"))
+        study = Study.from_table(table, name=name, where=f"{name}.toml", folder=None)
+        study.cells  # noqa: B018 its mistakes show when they are made
+    except (UserError, ValueError, TypeError, RecursionError, ModuleNotFoundError) as error:
+        return None, error.in_terminal() if isinstance(error, UserError) else str(error)
+    return study, ""
+
+
+def studies(store: ViewedStore, given: Sequence[Study] = ()) -> list[ViewedStudy]:
+    """Every study of a store. One whose file was given is shown as the file says now, others as they were last run."""
+    return [_viewed(store, runs, given) for runs in recorded(store)]
+
+
+def study_named(store: ViewedStore, name: str, given: Sequence[Study] = ()) -> ViewedStudy | None:
+    runs = next((runs for runs in recorded(store) if runs.name == name), None)
+    return _viewed(store, runs, given) if runs else None
+
+
+def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStudy:
+    known: ViewedStudy | None = store.known.get(runs.name)
+    if known is None or known.version != store.version or known.runs != runs:
+        file = next((study for study in given if study.name == runs.name), None)
+        study, error = (file, "") if file else _built(runs.resolved)
+        if study is not None and hub_benchmarks(study):
+            try:
+                study = without_data_sets(study, store.rows(STORED_CELLS))
+            except UserError as wrong:
+                study, error = None, str(wrong)
+        known = store.known[runs.name] = ViewedStudy(store, runs, study, error)
+    return known

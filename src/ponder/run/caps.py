@@ -1,0 +1,296 @@
+"""Keeps a run's spending under the study's caps.
+
+A cap is a reservation. A call in progress is counted at the most that it may take, its prompt and its whole budget,
+until its bill arrives. Before a call starts, this must fit under the cap together with everything spent and everything
+in progress. So a run never spends more than the cap, at any concurrency. A try that gave no answer, but that the server
+may have billed (a timeout, a lost connection), counts as spent, at the most that it may have taken.
+
+Conversations are reserved turn by turn. So that a cap doesn't leave a hundred of them half finished, a new one starts
+only if there is room for the rest of those in progress too, at what finished ones took on average.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
+from ponder.store.store import Recorded
+from ponder.study.cell import Cell
+
+
+class Money(NamedTuple):
+    """Tokens, and their price."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: Money) -> Money:
+        return Money(self.tokens + other.tokens, self.cost + other.cost)
+
+    def minus(self, other: Money) -> Money:
+        return Money(self.tokens - other.tokens, self.cost - other.cost)
+
+    def at_least(self, other: Money) -> Money:
+        return Money(max(self.tokens, other.tokens), max(self.cost, other.cost))
+
+    def at_most(self, other: Money) -> Money:
+        return Money(min(self.tokens, other.tokens), min(self.cost, other.cost))
+
+
+NOTHING = Money()
+# A reply in the history of a conversation may have some more tokens than it was billed: that is not a wrong bill.
+TOLERANCE = 1.25
+MOST = 2**62  # tokens, where only money has a cap
+
+
+def priced(bill: Bill, prices: Prices | None) -> Money:
+    """What a bill comes to, the reward's part of it included."""
+    return Money(bill.total_tokens, (prices.cost(bill) if prices else 0.0) + bill.reward_cost)
+
+
+def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
+    """The most that a call may take. A call without a limit counts as nothing: `check` refuses a cap on those."""
+    if spend is None:
+        return NOTHING
+    return Money(
+        spend.tokens + spend.reward_tokens, (prices.cost_at_most(spend) if prices else 0.0) + spend.reward_cost
+    )
+
+
+@dataclass(eq=False)
+class Claim:
+    """The part of the cap that one attempt holds."""
+
+    prices: Prices | None
+    forecast: Money | None = NOTHING  # what the attempt will take in all; None: none of its kind has ended yet
+    turns: int = 1
+    guessed: bool = False  # whether the forecast is only that all turns may take as much as the first
+    spent: Money = NOTHING
+    held: Money = NOTHING  # the call in progress, at most
+    preparing: bool = False  # whether it is a call of a preparation, such as a teacher's sample
+    begun: bool = False  # whether it is a conversation in progress, which goes before new attempts
+    calling: bool = False
+    counted: Money = NOTHING  # what the ledger counts as outstanding
+
+    def outstanding(self, held: Money) -> Money:
+        return held.at_least((self.forecast or NOTHING).minus(self.spent))
+
+
+@dataclass
+class Ledger:
+    """What has been spent and what is in progress, under the caps."""
+
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    before: Money = NOTHING  # what earlier runs of the study spent, if they count
+    before_held: Money = NOTHING  # of that, what was in progress when such a run was killed
+    spent: Money = NOTHING  # by this run, `lost` included
+    lost: Money = NOTHING  # by tries without an answer that may have been billed, at most
+    lost_calls: int = 0
+    prepared: Money = NOTHING  # of what was spent, by preparations
+    held: Money = NOTHING  # the calls in progress, at most
+    refused: Money | None = None  # the first call for which there was no room
+    overbilled: tuple[Money, Money] | None = None  # the first bill above its reservation, and that reservation
+    _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
+    calls: int = 0  # in progress
+    _waiting: deque[tuple[Claim, Money, asyncio.Future[bool]]] = field(default_factory=deque)
+    _ended: dict[Hashable, tuple[int, Money]] = field(default_factory=dict)  # conversations: how many, and their sum
+
+    @property
+    def limited(self) -> bool:
+        return self.max_tokens is not None or self.max_cost is not None
+
+    @property
+    def capped(self) -> bool:
+        """Whether the run has stopped at a cap."""
+        return self.refused is not None or self.overbilled is not None
+
+    def recorded(self) -> Recorded:
+        """Return what the store should say of this run now.
+
+        Under a cap, calls in progress are held: if the process is killed, nobody will know whether they were billed.
+        """
+        held = self.held if self.limited else NOTHING
+        answered = self.spent.tokens - self.lost.tokens
+        return Recorded(answered, self.spent.cost, self.lost.tokens, held.tokens, max(0.0, held.cost))
+
+    def open(
+        self,
+        prices: Prices | None,
+        kind: Hashable = None,
+        *,
+        turns: int = 1,
+        resumed: bool = False,
+        preparing: bool = False,
+    ) -> Claim:
+        """A claim for one attempt. `kind` says which conversations take about the same; None: a single turn."""
+        ended, total = self._ended.get(kind, (0, NOTHING))
+        mean = Money(total.tokens // ended, total.cost / ended) if ended else None
+        return Claim(prices, NOTHING if kind is None else mean, turns, begun=resumed, preparing=preparing)
+
+    def left(self) -> Money | None:
+        """Return what the caps leave beside everything spent and in progress; None if there is no cap."""
+        if not self.limited:
+            return None
+        used = self.before.plus(self.spent).plus(self._outstanding)
+        tokens = MOST if self.max_tokens is None else max(0, self.max_tokens - used.tokens)
+        return Money(tokens, math.inf if self.max_cost is None else max(0.0, self.max_cost - used.cost))
+
+    def hold(self, claim: Claim, amount: Money) -> None:
+        """Hold an amount that fits under the caps, for calls that another process pays."""
+        self._grant(claim, amount)
+
+    def pay(self, claim: Claim, spent: Money, lost: Money, lost_calls: int) -> None:
+        """Count what another process has paid of what it was given, and release the rest."""
+        self.spent, self.prepared = self.spent.plus(spent), self.prepared.plus(spent)
+        self.lost, self.lost_calls = self.lost.plus(lost), self.lost_calls + lost_calls
+        self.close(claim)
+
+    async def reserve(self, claim: Claim, call: Spend | None) -> bool:
+        """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
+        wanted = priced_at_most(call, claim.prices)
+        if self.overbilled:
+            return False
+        if claim.forecast is None:
+            claim.forecast, claim.guessed = Money(wanted.tokens * claim.turns, wanted.cost * claim.turns), True
+        if (not self._waiting or claim.begun) and self._fits(claim, wanted):
+            self._grant(claim, wanted)
+            return True
+        if self.capped or not self.calls:
+            self.refused = self.refused or wanted
+            return False
+        granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        # A conversation in progress goes before a new attempt.
+        (self._waiting.appendleft if claim.begun else self._waiting.append)((claim, wanted, granted))
+        return await granted
+
+    def _grant(self, claim: Claim, wanted: Money) -> None:
+        claim.calling, self.calls = True, self.calls + 1
+        self._hold(claim, wanted)
+
+    def _hold(self, claim: Claim, held: Money, *, closed: bool = False) -> None:
+        outstanding = NOTHING if closed else claim.outstanding(held)
+        self._outstanding = self._outstanding.plus(outstanding).minus(claim.counted)
+        self.held = self.held.plus(held).minus(claim.held)
+        claim.held, claim.counted = held, outstanding
+
+    def _fits(self, claim: Claim, wanted: Money) -> bool:
+        if not self.limited:
+            return True
+        if not self.calls and (claim.begun or claim.guessed):
+            # Nothing is in progress: what others may still take must not stop a conversation that has room for a turn,
+            # nor a guess the first one, which will tell what one takes.
+            return self._under(wanted)
+        others = self._outstanding.minus(claim.counted)
+        return self._under(others.plus(claim.outstanding(wanted)))
+
+    def _under(self, more: Money) -> bool:
+        total = self.before.plus(self.spent).plus(more)
+        over_tokens = self.max_tokens is not None and total.tokens > self.max_tokens
+        # Sums of floats that should be equal differ in the last digits.
+        over_cost = self.max_cost is not None and total.cost > self.max_cost * (1 + 1e-9)
+        return not (over_tokens or over_cost)
+
+    def settle(self, claim: Claim, bill: Bill | None) -> None:
+        """A call has ended, with a bill or without."""
+        paid = priced(bill, claim.prices) if bill else NOTHING
+        over = paid.tokens > TOLERANCE * claim.held.tokens or paid.cost > TOLERANCE * claim.held.cost
+        if self.limited and over and self.overbilled is None:
+            self.overbilled = paid, claim.held  # other bills may be too high as well: nothing more is started
+        self._count(claim, paid)
+        claim.begun = claim.begun or bill is not None
+        self._end_call(claim)
+        self._hold(claim, NOTHING)
+        self._serve()
+
+    def _count(self, claim: Claim, paid: Money) -> None:
+        self.spent, claim.spent = self.spent.plus(paid), claim.spent.plus(paid)
+        if claim.preparing:
+            self.prepared = self.prepared.plus(paid)
+
+    def _end_call(self, claim: Claim) -> None:
+        self.calls -= claim.calling
+        claim.calling = False
+
+    def lose(self, claim: Claim, call: Spend | None) -> None:
+        """Calls gave no answer and may have been billed."""
+        gone = priced_at_most(call, claim.prices)
+        self.spent, self.lost = self.spent.plus(gone), self.lost.plus(gone)
+        if claim.preparing:
+            self.prepared = self.prepared.plus(gone)
+        self.lost_calls += call.calls if call else 1
+
+    def has_room(self) -> bool:
+        """Return whether what is in progress still fits, after tries were lost."""
+        if not self.limited or self._under(self.held):
+            return True
+        self.refused = self.refused or self.held
+        return False
+
+    def check_room(self) -> None:
+        """Raise `ModelFailure` if what is in progress no longer fits, because tries were lost."""
+        if not self.has_room():
+            raise ModelFailure("no answer, and the study's cap leaves no room for another try")
+
+    def close(self, claim: Claim, kind: Hashable = None, *, complete: bool = False) -> None:
+        """The attempt has ended; if it is complete, it tells what others of its kind will take."""
+        if complete and kind is not None:
+            ended, total = self._ended.get(kind, (0, NOTHING))
+            self._ended[kind] = ended + 1, total.plus(claim.spent)
+        self._end_call(claim)
+        self._hold(claim, NOTHING, closed=True)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Grant what fits now to those that wait, in their order. If nothing is in progress, nothing more will fit."""
+        while self._waiting:
+            claim, wanted, granted = self._waiting[0]
+            if not granted.done() and not self.overbilled and self._fits(claim, wanted):
+                self._grant(claim, wanted)
+                granted.set_result(True)
+            elif not granted.done() and self.calls and not self.overbilled:
+                return
+            elif not granted.done():
+                self.refused = self.refused or wanted
+                granted.set_result(False)
+            self._waiting.popleft()
+
+
+def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None) -> None:
+    """Raise `UserError` if a cap could not be kept: a reply without a limit, or a model without a price."""
+    if max_tokens is None and max_cost is None:
+        return
+    key = "max_tokens" if max_cost is None else "max_cost"
+    for cell in {cell.model_label: cell for cell in cells}.values():
+        if cell.turn_limit(0, None) is None:
+            what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
+            hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
+            raise UserError(what, hint=hint, in_python=in_python)
+        others = [*cell.asks(), *cell.prepared_by()]
+        for other in others:
+            if other.turn_limit(0) is None:
+                what = (
+                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.model_label}` asks, has no limit"
+                )
+                raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
+        for model, name in ((cell.model, cell.model_label), *((other, other.title()) for other in others)):
+            if max_cost is not None and model.prices is None and model.server():
+                what = f"max_cost can't be kept: `{name}` has no prices"
+                hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
+                in_python = 'model={…, "prices": {"input": 0.5, "output": 2.0}}, per million tokens'
+                raise UserError(what, hint=hint, in_python=in_python)
+
+
+def currency(cells: Iterable[Cell]) -> str:
+    """The currency of the models' prices; "" if none has any."""
+    asked = (model for cell in cells for model in (cell.model, *cell.asks(), *cell.prepared_by()))
+    names = {model.prices.currency for model in asked if model.prices}
+    if len(names) > 1:
+        what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
+        raise UserError(what, hint="give all `prices` in one currency")
+    return next(iter(names), "")

@@ -1,0 +1,310 @@
+"""What a run of a study would ask and spend, estimated before anything is spent.
+
+Three numbers per model and task. At most: every call takes its whole budget, with all calls of the methods and all of
+the history that a conversation sends again; every prompt is as long as the longest of its size that was looked at.
+Expected: from the attempts that the store holds, size by size. Low: the
+lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ponder.core import Bill, Limit, Message, Prices, Problem, Request, Spend, UserError
+from ponder.run.caps import (
+    Money,
+    check,
+    currency,
+    priced,
+    priced_at_most,
+)
+from ponder.run.duration import (
+    Duration,
+    duration,
+    guesses,
+    warning,
+)
+from ponder.store.store import Store
+from ponder.study.cell import Cell
+from ponder.study.check import some_problems
+from ponder.study.study import Study
+
+CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
+
+
+class Range(NamedTuple):
+    """A forecast; None: unknown, or no limit."""
+
+    low: float
+    expected: float | None
+    at_most: float | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What one model on one task still has to be asked, and what that will take."""
+
+    model: str
+    task: str
+    cells: int
+    attempts: int  # that the study asks for; of a search, those made so far
+    stored: int  # of those, the ones already answered
+    calls: int | None  # at most, without retries; None: unknown
+    tokens: Range  # still to spend, prompt tokens included
+    cost: Range | None  # the same in money; None: the model has no prices
+    basis: str  # what the expected number is from
+    duration: Duration | None = None  # of the replies, on this machine; None: unknown
+
+    @property
+    def to_run(self) -> int:
+        return self.attempts - self.stored
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The forecasts of a study, their sum, and what its caps leave."""
+
+    forecasts: list[Forecast]
+    total: Forecast
+    currency: str
+    spent: Money  # by earlier runs of the study, if the caps count them
+    making: Spend | None  # at most, for samples that methods train on before anything is asked; None: no limit.
+    # Of models with prices, `reward_tokens` and `reward_cost` are the tokens and their price.
+    trainings: int = 0  # before anything is asked
+    stop: str = ""  # what an adaptive run will find out
+
+    def warning(self) -> str:
+        """That it will take more than a day, and what to do about it; "" if it won't."""
+        return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
+
+
+def slow(study: Study, path: Path) -> str:
+    """The warning of a plan, where a model of the study knows its speed; for others nothing is planned."""
+    return plan(study, path).warning() if any(map(guesses, study.cells)) else ""
+
+
+def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
+    """How many attempts are to be made, without those that a search or `stop` decides on, and how many are stored."""
+    fixed = [cell for cell in cells if not cell.search and not cell.adaptive]
+    asked = sum(cell.samples * cell.count for cell in fixed)
+    if not _holds_something(path):
+        return asked, 0
+    with Store(path) as store:
+        return asked - store.spent(fixed)[0], store.spent(cells)[0]
+
+
+def plan(study: Study, path: Path) -> Plan:
+    """A forecast for each model on each task, given what the store at a path already holds."""
+    check(study.cells, study.max_tokens, study.max_cost)
+    store = Store(path) if _holds_something(path) else None
+    try:
+        still, stop = _adaptive(study, store)
+        forecasts = [_forecast(cells, store, still) for cells in _groups(study)]
+        spent = Money(*store.spent_by_runs(study.name)) if store and study.cap_per == "study" else Money()
+    finally:
+        if store:
+            store.close()
+    return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
+
+
+def saved(study: Study, path: Path) -> Forecast:
+    """What the attempts that an adaptive run left out would take."""
+    return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
+
+
+def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
+    """The cells of which an adaptive run may still ask more, and what it will find out."""
+    if study.stop is None:
+        return set(), ""
+    from ponder.run.adaptive import describe, open_cells  # imports NumPy
+
+    return open_cells(study, store), describe(study)
+
+
+def _making(study: Study) -> tuple[Spend | None, int]:
+    """The most that methods sample to train on, and the trainings; what several models share, once."""
+    making = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    limits: dict[Path, Limit] = {}
+    trainings = 0
+    for folder, (method, model) in making.items():
+        limits |= method.sampling_limits(model)
+        trainings += folder in method.unmade(model) and method.training_seed() is not None
+    total: Spend | None = Spend()
+    for limit in limits.values():
+        one = limit()
+        total = total and one and total.plus(one)
+    return total, trainings
+
+
+def _holds_something(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _groups(study: Study) -> Iterable[list[Cell]]:
+    for _, cells in itertools.groupby(study.cells, key=lambda c: (c.model_label, c.task_label)):
+        yield list(cells)
+
+
+class _Left(NamedTuple):
+    """What one cell still asks, and what the store tells of it."""
+
+    cell: Cell
+    attempts: int  # still to make
+    answered: int
+    mean: Money | None  # of those answered
+    variance: float  # of the tokens of those answered
+
+
+def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Forecast:
+    answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
+    stored, search, prices = sum(n for n, _ in answered), cells[0].search, cells[0].model.prices
+    if (
+        search
+    ):  # it decides how many attempts it makes, up to `most` in all; the most they may take is at its largest size
+        ended = store is not None and not search.next({cell.size: store.score(cell) for cell in cells})
+        left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
+    else:
+        left = [
+            0 if cell.adaptive and cell.key not in still else cell.samples * cell.count - n
+            for cell, (n, _) in zip(cells, answered, strict=True)
+        ]
+    rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
+    limit = _limit(rows)
+    low, expected, basis = (Money(), None, "the search decides") if search else _expected(rows, prices)
+    bound = limit and priced_at_most(limit, prices)
+    priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
+    return Forecast(
+        model=cells[0].model_label,
+        task=cells[0].task_label,
+        cells=len(cells),
+        attempts=stored if search else stored + sum(left),
+        stored=stored,
+        calls=limit and limit.calls,
+        tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
+        cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
+        basis=basis,
+        duration=duration(cells, store, expected and expected.tokens, limit),
+    )
+
+
+def _left(cell: Cell, attempts: int, answered: int, bill: Bill, store: Store | None) -> _Left:
+    if not answered or store is None:
+        return _Left(cell, attempts, 0, None, 0.0)
+    total = priced(bill, cell.model.prices)
+    mean = Money(round(total.tokens / answered), total.cost / answered)
+    variance = store.sum_of_squares(cell) / answered - (bill.tokens / answered) ** 2
+    # What a reward reads varies as what the model writes.
+    spread = max(0.0, variance) * (total.tokens / max(1, bill.tokens)) ** 2
+    return _Left(cell, attempts, answered, mean, spread)
+
+
+def _expected(rows: Sequence[_Left], prices: Prices | None) -> tuple[Money, Money | None, str]:
+    """The low and the expected amount, and what they are from."""
+    known = [row for row in rows if row.mean]
+    if not known:
+        prompts = (_prompts(row.cell, next(row.cell.asked())).times(row.attempts) for row in rows if row.attempts)
+        return priced_at_most(functools.reduce(Spend.plus, prompts, Spend()), prices), None, "prompts alone"
+    tokens, cost, variance = 0, 0.0, 0.0
+    for row in rows:
+        near = (
+            row
+            if row.mean
+            else min(known, key=lambda other: abs(math.log((other.cell.size + 1) / (row.cell.size + 1))))
+        )
+        mean = near.mean or Money()
+        tokens, cost = tokens + row.attempts * mean.tokens, cost + row.attempts * mean.cost
+        # Of one attempt nothing is known about the spread: it may be as large as the value.
+        spread = near.variance if near.answered > 1 else float(mean.tokens) ** 2
+        variance += row.attempts * (1 + row.attempts / near.answered) * spread
+    low = math.exp(-2 * math.sqrt(variance) / max(1, tokens))  # two standard errors, on a log scale
+    answered = sum(row.answered for row in rows)
+    basis = f"{answered:,} stored" + ("" if len(known) == len(rows) else ", also for other sizes")
+    return Money(round(low * tokens), low * cost), Money(tokens, cost), basis
+
+
+def _limit(rows: Sequence[_Left]) -> Spend | None:
+    """The most that these cells may still take; None if a reply has no limit."""
+    total = Spend()
+    for row in rows:
+        if row.attempts:
+            limits = [attempt_limit(row.cell, problem) for problem in some_problems(row.cell)]
+            if None in limits:
+                return None
+            longest = max((limit for limit in limits if limit), key=lambda limit: limit.tokens + limit.reward_tokens)
+            total = total.plus(longest.times(row.attempts))
+    return total
+
+
+def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
+    """The most that one attempt may take: each turn with its calls, and the history, with replies of a whole budget."""
+    total, past = Spend(), list[Message]()
+    reply = cell.reply_limit
+    for turn, text in enumerate(problem.turns):
+        asked = Message("user", text)
+        visible = cell.memory.visible(past)
+        request = Request(cell.task, problem, (*problem.opening(), *visible, asked), seed=0)
+        replies = sum(message.role == "assistant" for message in visible)
+        one = cell.turn_limit(request.prompt_limit + replies * (reply or 0), None)
+        if one is None or (turn and reply is None):
+            return None
+        total = total.plus(one)
+        past += [asked, Message("assistant", "")]
+    return total
+
+
+def _prompts(cell: Cell, problem: Problem) -> Spend:
+    """What the prompts of one attempt take at least: each turn asked once, and every reply empty."""
+    total, past = Spend(), list[Message]()
+    for text in problem.turns:
+        asked = Message("user", text)
+        characters = sum(len(m.content) for m in (*problem.opening(), *cell.memory.visible(past), asked))
+        total = total.plus(Spend(characters // CHARACTERS_PER_TOKEN))
+        past += [asked, Message("assistant", "")]
+    return total
+
+
+def _total(forecasts: Sequence[Forecast]) -> Forecast:
+    """The sum. What is unknown of one is unknown of the sum."""
+    costs = [f.cost for f in forecasts if f.cost]
+    calls = [f.calls for f in forecasts]
+    return Forecast(
+        model="total",
+        task="",
+        cells=sum(f.cells for f in forecasts),
+        attempts=sum(f.attempts for f in forecasts),
+        stored=sum(f.stored for f in forecasts),
+        calls=None if None in calls else sum(n or 0 for n in calls),
+        tokens=_sum([f.tokens for f in forecasts]),
+        cost=_sum(costs) if costs else None,
+        basis="",
+    )
+
+
+def _sum(ranges: Sequence[Range]) -> Range:
+    low, expected, at_most = zip(*ranges, strict=True)
+    return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
+
+
+def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
+    """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
+
+    Cells, not a smaller study: its methods would train on other problems.
+    """
+    cells = [cell for cell in study.cells if not cell.search]
+    if not cells:
+        raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
+    probed = []
+    for cell in cells:
+        if cell.adaptive:
+            few = cell.first(attempts)
+        else:
+            few = dataclasses.replace(cell, problems=min(attempts, cell.problems or attempts))
+        probed.append(dataclasses.replace(few, samples=1))
+    return tuple(probed)

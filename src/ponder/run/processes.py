@@ -1,0 +1,101 @@
+"""Makes preparations in several processes of this machine: `--jobs N`.
+
+A process per preparation: `python -m ponder.run.processes` reads what to make, and writes its progress. It ends when
+its standard input does, so at once if the run is killed; what it has made so far is resumed by the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from ponder.core import Method, Model, UserError
+from ponder.run.caps import Money
+from ponder.run.executors import Report
+from ponder.run.pickling import making, packed
+from ponder.study.cell import Cell, Resources
+from ponder.training.launch import end_with_parent
+
+
+@dataclass
+class Processes:
+    """Makes up to `jobs` things at once. Models are asked in the run's own process."""
+
+    jobs: int | None
+
+    async def make(
+        self,
+        method: Method,
+        model: Model,
+        needs: Resources,  # noqa: ARG002 the interface's
+        report: Report,
+        allowance: Money | None = None,
+    ) -> None:
+        sent = packed(method, model, allowance)
+        with tempfile.TemporaryFile() as errors:
+            command = [sys.executable, "-P", "-m", __name__]
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=errors)
+            try:
+                await _listen(process, sent, report)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                code = await process.wait()
+            if code:
+                what = f"the process that made `{method.title()}` for {model.title()} {_ended(code, errors)}"
+                raise UserError(what, hint="is there enough memory for so many at once? Run again to resume")
+
+    def hosted(self, cells: Sequence[Cell], model: Model) -> Model:  # noqa: ARG002 the interface's
+        return model
+
+    def lane(self, cell: Cell) -> str:
+        return cell.model.server()
+
+
+async def _listen(process: asyncio.subprocess.Process, sent: bytes, report: Report) -> None:
+    """Say what to make, and pass on its progress until it ends."""
+    to, back = process.stdin, process.stdout
+    assert to
+    assert back
+    try:
+        to.write(struct.pack("!Q", len(sent)) + sent)
+        await to.drain()
+        while True:
+            (size,) = struct.unpack("!Q", await back.readexactly(8))
+            said = pickle.loads(await back.readexactly(size))  # noqa: S301 from our own process
+            if isinstance(said, Exception):
+                raise said
+            report(said)
+    except (asyncio.IncompleteReadError, ConnectionError):  # it has ended
+        await process.wait()
+
+
+def _ended(code: int, errors: IO[bytes]) -> str:
+    errors.seek(0)
+    said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"{how}: {said}" if said else how
+
+
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which decides what ends
+    out, sys.stdout = sys.stdout.buffer, sys.stderr
+    (size,) = struct.unpack("!Q", sys.stdin.buffer.read(8))
+    sent = sys.stdin.buffer.read(size)
+    end_with_parent()
+    for said in making(sent):
+        text = pickle.dumps(said)
+        out.write(struct.pack("!Q", len(text)) + text)
+        out.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,1 @@
+"""Attempts on disk, in SQLite."""

@@ -1,0 +1,148 @@
+"""Makes outcomes from the rows of a store, in little memory: what is equal in neighbouring rows is one object.
+
+A report holds every outcome of a study at once. Without this, those of a million attempts at `execution` take 3 GB.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType, NoneType
+from typing import Any, TypeVar
+
+from ponder.core import Outcome
+from ponder.store.schema import verify_attempt
+from ponder.study.cell import Cell
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+MOST_VALUES = 50_000  # that are remembered, of each kind
+MOST_SAMPLES = 16  # of a problem whose details are compared
+Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
+
+
+class Details(Mapping[str, Any]):
+    """A read-only mapping that shares its names with others: half as large as a dictionary."""
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        self._names, self._values = names, values
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._values[self._names.index(name)]
+        except ValueError:
+            raise KeyError(name) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class _Numbers(dict[str, Number]):
+    """Numbers by their text."""
+
+    def __init__(self, read: Callable[[str], Number]) -> None:
+        self._read: Callable[[str], Number] = read
+
+    def __missing__(self, text: str) -> Number:
+        value = self._read(text)
+        if len(self) < MOST_VALUES:
+            self[text] = value
+        return value
+
+
+class OutcomeReader:
+    """Reads the rows of a store, in the order of problems."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._counts: dict[int, int] = {}
+        self._seconds: dict[float, float] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._problem = ""
+        self._details: dict[str, Details] = {}  # of this problem
+        self._lists: list[list[Any]] = []  # in the details of this problem
+        self._decode = json.JSONDecoder(
+            parse_int=_Numbers(int).__getitem__, parse_float=_Numbers(float).__getitem__
+        ).decode
+
+    def read(self, cell: Cell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]) -> Iterator[Outcome]:
+        """The outcomes of a cell's rows: each the attempt's id, the problem's name, the digest, and the attempt."""
+        labels = (cell.task_label, cell.model_label, cell.size)
+        model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, made)
+        task = (cell.task.unit, cell.task_settings, cell.model_settings)
+        texts, counts, make = self._texts, self._counts, Outcome._make
+        for row_id, name, check, *row in rows:
+            verify_attempt(f"attempt {row_id}", row, check)
+            if name != self._problem:
+                self._next(row_id, name)
+            _, _, sample, status, correct, why, details, prompt, thinking, answer, seconds, counted_by, cached = row
+            yield make(
+                (
+                    *labels,
+                    self._problem,
+                    sample,
+                    _one(texts, status),
+                    bool(correct),
+                    _one(texts, why),
+                    _one(counts, prompt),
+                    _one(counts, thinking),
+                    _one(counts, answer),
+                    _one(self._seconds, seconds),
+                    _one(texts, counted_by),
+                    self._compact(details) if details else NOTHING,
+                    row_id,
+                    *model,
+                    cached,
+                    *task,
+                )
+            )
+
+    def _next(self, row_id: int, name: Any) -> None:
+        if not isinstance(name, str):
+            raise ValueError(f"the problem of attempt {row_id} can't be read")
+        self._problem = name
+        self._details.clear()
+        self._lists.clear()
+
+    def _compact(self, text: str) -> Mapping[str, Any]:
+        if (known := self._details.get(text)) is None:
+            decoded = self._decode(text)
+            names = tuple(map(sys.intern, decoded))
+            names = self._names.setdefault(names, names)
+            values = tuple(self._shared(v) if isinstance(v, list) else v for v in decoded.values())
+            known = Details(names, values)
+            if len(self._details) < MOST_SAMPLES:
+                self._details[text] = known
+        return known
+
+    def _shared(self, numbers: list[Any]) -> list[Any]:
+        """An equal list of this problem, if there is one: the true sums of its samples, and every right answer."""
+        if not {*map(type, numbers)} <= {int, NoneType}:  # 1 equals True and 1.0
+            return numbers
+        for known in self._lists:
+            if known == numbers:
+                return known
+        if len(self._lists) < MOST_SAMPLES:
+            self._lists.append(numbers)
+        return numbers
+
+
+def _one(known: dict[Value, Value], value: Value) -> Value:
+    """The first of equal values, if there are not too many different ones."""
+    if (first := known.get(value)) is not None:
+        return first
+    if len(known) < MOST_VALUES:
+        known[value] = value
+    return value

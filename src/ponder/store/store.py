@@ -1,0 +1,499 @@
+"""The store: attempts in an SQLite file, whose tables are in `schema`.
+
+Write-ahead logging lets a report read while a run writes. Only one run writes at a time; it holds a lock on a second,
+empty SQLite file, which the kernel releases however the process ends. Both stand beside the file that the path leads
+to, whatever symbolic links it goes through. A store with two names (hard links) is not written to: SQLite would keep a
+log for each name, and neither run would see what the other has stored. A commit is a write to the log: it survives
+`kill -9`. `sync` puts the log on the disk: everything committed before it survives a power cut too.
+"""
+# ruff: noqa: S608 the parts of these statements are our own text
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from ponder.core import Attempt, Bill, Completion, Outcome, Problem, UserError
+from ponder.core.lock import acquire
+from ponder.store.file import DamagedStore, connect, errors, sync_folder
+from ponder.store.outcomes import OutcomeReader
+from ponder.store.schema import (
+    ATTEMPT,
+    PROBLEM,
+    PUT_ATTEMPT,
+    PUT_STUDY,
+    PUT_TURN,
+    SPENT,
+    TURN,
+    digest,
+    of_table,
+    verify,
+    verify_attempt,
+    verify_turn,
+)
+from ponder.study.cell import Cell
+from ponder.study.study import Study
+
+# The attempts that a cell asks for, with the parameters of `_asked`.
+ASKED = """cell = ? AND problem.position < ? AND sample < ?
+    AND (? IS NULL OR problem.position IN (SELECT value FROM json_each(?)))"""
+# The same in the order of two indexes: SQLite needn't sort texts.
+IN_ORDER = f"""FROM problem CROSS JOIN attempt ON attempt.problem = problem.id
+    WHERE source = ? AND {ASKED} AND status != 'open'"""
+FIRST_TURN = "CROSS JOIN turn ON turn.attempt = attempt.id AND turn.position = 0 WHERE"
+N_ATTEMPT = len(ATTEMPT.split(", "))
+REWARD = ("reward_prompt_tokens", "reward_completion_tokens", "reward_cost")  # fields of a bill
+STEPS = "step_scores"  # beside the measures of a turn
+MOST_PROBLEMS = 4096  # whose ids are remembered
+
+
+class Done(NamedTuple):
+    """An attempt on its way into the store or out of it. A conversation may have turns that are not asked yet."""
+
+    cell: Cell
+    position: int  # of the problem in the cell's fixed order of problems
+    attempt: Attempt
+    stored: int = 0  # how many of its turns the store already holds
+
+
+class Stored(NamedTuple):
+    """An attempt with the rows of its cell and its problem."""
+
+    cell: int
+    problem: int
+    attempt: Attempt
+
+
+class Recorded(NamedTuple):
+    """What a run has spent so far, as the store keeps it."""
+
+    tokens: int  # of answers
+    cost: float  # of everything, `lost_tokens` included
+    lost_tokens: int  # of tries without an answer that may have been billed, at most
+    held_tokens: int  # of the calls in progress, at most
+    held_cost: float
+
+
+class Store:
+    """An open store. With `lock=True` it can be written to, and no other process can write to it meanwhile."""
+
+    def __init__(self, path: Path, *, lock: bool = False) -> None:
+        self.path = path
+        self._file = path.resolve()  # beside which SQLite and the lock have their files
+        self._lock: sqlite3.Connection | None = None
+        self._cells: dict[bytes, int] = {}
+        self._problems: dict[tuple[bytes, int], int] = {}
+        self._log: int | None = None  # file descriptor of the write-ahead log
+        self._one_at_a_time = threading.Lock()
+        if not lock and not path.is_file():
+            hint = "`ponder run STUDY` creates one; use --store for another path"
+            raise UserError(f"there is no store {path}", hint=hint)
+        with errors(path, writing=lock):
+            if lock:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._lock = self._acquire()
+                self._check_names()
+            self._db = connect(path, write=lock)
+
+    def _acquire(self) -> sqlite3.Connection:
+        if (lock := acquire(Path(f"{self._file}.lock"))) is None:
+            hint = "wait until that run has ended, or use another store for this one: --store"
+            raise UserError(f"another run is writing to {self.path}", hint=hint)
+        return lock
+
+    def _check_names(self) -> None:
+        """Raise `UserError` if the file has another name, through which another run could write to it."""
+        if not self._file.is_file() or self._file.stat().st_nlink < 2:
+            return
+        assert self._lock
+        self._lock.close()
+        what = f"{self.path} has more than one name (hard links), and each would have a log of its own"
+        hint = f"`find / -samefile {self._file}` lists them: remove the others, or copy the store to a file of its own"
+        raise UserError(what, hint=hint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self.sync()
+        finally:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+            self._db.close()
+            if self._lock:
+                self._lock.close()
+
+    def sync(self) -> None:
+        """Wait until everything committed so far is on the disk, so that it survives a power cut.
+
+        May be called while another thread writes. SQLite keeps one file as the log for as long as the store is open.
+        """
+        if self._lock is None:
+            return
+        with errors(self.path, writing=True):
+            if self._log is None:
+                try:
+                    self._log = os.open(f"{self._file}-wal", os.O_RDWR)
+                except FileNotFoundError:
+                    return  # nothing was written yet
+                sync_folder(self._file.parent)
+            os.fsync(self._log)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A row that can't be read is damaged."""
+        try:
+            with errors(self.path, writing=self._lock is not None):
+                yield
+        except (zlib.error, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            raise DamagedStore(self.path, str(error)) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction, in one thread at a time; rolled back if an error is raised inside."""
+        with self._one_at_a_time, errors(self.path, writing=True):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._cells.clear()  # their rows may be rolled back with the rest
+                self._problems.clear()
+                # SQLite has already rolled back when the disk was full.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, though a run may be writing."""
+        with errors(self.path, writing=False):
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def record_study(self, study: Study) -> int:
+        """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
+        with self._transaction():
+            # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.
+            started = datetime.now(UTC).isoformat(" ")
+            row = (study.name, json.dumps(study.resolved(), default=str), started, None, None, None, None, None)
+            return self._db.execute(PUT_STUDY, (*row, digest(*row))).lastrowid or 0
+
+    def spent_by_runs(self, name: str) -> tuple[int, float]:
+        """Tokens and cost of all runs of the study with this name, calls without an answer included."""
+        sql = """SELECT TOTAL(tokens) + TOTAL(lost_tokens) + TOTAL(held_tokens), TOTAL(cost) + TOTAL(held_cost)
+                 FROM study WHERE name = ?"""
+        with self._one_at_a_time, self._reading():
+            tokens, cost = self._db.execute(sql, (name,)).fetchone()
+            return int(tokens), float(cost)
+
+    def held_by_runs(self, name: str) -> tuple[int, float]:
+        """Return what calls may have taken that were in progress when runs of this study were killed."""
+        sql = "SELECT TOTAL(held_tokens), TOTAL(held_cost) FROM study WHERE name = ?"
+        with self._one_at_a_time, self._reading():
+            tokens, cost = self._db.execute(sql, (name,)).fetchone()
+            return int(tokens), float(cost)
+
+    def release_held(self, name: str) -> None:
+        """Count as not billed what was in progress when runs of this study were killed."""
+        sql = "SELECT rowid, TOTAL(tokens), TOTAL(cost), TOTAL(lost_tokens) FROM study WHERE name = ? GROUP BY rowid"
+        with self._transaction():
+            for run, tokens, cost, lost_tokens in self._db.execute(sql, (name,)).fetchall():
+                self._record_spent(run, Recorded(int(tokens), cost, int(lost_tokens), 0, 0.0))
+
+    def add(self, batch: Sequence[Done], run: int | None = None, spent: Recorded | None = None) -> None:
+        """Store attempts in one transaction, with what the run has spent. An attempt with the same key is replaced."""
+        with self._transaction():
+            for done in batch:
+                self._add(done)
+            if run is not None and spent is not None:
+                self._record_spent(run, spent)
+
+    def _record_spent(self, run: int, spent: Recorded) -> None:
+        study = self._db.execute("SELECT name, resolved, started FROM study WHERE rowid = ?", (run,)).fetchone()
+        # As SQLite gives them back, which the digest depends on.
+        row = (spent.tokens, float(spent.cost), spent.lost_tokens, spent.held_tokens, float(spent.held_cost))
+        self._db.execute(SPENT, (*row, digest(*study, *row), run))
+
+    def _add(self, done: Done) -> None:
+        attempt = done.attempt
+        problem = self._problem_id(done.cell.source, done.position, attempt.problem)
+        key = (self._cell_id(done.cell), problem, attempt.sample)
+        details = json.dumps(attempt.details, default=str) if attempt.details else None
+        graded = (attempt.status, int(attempt.correct), attempt.why, details)
+        row: tuple[Any, ...] = (*key, *graded, *_bill(Bill() if attempt.status == "open" else attempt.bill))
+        (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
+        for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
+            # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
+            thinking = zlib.compress(turn.thinking.encode(), 1) if turn.thinking else None
+            measured: dict[str, Any] = {**turn.measures, **reward_part(turn.bill)}
+            measured |= {STEPS: turn.step_scores} if turn.step_scores else {}
+            measures = json.dumps(measured, default=str) if measured else None
+            row = (row_id, position, thinking, turn.answer, turn.stop, *_bill(turn.bill), measures)
+            self._db.execute(PUT_TURN, (*row, digest(*row)))
+
+    def _problem_id(self, source: bytes, position: int, problem: Problem) -> int:
+        if (known := self._problems.get((source, position))) is not None:
+            return known
+        sql = "SELECT id FROM problem WHERE source = ? AND position = ?"
+        found = self._db.execute(sql, (source, position)).fetchone()
+        if found is None:
+            row = (source, position, problem.id, zlib.compress(msgspec.json.encode(problem), 1))
+            sql = "INSERT INTO problem (source, position, name, body, digest) VALUES (?, ?, ?, ?, ?) RETURNING id"
+            found = self._db.execute(sql, (*row, digest(*row))).fetchone()
+        if len(self._problems) >= MOST_PROBLEMS:
+            self._problems.clear()
+        self._problems[source, position] = int(found[0])
+        return int(found[0])
+
+    def problem_name(self, cell: Cell, position: int) -> str | None:
+        """The id of the problem that the store has at a place in a cell's order; None if it has none."""
+        sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
+        with self._one_at_a_time:
+            row = self._db.execute(sql, (cell.source, position)).fetchone()
+        return row[0] if row else None
+
+    def _cell_id(self, cell: Cell) -> int:
+        if cell.key not in self._cells:
+            spec = json.dumps(cell.spec(), default=str)
+            row = (cell.key, spec, digest(cell.key, spec, None))
+            self._db.execute("INSERT OR IGNORE INTO cell (key, spec, digest) VALUES (?, ?, ?)", row)
+            self._cells[cell.key] = self._find(cell) or 0
+        return self._cells[cell.key]
+
+    def record_made(self, cell: Cell, made: Mapping[str, float]) -> None:
+        """Store what making the weights of a cell's model cost."""
+        if made:
+            with self._transaction():
+                row, text = self._cell_id(cell), json.dumps(dict(made))
+                (spec,) = self._db.execute("SELECT spec FROM cell WHERE id = ?", (row,)).fetchone()
+                values = (text, digest(cell.key, spec, text), row)
+                self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
+
+    def _made(self, cell: Cell) -> dict[str, float]:
+        """What making the weights cost. Before version 3 this was in the details of every attempt, as `made_…`."""
+        row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        if row is None or row[1]:
+            return json.loads(row[1]) if row else {}
+        sql = "SELECT details FROM attempt WHERE cell = ? AND details LIKE '%\"made_%' LIMIT 1"
+        details = self._db.execute(sql, (row[0],)).fetchone()
+        old = json.loads(details[0]) if details else {}
+        return {name.removeprefix("made_"): value for name, value in old.items() if name.startswith("made_")}
+
+    def _find(self, cell: Cell) -> int | None:
+        row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        return int(row[0]) if row else None
+
+    def done(self, cell: Cell) -> set[tuple[int, int]]:
+        """Position and sample of each attempt that is finished; failed ones are not."""
+        sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND status NOT IN ('failed', 'open')"""
+        with self._one_at_a_time, self._reading():
+            return set(self._db.execute(sql, (self._find(cell),)))
+
+    def score(self, cell: Cell) -> tuple[int, int]:
+        """How many answers of a cell are right, and how many there are."""
+        return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
+
+    def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
+        """By position: right answers to a problem, all answers, attempts (some failed), output tokens of answers."""
+        sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*),
+                 SUM((status != 'failed') * (thinking_tokens + answer_tokens))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
+        with self._one_at_a_time, self._reading():
+            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.samples))}
+
+    def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
+        """The finished turns of each conversation that was interrupted or failed, by position and sample."""
+        sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE cell = ? AND status IN ('failed', 'open')"""
+        with self._one_at_a_time, self._reading():
+            cut = self._db.execute(sql, (self._find(cell),)).fetchall()
+            return {(position, sample): tuple(_turns(self._db, attempt)) for position, sample, attempt in cut}
+
+    def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
+        """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
+        sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
+                 SUM(cached_tokens)
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open')"""
+        answers, bill = 0, Bill()
+        with self._one_at_a_time, self._reading():
+            for cell in cells:
+                n, *sums = self._db.execute(sql, self._asked(cell)).fetchone()
+                prompt, thinking, answer, seconds, cached = (s or 0 for s in sums)
+                answers, bill = answers + n, bill + Bill(prompt, thinking, answer, seconds, cached_tokens=cached)
+                bill += self._rewards(cell) if cell.methods else Bill()
+        return answers, bill
+
+    def _rewards(self, cell: Cell) -> Bill:
+        """What rewards read and wrote for the answered attempts that a cell asks for."""
+        sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
+        sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
+                  WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                  AND details LIKE '%"reward_cost"%'"""
+        prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
+        return Bill(reward_prompt_tokens=int(prompt), reward_completion_tokens=int(completion), reward_cost=cost)
+
+    def sum_of_squares(self, cell: Cell) -> float:
+        """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
+        sql = f"""SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
+                             * (prompt_tokens + thinking_tokens + answer_tokens))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open')"""
+        with self._one_at_a_time, self._reading():
+            (squares,) = self._db.execute(sql, self._asked(cell)).fetchone()
+        return float(squares)
+
+    def speed(self, cells: Iterable[Cell]) -> tuple[float, float] | None:
+        """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per such token."""
+        sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
+                        TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
+                 FROM attempt JOIN problem ON problem.id = attempt.problem
+                 WHERE {ASKED} AND status NOT IN ('failed', 'open')
+                 AND details LIKE '%"seconds_per_token"%'"""
+        every = written = seconds = 0.0
+        with self._one_at_a_time, self._reading():
+            for cell in cells:
+                sums = self._db.execute(sql, self._asked(cell)).fetchone()
+                every, written, seconds = every + sums[0], written + sums[1], seconds + sums[2]
+        return (written / every, seconds / written) if seconds else None
+
+    def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
+        """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
+        sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
+                  {IN_ORDER} ORDER BY position, sample"""
+        reader = OutcomeReader()
+        with self._reading():
+            for cell in cells:
+                yield from reader.read(cell, self._made(cell), self._db.execute(sql, (cell.source, *self._asked(cell))))
+
+    def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
+        """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
+        sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
+                  {IN_ORDER} ORDER BY position, sample LIMIT ?"""
+        with self._reading():
+            for row_id, check, *row in self._db.execute(sql, (cell.source, *self._asked(cell), most)):
+                *grade, problem_check, source, position, name, body = row
+                verify_attempt(f"attempt {row_id}", grade, check)
+                verify(f"problem {name}", (source, position, name, body), problem_check)
+                _, _, sample, status, correct, why, details, *_ = grade
+                problem = msgspec.json.decode(zlib.decompress(body), type=Problem)
+                turns = tuple(_turns(self._db, row_id))
+                if not turns and status != "failed":
+                    raise ValueError(f"attempt {row_id} has lost its texts")
+                graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+                yield Done(cell, position, Attempt(problem, sample, *graded))
+
+    def answers(self, cell: Cell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
+        """For each problem of a cell its graded samples: number, whether right, and the answer in the first turn.
+
+        Thinking is not unpacked, and a problem only once.
+        """
+        sql = f"""SELECT attempt.id, attempt.digest, {of_table("attempt", ATTEMPT)},
+                  turn.digest, {of_table("turn", TURN)}, problem.digest, {of_table("problem", PROBLEM)}
+                  {IN_ORDER.replace("WHERE", FIRST_TURN)}
+                  AND status = 'graded' ORDER BY problem.position, sample"""
+        with self._reading():
+            rows = self._db.execute(sql, (cell.source, *self._asked(cell)))
+            for _, group in itertools.groupby(rows, key=lambda row: row[-3]):
+                samples = []
+                for row_id, check, *row in group:
+                    verify_attempt(f"attempt {row_id}", row[:N_ATTEMPT], check)
+                    turn_check, *turn = row[N_ATTEMPT:-5]
+                    verify_turn(turn, turn_check)
+                    samples.append((row[2], bool(row[4]), turn[3]))
+                problem_check, *problem = row[-5:]
+                verify(f"problem {problem[2]}", problem, problem_check)
+                yield msgspec.json.decode(zlib.decompress(problem[3]), type=Problem), samples
+
+    def _asked(self, cell: Cell) -> tuple[Any, ...]:
+        """Return the parameters of `ASKED`."""
+        limit = 2**62
+        positions = None
+        if cell.positions is not None:
+            positions = json.dumps(cell.positions)
+        elif cell.problems is not None:
+            limit = cell.problems
+        return self._find(cell), limit, cell.samples, positions, positions
+
+    def attempt(self, row_id: int) -> Stored | None:
+        """One attempt by its id, with its texts; None if there is none."""
+        with self._reading():
+            return read_attempt(self._db, row_id)
+
+    def regrade(self, changes: Iterable[Done]) -> None:
+        """Replace the grades of stored attempts. Texts and bills are not changed."""
+        sql = """UPDATE attempt SET status = ?, correct = ?, why = ?, details = ? WHERE sample = ? AND cell = ?
+                 AND problem = (SELECT id FROM problem WHERE source = ? AND position = ?) RETURNING id"""
+        with self._transaction():
+            for cell, position, attempt, _ in changes:
+                details = json.dumps(attempt.details) if attempt.details else None
+                grade = (attempt.status, int(attempt.correct), attempt.why, details)
+                where = (attempt.sample, self._cell_id(cell), cell.source, position)
+                for (row_id,) in self._db.execute(sql, grade + where).fetchall():
+                    row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
+                    self._db.execute("UPDATE attempt SET digest = ? WHERE id = ?", (digest(*row), row_id))
+
+
+def reward_part(bill: Bill) -> dict[str, float]:
+    """What a reward read and wrote, as it is stored: among the measures of a turn and the details of an attempt."""
+    part = {name: getattr(bill, name) for name in REWARD}
+    return part if any(part.values()) else {}
+
+
+def _bill(bill: Bill) -> tuple[Any, ...]:
+    # Milliseconds: finer would be noise, and take more bytes.
+    seconds = round(float(bill.seconds), 3)
+    tokens = (bill.prompt_tokens, bill.thinking_tokens, bill.answer_tokens)
+    return *tokens, seconds, bill.counted_by, bill.cached_tokens
+
+
+def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
+    """One attempt with its texts, from an open file; None if there is none. Raises ValueError if it is damaged."""
+    row = db.execute(f"SELECT digest, {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
+    if not row:
+        return None
+    check, *grade = row
+    verify_attempt(f"attempt {row_id}", grade, check)
+    cell, problem, sample, status, correct, why, details, *_ = grade
+    check, *given = db.execute(f"SELECT digest, {PROBLEM} FROM problem WHERE id = ?", (problem,)).fetchone()
+    verify(f"problem {given[2]}", given, check)
+    asked = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
+    turns = tuple(_turns(db, row_id))
+    graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
+    return Stored(cell, problem, Attempt(asked, sample, *graded))
+
+
+def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:
+    sql = f"SELECT digest, {TURN} FROM turn WHERE attempt = ? ORDER BY position"
+    for i, (check, *row) in enumerate(db.execute(sql, (attempt,)).fetchall()):
+        verify_turn(row, check)
+        _, position, thinking, answer, stop, *bill, measures = row
+        if position != i:
+            raise ValueError(f"attempt {attempt} has lost turn {i}")
+        text = zlib.decompress(thinking).decode() if thinking else ""
+        measured = json.loads(measures) if measures else {}
+        rewards = [measured.pop(name, 0) for name in REWARD]
+        scored = tuple((end, score) for end, score in measured.pop(STEPS, ()))
+        yield Completion(text, answer, stop, Bill(*bill, *rewards), measured, step_scores=scored)

@@ -1,0 +1,1 @@
+"""Study file to cells: what is asked, how it is named, and what is refused beforehand."""

@@ -1,0 +1,417 @@
+"""A study: the tasks to ask, the models and methods to ask, and the figures to draw. It is read from a TOML file.
+
+A list is a sweep, except where a plugin's setting is itself a list. An error names its place in the file and, for an
+unknown key or name, the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
+
+from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
+from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
+from ponder.study.adaptive_settings import Stopping
+from ponder.study.cell import Cell, Hosting, Resources
+from ponder.study.labels import Chain, Label, Part, labels
+
+if TYPE_CHECKING:
+    from ponder.study.search import Search
+
+T = TypeVar("T", bound=Resources)
+BUILT_IN = plugins.HERE / "studies"
+DEFAULT_PROBLEMS = 20
+MAX_COUNT = 10_000_000  # problems, or samples of each
+TABLES = ("task", "model", "figure", "train")
+TASK_KEYS = (
+    "size",
+    "remember",
+    "window",
+    "search",
+    "target",
+    "largest",
+)  # that every [[task]] has, besides its settings
+
+ELSEWHERE = {  # what isn't said at the top of a study
+    "method": 'write it in a [[model]]: method = [{ name = "vote", n = 8 }]',
+    "track": "it is an option of a command: ponder report STUDY --track mlflow, or wandb",
+}
+MODEL_KEYS = ("method", "samples", "ray")  # that every [[model]] has, besides its settings
+METHOD_KEYS = ("ray",)  # that every method has
+
+
+class _Settings(NamedTuple):
+    """What a [[model]] says besides the settings of its plugins."""
+
+    samples: int  # attempts per problem
+    hosting: Hosting
+    making: tuple[Resources, ...]  # what each method needs on a cluster
+
+
+class _Asked(NamedTuple):
+    """A task at one size, as a [[task]] asks it."""
+
+    task: Task
+    size: int
+    memory: Memory
+    part: Part  # its label's
+    search: Search | None
+
+    def repeats(self, other: _Asked) -> bool:
+        return self[:3] == other[:3] and self.search == other.search
+
+
+@dataclass(frozen=True)
+class Study:
+    """The content of a study file. In Python, `Study(task=[{…}], model=[{…}])` takes the same tables."""
+
+    task: Sequence[Table]
+    model: Sequence[Table]
+    figure: Sequence[Table] = ()
+    train: Sequence[Table] = ()  # what methods train on, as in [[task]]; by default other problems of the same tasks
+    title: str = ""  # title of the report
+    question: str = ""  # the question that the study answers
+    samples: int = 1  # attempts per problem, unless a [[model]] says otherwise
+    problems: int | None = None  # problems per size; by default 20, or all of a fixed set
+    seed: int = 0  # seed of the problems
+    max_tokens: int | None = None  # cap on tokens, prompt tokens included: a call that might exceed it isn't made
+    max_cost: float | None = None  # cap on money, computed from the models' `prices`
+    cap_per: Literal["study", "run"] = "study"  # what the caps limit: all runs of the study together, or each run
+    stop: Table | None = None  # ends the run when its question is answered: { margin = 0.03 } or { decide = true }
+    name: str = "study"
+    where: str = "study"
+    folder: Path | None = Path()  # of its file; None: it was read from a store, so its plugins can't be files
+
+    @classmethod
+    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Study:
+        """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
+        name = str(name)  # in Python it may be a `Path`
+        path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
+        if path.suffix != ".toml" or not path.is_file():
+            raise _no_study(name, path)
+        where = path.name if path.parent == BUILT_IN else str(path)
+        try:
+            content = tomllib.loads(path.read_text("utf-8-sig"))  # Windows editors put a mark first
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
+            hint = 'text needs quotes: name = "tents"; `ponder show study effort` prints a study to compare with'
+            raise UserError(f"this is not TOML: {error}", where=where, hint=hint) from None
+        if models:
+            content["model"] = [dict(model) for model in models]
+        for setting in settings:
+            assign(content, setting)
+        return cls.from_table(content, name=path.stem, where=where, folder=path.parent)
+
+    @classmethod
+    def from_table(
+        cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
+    ) -> Study:
+        """Check the content of a study file and build the study. `where` names the file in errors.
+
+        Without a folder its plugins can't be files, as befits a study that is read from a store.
+        """
+        known = {f.name for f in dataclasses.fields(cls)} - {"name", "where", "folder"}
+        hints = get_type_hints(cls)
+        for key, value in content.items():
+            if key not in known:
+                hint = ELSEWHERE.get(key) or place_of(key, content, folder) or plugins.nearest(key, known)
+                raise UserError(f"a study has no key `{key}`", where=f"{where}: {key}", hint=hint)
+            if isinstance(value, Mapping) and key in TABLES:
+                what = f"a study may have several {key} tables, so each is written [[{key}]]"
+                raise UserError(what, where=f"{where}: {key}", hint=f"write [[{key}]] instead of [{key}]")
+            convert(value, hints[key], f"{where}: {key}", Path())
+        for key in ("task", "model"):
+            if not content.get(key):
+                what, names = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
+                hint = f'ponder list {key}s shows them; write [[{key}]] and below it name = "…"'
+                raise UserError(what, where=where, hint=hint, in_python=names)
+        for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
+            check_name("figures", table, f"{where}: figure[{i}]")
+            figure = table["name"]
+            with error_at(f"{where}: figure[{i}].name"):
+                if not plugins.is_file(figure, base(figure, folder)) and figure not in plugins.names("figures"):
+                    raise plugins.unknown("figures", figure)
+        study = cls(**content, name=name, where=where, folder=folder)
+        study._check_numbers()
+        study.stopping  # noqa: B018 checks the key `stop`
+        return study
+
+    def _check_numbers(self) -> None:
+        for key in ("samples", "problems", "max_tokens", "max_cost"):
+            number = getattr(self, key)
+            if number is not None and not number > 0:
+                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
+            if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
+                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
+
+    @cached_property
+    def stopping(self) -> Stopping | None:
+        """The key `stop`, checked."""
+        if self.stop is None:
+            return None
+        where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
+        convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
+        with error_at(where):
+            stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
+            return stopping
+
+    def check(self) -> None:
+        """Raise `UserError` for whatever can be refused before anything is spent; `plan` and `run` begin with it."""
+        from ponder.study.check import check
+
+        check(self)
+
+    def warnings(self) -> list[str]:
+        """Return a line about each setting that is allowed but looks like a mistake."""
+        from ponder.study.check import warnings
+
+        return warnings(self)
+
+    def resolved(self) -> dict[str, Any]:
+        """The study with defaults and `--set` applied, for the record."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell of the study, model by model."""
+        tasks: list[_Asked] = []
+        for one in self._tasks(self.task, "task"):
+            if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
+                tasks.append(one)
+        task_labels = labels([(one.part,) for one in tasks])
+        models = list(self._models())
+        cells = []
+        given_labels = self._model_labels([chain for _, _, chain, _ in models])
+        for (model, methods, _, settings), label in zip(models, given_labels, strict=True):
+            for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
+                with error_at(f"{self.where}: model `{label.whole}`"):
+                    model.check(task, size)
+                counts = (search.most, 1) if search else (self._problems(task), settings.samples)
+                names = (label.base, label.whole, label.variant)
+                adaptive, needs = self.stop is not None and not search, (settings.hosting, settings.making)
+                what = (task, of_task.whole, size, model, methods)
+                cells.append(Cell(*what, *names, *counts, self.seed, memory, search, adaptive, *needs))
+        return tuple(cells)
+
+    def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
+        given = labels(chains)
+        seen = set[str]()
+        for label in given:
+            if label.whole in seen:
+                what, hint = f"two models are both called `{label.whole}`", "give each [[model]] a `label`"
+                raise UserError(what, where=f"{self.where}: model", hint=hint)
+            seen.add(label.whole)
+        return given
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures to draw."""
+        figures: list[Figure] = []
+        for i, given in enumerate(self.figure):
+            where = f"{self.where}: figure[{i}]"
+            tables = sweep("figures", given, where, self.folder)
+            figures += [build("figures", table, where, self.folder) for table, _ in tables]
+        return tuple(figures)
+
+    def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_Asked]:
+        for i, table in enumerate(tables):
+            where = f"{self.where}: {key}[{i}]"
+            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
+            memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
+            for variant, swept in sweep("tasks", settings, where, self.folder):
+                task: Task = build("tasks", variant, where, self.folder, TASK_KEYS, self.place)
+                search = self._search(table, where)
+                sizes = self._sizes(task, table, where, search)
+                for (memory, remembered), size in itertools.product(memories, sizes):
+                    names = (*swept, *remembered)
+                    wanted = {} if search is None else {"target": search.target, "largest": search.high}
+                    part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
+                    yield _Asked(task, size, memory, part, search)
+
+    def _search(self, table: Table, where: str) -> Search | None:
+        """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
+        if "search" not in table:
+            return None
+        from ponder.study.search import Search  # imports NumPy, which nothing else here needs
+
+        convert(table["search"], Literal["max"], f"{where}.search", self.folder)
+        if "size" in table:
+            raise UserError("a search chooses its own sizes", where=f"{where}.size", hint="remove `size` or `search`")
+        target = convert(table.get("target", 0.8), float, f"{where}.target", self.folder)
+        largest = convert(table.get("largest", 4096), int, f"{where}.largest", self.folder)
+        with error_at(where):
+            return Search(target=target, high=largest)
+
+    def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
+        asked = search.sizes if search else table.get("size", task.sizes())
+        asked = asked if isinstance(asked, list | tuple) else [asked]
+        sizes = list(dict.fromkeys(convert(size, int, f"{where}.size", self.folder) for size in asked))
+        if not sizes:
+            hint = "name a size, or remove `size` to use the task's own"
+            raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
+        for size in sizes:
+            try:
+                with error_at(f"{where}.{'search' if search else 'size'}"):
+                    task.check_size(size)
+            except UserError as error:
+                if not search:
+                    raise
+                hint = "remove `search`, or set `largest`, above which it doesn't search"
+                raise UserError(
+                    f"a search can't ask for size {size}: {error.what}", where=error.where, hint=hint
+                ) from None
+        return sizes
+
+    def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
+        hints = get_type_hints(Memory)
+        for variant, swept in variants(table, where, hints):
+            settings = {k: convert(v, hints[k], f"{where}.{k}", self.folder) for k, v in variant.items()}
+            with error_at(f"{where}.window"):
+                yield Memory(**settings), swept
+
+    def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, _Settings]]:
+        """Each model, its chain of methods, the parts of its label, and what else its table says."""
+        for i, table in enumerate(self.model):
+            where = f"{self.where}: model[{i}]"
+            settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
+            samples, hosting = self._samples(table, where), self._ray(table, Hosting, where)
+            chains = [(chain, links) for chain in _chains(table) for links in self._links(chain, where)]
+            for variant, swept in sweep("models", settings, where, self.folder):
+                model: Model = build("models", variant, where, self.folder, MODEL_KEYS, self.place)
+                base = Part(model.label or model.title(), model, variant, tuple(swept))
+                for chain, links in chains:
+                    places = (f"{where}.method[{j}]" for j in range(len(chain)))
+                    making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
+                    methods = self._methods([m for m, _ in links], model, where)
+                    parts = (
+                        Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
+                        for m, (written, chosen) in zip(methods, links, strict=True)
+                    )
+                    yield model, methods, (base, *parts), _Settings(samples, hosting, making)
+
+    def _ray(self, table: Table, kind: type[T], where: str) -> T:
+        """What a model or a method needs on a cluster."""
+        with error_at(f"{where}.ray"):
+            needs: T = convert(table.get("ray", {}), kind, f"{where}.ray", self.folder)
+            return needs
+
+    def _samples(self, table: Table, where: str) -> int:
+        """Attempts per problem of a model: its own, or the study's."""
+        samples: int = convert(table.get("samples", self.samples), int, f"{where}.samples", self.folder)
+        if not 0 < samples <= MAX_COUNT:
+            raise UserError(f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=f"{where}.samples")
+        return samples
+
+    def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
+        """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
+        places = (f"{where}.method[{j}]" for j in range(len(chain)))
+        yield from itertools.product(
+            *(sweep("methods", _own(method), place, self.folder) for method, place in zip(chain, places, strict=True))
+        )
+
+    def _methods(self, tables: Sequence[Table], model: Model, where: str) -> tuple[Method, ...]:
+        """A chain of methods, each told what it may train on."""
+        methods: list[Method] = []
+        for j, table in enumerate(tables):
+            place = f"{where}.method[{j}]"
+            method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
+            ships = model.ships() and not any(before.changes_weights for before in methods)
+            train_on = self.training_problems
+            if not ships:  # what a policy has learnt for these weights depends on who trained it
+                train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
+            methods.append(method.with_training(train_on))
+        return tuple(methods)
+
+    @cached_property
+    def training_problems(self) -> tuple[TrainingProblems, ...]:
+        """What methods may train on: problems that the study doesn't ask."""
+        asked = [
+            (task, size, search.most if search else self._problems(task))
+            for task, size, _, _, search in self._tasks(self.task, "task")
+        ]
+        sets: list[TrainingProblems] = []
+        for task, size, _, _, _ in self._tasks(self.train or self.task, "train" if self.train else "task"):
+            number = next((n for t, s, n in asked if (t, s) == (task, size)), 0)
+            if not self.train and task.fixed() is not None:
+                number = None  # training on a benchmark needs an explicit [[train]]
+            one = TrainingProblems(task, size, self.seed, number, bool(self.train))
+            sets += [one] if one not in sets else []
+        return tuple(sets)
+
+    def place(self, key: str) -> str:
+        """Return a hint that says where in a study a key belongs; "" if nowhere."""
+        return place_of(key, self.resolved(), self.folder)
+
+    def _problems(self, task: Task) -> int | None:
+        return self.problems or (DEFAULT_PROBLEMS if task.fixed() is None else None)
+
+
+def place_of(key: str, content: Table, folder: Path | None) -> str:
+    """Return a hint that says where in a study a key belongs: at the top, or in a table that has it; "" if nowhere."""
+    if key in {f.name for f in dataclasses.fields(Study)} - {"name", "where", "folder", *TABLES}:
+        return f"`{key}` belongs at the top of the study, above the first [[…]]"
+    for table, kind, common in (
+        ("task", "tasks", TASK_KEYS),
+        ("model", "models", MODEL_KEYS),
+        ("figure", "figures", ()),
+    ):
+        given = content.get(table)
+        for plugin in given if isinstance(given, list | tuple) else ():
+            if _has_key(key, plugin, kind, common, folder):
+                return f"`{key}` belongs in the [[{table}]] `{plugin['name']}`"
+            for method in itertools.chain(*_chains(plugin)) if table == "model" and isinstance(plugin, Mapping) else ():
+                if _has_key(key, method, "methods", (), folder):
+                    return f'`{key}` belongs in the method: {{ name = "{method["name"]}", {key} = … }}'
+    return ""
+
+
+def _has_key(key: str, table: Any, kind: str, common: Sequence[str], folder: Path | None) -> bool:
+    """Whether a plugin, named by its table, has a setting of this name."""
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        return False
+    try:
+        fields = dataclasses.fields(plugins.load(kind, table["name"], folder))
+    except UserError:  # which is told in its turn
+        return False
+    return key in common or any(f.name == key and f.init for f in fields)
+
+
+def _chains(table: Table) -> Sequence[Sequence[Table]]:
+    """The chains of methods in a model's table, which may hold one chain or a list of chains."""
+    given = table.get("method", [])
+    given = given if isinstance(given, list | tuple) else [given]
+    return given if given and all(isinstance(chain, list | tuple) for chain in given) else [given]
+
+
+def _own(method: Any) -> Any:
+    """A method's table without what isn't its plugin's."""
+    return {k: v for k, v in method.items() if k not in METHOD_KEYS} if isinstance(method, Mapping) else method
+
+
+def _no_study(name: str, path: Path) -> UserError:
+    listed = "ponder list studies shows the built-in ones"
+    known = f"built-in studies: {', '.join(built_in())}"
+    if path.is_dir():
+        files = sorted(map(str, path.glob("*.toml")))
+        hint = f"it holds {', '.join(files[:5])}" if files else ""
+        return UserError(f"{name} is a folder, not a study", hint=hint or listed, in_python=hint or known)
+    if path.suffix == ".toml":
+        near = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        hint = plugins.nearest(name, near) if near else ""
+        return UserError(f"there is no file {name}", hint=hint or listed, in_python=hint or known)
+    if path.is_file():
+        return UserError(f"{name} is not a study: its name must end in .toml", hint=f"mv {name} {path.stem}.toml")
+    hint = f"{plugins.nearest(name, built_in())} (or give a path that ends in .toml)"
+    if path.with_name(f"{path.name}.toml").is_file():
+        hint = f"did you mean `{name}.toml`?"
+    return UserError(f"there is no study `{name}`", hint=hint)
+
+
+def built_in() -> dict[str, str]:
+    """The built-in studies with their titles."""
+    return {p.stem: tomllib.loads(p.read_text("utf-8"))["title"] for p in sorted(BUILT_IN.glob("*.toml"))}
