@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ponder.run.executors import Place
     from ponder.run.run_stats import Tally
     from ponder.store.store import Store
-    from ponder.study.cell import Cell
+    from ponder.study.cell import StudyCell
     from ponder.study.study import Study
 
 
@@ -116,7 +116,7 @@ def _plan_power(
 
     if margin is not None and width is not None:
         raise UserError("give --margin or --width, not both")
-    one = len({cell.variant_label for cell in study.cells}) == 1
+    one = len({cell.label.variant for cell in study.cells}) == 1
     if margin is None and width is None:
         margin, width = (None, 0.1) if one else (0.03, None)
     goal = Goal(margin, width)
@@ -128,7 +128,7 @@ def run_shown(
     study: Study,
     store: Path,
     grace: float | None = None,
-    cells: Sequence[Cell] | None = None,
+    cells: Sequence[StudyCell] | None = None,
     place: Place | None = None,
     release_lost: bool = False,
 ) -> Tally:

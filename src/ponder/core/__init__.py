@@ -5,6 +5,7 @@
 Nothing in this folder imports from the rest of the package.
 """
 
+from ponder.core.cell import ANSWERED, ENDINGS, Basis, Cell, MethodUse
 from ponder.core.contracts import (
     Codec,
     Fidelity,
@@ -27,11 +28,12 @@ from ponder.core.nouns import (
     Bill,
     Completion,
     CountedBy,
+    Ended,
     Estimate,
     Grade,
+    Label,
     Memory,
     Message,
-    MethodUse,
     Outcome,
     Part,
     Prices,
@@ -45,7 +47,6 @@ from ponder.core.nouns import (
     Scores,
     Source,
     Spend,
-    Status,
     Steps,
     Tables,
     TokenKind,
@@ -58,10 +59,11 @@ from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "Drawing", "EnvVar", "Estimate",
-    "Fidelity", "Figure", "Grade", "LengthReward", "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model",
-    "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
-    "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
-    "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
-    "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit", "weights_fingerprint",
+    "ANSWERED", "ENDINGS", "AsyncScore", "Attempt", "Basis", "Bill", "CacheBudget", "Cell", "Codec", "Completion",
+    "CountedBy", "Drawing", "Ended", "EnvVar", "Estimate", "Fidelity", "Figure", "Grade", "Label", "LengthReward",
+    "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel", "Outcome",
+    "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward",
+    "Role", "Scores", "Source", "Spend", "Steps", "Tables", "Task", "TokenKind", "TokenTrace", "TrainingProblems",
+    "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed",
+    "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip

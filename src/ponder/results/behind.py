@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from ponder.core import Attempt, Outcome
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 # How an attempt ended, in the words of the pages. A wrong answer is `graded` in the store, as a right one is.
 ENDINGS = ("open", "right", "wrong", "unparsed", "truncated", "failed")
 OUTCOMES = {"solved": "right", "wrong": "wrong", "unparsed": "unparsed", "truncated": "truncated"}  # as figures say it
 LABELS = ("model", "task", "series", "panel", "variant", "base", "size")  # columns that name attempts
-EXACT: dict[str, Callable[[Cell], Iterable[str]]] = {  # filters of a page, whose values are compared whole
-    "model": lambda cell: (cell.model_label,),
-    "method": lambda cell: [use.name for use in cell.methods_used] or ["none"],
-    "task": lambda cell: (cell.task_label,),
+EXACT: dict[str, Callable[[StudyCell], Iterable[str]]] = {  # filters of a page, whose values are compared whole
+    "model": lambda cell: (cell.label.model,),
+    "method": lambda cell: [use.name for use in cell.chain] or ["none"],
+    "task": lambda cell: (cell.label.task,),
     "size": lambda cell: (str(cell.size),),
 }
 OF_ATTEMPTS = ("ended", "problem", "id")  # filters that choose among the attempts of a cell
@@ -30,7 +30,7 @@ class HasCells(Protocol):
     """A study, with room to remember what was worked out about it."""
 
     @property
-    def cells(self) -> Sequence[Cell]: ...
+    def cells(self) -> Sequence[StudyCell]: ...
 
     @property
     def memo(self) -> dict[str, Any]: ...
@@ -110,17 +110,17 @@ def settings_of(study: HasCells) -> list[dict[str, str]]:
     return settings
 
 
-def _settings(cell: Cell) -> Iterator[tuple[str, str]]:
-    for owner, settings in (("task", cell.task_settings), ("model", cell.model_settings), *cell.methods_used):
+def _settings(cell: StudyCell) -> Iterator[tuple[str, str]]:
+    for owner, settings in (("task", cell.task_settings), ("model", cell.model_settings), *cell.chain):
         for name, value in settings.items():
             if name != "name" and isinstance(value, str | int | float):
                 yield name, text(value)
                 yield f"{owner}.{name}", text(value)
 
 
-def _names(cell: Cell, settings: Mapping[str, str]) -> set[str]:
+def _names(cell: StudyCell, settings: Mapping[str, str]) -> set[str]:
     """What figures may call the attempts of a cell."""
-    task, models = cell.task_label, (cell.model_label, cell.base_label, cell.variant_label)
+    task, models = cell.label.task, (cell.label.model, cell.label.base, cell.label.variant)
     named = {*models, task, f"{task} {cell.size}", cell.task.plugin_name(), *(f"{model}, {task}" for model in models)}
     return named | {*settings.values()} | {f"{name}={value}" for name, value in settings.items()}
 

@@ -28,7 +28,7 @@ from ponder.results.behind import (
 from ponder.results.document import rendered
 from ponder.results.transcript import Transcript
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 MEGABYTES = 2.0  # of a report's file that transcripts take by default
 BLOCK = 250_000  # characters that are compressed together: more is smaller, but slower to open one
@@ -38,12 +38,12 @@ BLOCK = 250_000  # characters that are compressed together: more is smaller, but
 class Attempts:
     """The attempts of a study for its report: those that a mark rests on, and which of them the file holds."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[StudyCell]
     outcomes: Sequence[Outcome]
     memo: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._numbers = {(c.model_label, c.task_label, c.size): n for n, c in enumerate(self.cells)}
+        self._numbers = {(c.label.model, c.label.task, c.size): n for n, c in enumerate(self.cells)}
         self._of_cell: list[list[Outcome]] = [[] for _ in self.cells]
         for o in self.outcomes:
             self._of_cell[self._number(o)].append(o)
@@ -97,12 +97,12 @@ class Attempts:
                 if room <= 0:
                     break
         blocks += [_compressed(part)] if part else []
-        names = [(c.model_label, c.task_label, c.size) for c in self.cells]
+        names = [(c.label.model, c.label.task, c.size) for c in self.cells]
         groups = [self._described(chosen) for chosen in self._groups]
         index = {"cells": names, "endings": ENDINGS, "rows": sorted(rows), "groups": groups, "all": len(self.outcomes)}
         return {"index": index, "blocks": blocks, "held": len(rows), "all": len(self.outcomes)}
 
-    def _written(self, store: Store, attempt: int, cell: Cell) -> str:
+    def _written(self, store: Store, attempt: int, cell: StudyCell) -> str:
         stored = store.attempt(attempt)
         assert stored is not None, "its outcome was read from this store"
         return rendered("packed.html", one=Transcript(attempt, stored.problem, cell, stored.attempt))

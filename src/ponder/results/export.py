@@ -31,7 +31,7 @@ from ponder.results.spreadsheet import inert
 from ponder.results.transcript import Transcript
 from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import Study
 from ponder.traces import Trace, trace_of
 
@@ -85,7 +85,7 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
             yield row | answers | of_cell
 
 
-def _answers(cell: Cell, attempt: Attempt) -> dict[str, str | None]:
+def _answers(cell: StudyCell, attempt: Attempt) -> dict[str, str | None]:
     """Return the answer that the task reads in a reply and the right one, as text or JSON."""
     transcript = Transcript(0, 0, cell, attempt)
     return {"parsed": transcript.parsed, "gold": transcript.gold}
@@ -97,9 +97,9 @@ def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[
     return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
 
 
-def setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
+def setting_columns(cells: Sequence[StudyCell]) -> dict[str, type]:
     """A column for each setting that differs between cells, with its type."""
-    tables = [dotted(cell.task_settings, cell.model_settings, cell.methods_used) for cell in cells]
+    tables = [dotted(cell.task_settings, cell.model_settings, cell.chain) for cell in cells]
     columns: dict[str, type] = {}
     for name, values in differing(tables).items():
         kinds = {type(value) for value in values if value is not None}
@@ -167,7 +167,7 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     attempts = 0
     with _opened(path) as file:
         for cell in study.cells:
-            where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
+            where = {"task": cell.label.task, "model": cell.label.model, "size": cell.size, **_encoded(cell)}
             for done in store.attempts(cell):
                 attempts += 1
                 lines = (where | line for line in _turns(cell.task, done.attempt))
@@ -179,7 +179,7 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     """One line per reply that has a text: question, thinking, answer, and what is known of them."""
     firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
     if several := next((done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None):
-        what = f"{several.task_label} is asked in several turns, and a trace is one question with its answer"
+        what = f"{several.label.task} is asked in several turns, and a trace is one question with its answer"
         raise UserError(what, hint="--format jsonl has a line per turn")
     written = 0
     with _opened(path) as file:
@@ -192,9 +192,9 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     return written
 
 
-def _trace(cell: Cell, attempt: Attempt) -> Trace:
+def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
     reply, codec = attempt.completions[0], cell.model.codec_name(cell.task)
-    known = {"teacher": cell.model_label, "correct": attempt.correct, "gold": attempt.problem.gold}
+    known = {"teacher": cell.label.model, "correct": attempt.correct, "gold": attempt.problem.gold}
     if all(method.changes_weights for method in cell.methods):  # else the bill may be that of several replies
         known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
     return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
@@ -222,20 +222,20 @@ def _graded(grade: Grade) -> dict[str, Any]:
     return {"correct": grade.correct, "why": grade.why, "parsed": grade.parsed, **grade.details}
 
 
-def _encoded(cell: Cell) -> dict[str, msgspec.Raw]:
-    settings = _settings(cell.task_settings, cell.model_settings, cell.methods_used)
+def _encoded(cell: StudyCell) -> dict[str, msgspec.Raw]:
+    settings = _settings(cell.task_settings, cell.model_settings, cell.chain)
     return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in settings.items()}
 
 
-def _attempts(cells: Iterable[Cell], store: Store) -> Iterator[Done]:
+def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
     return (done for cell in cells for done in store.attempts(cell))
 
 
 def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
     """One log for each model that has answers, and the number of all of them."""
-    models: dict[str, list[Cell]] = {}
+    models: dict[str, list[StudyCell]] = {}
     for cell in study.cells:
-        models.setdefault(cell.model_label, []).append(cell)
+        models.setdefault(cell.label.model, []).append(cell)
     files = [path] if len(models) == 1 else _file_names(path, list(models))
     with store.snapshot():
         written = {
@@ -264,7 +264,7 @@ def safe_name(label: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "unnamed"
 
 
-def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> int:
+def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path) -> int:
     """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
     with path.open("w", encoding="utf-8") as file:
         answers = [o for o in store.outcomes(cells) if o.status != "failed"]
@@ -278,9 +278,9 @@ def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> i
     return len(answers)
 
 
-def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -> dict[str, Any]:
+def _inspect_head(study: Study, cells: list[StudyCell], answers: Sequence[Outcome]) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    model, samples, right = cells[0].model_label, len(answers), sum(o.correct for o in answers)
+    model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
     used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
     usage = _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
@@ -290,11 +290,11 @@ def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -
         "status": "success",
         "eval": {
             "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
-            "task": cells[0].task_label, "task_id": study.name, "task_version": cells[0].task.version,
+            "task": cells[0].label.task, "task_id": study.name, "task_version": cells[0].task.version,
             "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
             "packages": {"ponder": __version__},
-            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].methods_used]},
+            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].chain]},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
         "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
@@ -317,19 +317,19 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
     return {
         "id": problem.id, "epoch": attempt.sample + 1, "input": problem.turns[0], "target": json.dumps(problem.gold),
         "messages": _inspect_messages(attempt), "scores": {"ponder": score},
-        "output": {"model": done.cell.model_label, "choices": [choice], "usage": usage},
+        "output": {"model": done.cell.label.model, "choices": [choice], "usage": usage},
         "metadata": {
-            "size": problem.size, "status": attempt.status, "task": done.cell.task_label,
+            "size": problem.size, "status": attempt.status, "task": done.cell.label.task,
             "task_settings": dict(done.cell.task_settings),
         },
         "store": {}, "events": [],
-        "model_usage": {done.cell.model_label: usage}, "attachments": {},
+        "model_usage": {done.cell.label.model: usage}, "attachments": {},
     }  # fmt: skip
 
 
-def _task_args(cells: Sequence[Cell]) -> dict[str, Any]:
+def _task_args(cells: Sequence[StudyCell]) -> dict[str, Any]:
     """The settings of the task; of several, by their labels."""
-    by_task = {cell.task_label: dict(cell.task_settings) for cell in cells}
+    by_task = {cell.label.task: dict(cell.task_settings) for cell in cells}
     return by_task if len(by_task) > 1 else next(iter(by_task.values()))
 
 

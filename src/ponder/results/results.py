@@ -101,10 +101,10 @@ class Results:
         wanted_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
             for cell in self._read.cells:
-                if model in ("", cell.model_label) and task in ("", cell.task_label):
+                if model in ("", cell.label.model) and task in ("", cell.label.task):
                     for done in store.attempts(cell):
                         if wanted_id in ("", done.attempt.problem.id):
-                            yield Transcript(cell.task_label, cell.model_label, done.attempt)
+                            yield Transcript(cell.label.task, cell.label.model, done.attempt)
 
     def attempt(
         self, problem: Problem | str = "", *, model: str = "", task: str = "", sample: int | None = None

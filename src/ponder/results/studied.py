@@ -14,7 +14,7 @@ from ponder.core.settings import Table
 from ponder.store.equal_answers import with_ballots
 from ponder.store.file import connect, errors
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import Study
 from ponder.tasks._benchmark import Benchmark
 
@@ -29,7 +29,7 @@ NOT_STORED = "not stored"  # the digest of a benchmark that the store has no att
 class Studied(NamedTuple):
     """A study as the store has it."""
 
-    cells: Sequence[Cell]  # of an adaptive run, with the problems that were asked
+    cells: Sequence[StudyCell]  # of an adaptive run, with the problems that were asked
     outcomes: list[Outcome]
     figures: list[tuple[str, Figure]]  # with names of their own: a second `effort` is `effort-2`
     decisions: Sequence[Decision]  # what an adaptive run has found
@@ -48,7 +48,7 @@ def studied(study: Study, store: Store, voting: bool | None = None) -> Studied:
     return Studied(cells, outcomes, figures, decisions)
 
 
-def _adaptive(study: Study, store: Store) -> tuple[Sequence[Cell], Sequence[Decision]]:
+def _adaptive(study: Study, store: Store) -> tuple[Sequence[StudyCell], Sequence[Decision]]:
     if study.stop is None:
         return study.cells, ()
     from ponder.run.adaptive import asked_cells, decisions
@@ -70,7 +70,7 @@ def _named(figures: Sequence[Figure]) -> Iterator[tuple[str, Figure]]:
         yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), figure
 
 
-def currency(cells: Sequence[Cell]) -> str:
+def currency(cells: Sequence[StudyCell]) -> str:
     """The currency of the models' prices; "" if they have none, or several."""
     names = {cell.model.prices.currency for cell in cells if cell.model.prices}
     return names.pop() if len(names) == 1 else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.results.behind import ended
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
 
@@ -21,7 +21,7 @@ class Transcript:
 
     id: int
     problem_row: int
-    cell: Cell
+    cell: StudyCell
     attempt: Attempt
 
     @property
@@ -80,7 +80,7 @@ class Transcript:
         )
         data = {
             "model": dict(cell.model_settings),
-            "methods": [{"name": use.name, **use.settings} for use in cell.methods_used],
+            "methods": [{"name": use.name, **use.settings} for use in cell.chain],
             "seed": cell.attempt_seed(problem, self.attempt.sample, last),
             "messages": [{"role": m.role, "content": m.content} for m in messages],
         }

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
 from ponder.store.store import Recorded
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 
 class Money(NamedTuple):
@@ -261,24 +261,24 @@ class Ledger:
             self._waiting.popleft()
 
 
-def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None) -> None:
+def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | None) -> None:
     """Raise `UserError` if a cap could not be kept: a reply without a limit, or a model without a price."""
     if max_tokens is None and max_cost is None:
         return
     key = "max_tokens" if max_cost is None else "max_cost"
-    for cell in {cell.model_label: cell for cell in cells}.values():
+    for cell in {cell.model_key: cell for cell in cells}.values():
         if cell.turn_limit(0, None) is None:
-            what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
+            what = f"{key} can't be kept: a reply of `{cell.label.model}` has no limit"
             hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
             raise UserError(what, hint=hint, in_python=in_python)
         others = [*cell.asks(), *cell.prepared_by()]
         for other in others:
             if other.turn_limit(0) is None:
                 what = (
-                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.model_label}` asks, has no limit"
+                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
                 )
                 raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
-        for model, name in ((cell.model, cell.model_label), *((other, other.title()) for other in others)):
+        for model, name in ((cell.model, cell.label.model), *((other, other.title()) for other in others)):
             if max_cost is not None and model.prices is None and model.server():
                 what = f"max_cost can't be kept: `{name}` has no prices"
                 hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
@@ -286,7 +286,7 @@ def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None)
                 raise UserError(what, hint=hint, in_python=in_python)
 
 
-def currency(cells: Iterable[Cell]) -> str:
+def currency(cells: Iterable[StudyCell]) -> str:
     """The currency of the models' prices; "" if none has any."""
     asked = (model for cell in cells for model in (cell.model, *cell.asks(), *cell.prepared_by()))
     names = {model.prices.currency for model in asked if model.prices}

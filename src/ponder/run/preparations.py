@@ -18,7 +18,7 @@ from ponder.run.caps import NOTHING, Claim, Ledger, Money, priced_at_most
 from ponder.run.executors import Place
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import Account, LedgerTill, LoopTill
-from ponder.study.cell import Cell, Resources
+from ponder.study.cell import StudyCell, Resources
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
 
@@ -43,15 +43,15 @@ class Preparations:
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
 
-    async def model(self, cell: Cell) -> Model:
+    async def model(self, cell: StudyCell) -> Model:
         """The cell's model, with everything that its methods need."""
-        label = cell.model_label
+        label = cell.label.model
         if label not in self._models:
             self._models[label] = asyncio.create_task(self._model(cell))
         return await self._models[label]
 
-    async def _model(self, cell: Cell) -> Model:
-        model, label = cell.model, cell.model_label
+    async def _model(self, cell: StudyCell) -> Model:
+        model, label = cell.model, cell.label.model
         try:
             for index, method in enumerate(cell.methods):
                 if self._place:
@@ -66,12 +66,12 @@ class Preparations:
         await self._driven(label, lambda: method.make(model))
         return await asyncio.to_thread(method.apply, model)
 
-    async def start(self, cell: Cell, model: Model) -> None:
+    async def start(self, cell: StudyCell, model: Model) -> None:
         """Do what takes long before a model can be asked, such as starting a server."""
         try:
-            await self._driven(cell.model_label, lambda: model.start(cell.task))
+            await self._driven(cell.label.model, lambda: model.start(cell.task))
         finally:
-            self._report(cell.model_label, None)
+            self._report(cell.label.model, None)
 
     async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
         """Do work that reports progress, in a thread. To stop, it waits for the next report."""
@@ -99,9 +99,9 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(self, place: Place, cell: Cell, index: int, model: Model) -> None:
+    async def _make_there(self, place: Place, cell: StudyCell, index: int, model: Model) -> None:
         """Make what the method says is missing, as soon as nobody else is making any of it."""
-        method, label = cell.methods[index], cell.model_label
+        method, label = cell.methods[index], cell.label.model
         while unmade := set(await asyncio.to_thread(method.unmade, model)):
             if unmade & self._being_made:
                 self._report(label, {"model": label, "waits_for": min(unmade & self._being_made).name})

@@ -24,7 +24,7 @@ from ponder.run.run import opened_ledger
 from ponder.run.run_stats import Tally
 from ponder.run.summary import cap_reached
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import Study
 
 STORE = Path("ponder.db")  # counts what a study with a cap spends
@@ -35,14 +35,15 @@ def prepare(study: Study, place: Place | None = None, store: Path = STORE) -> It
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
     """
-    cells = {cell.model_label: cell for cell in study.cells if cell.methods}
+    cells = {cell.model_key: cell for cell in study.cells if cell.methods}
     if not cells:
         return
     with _paid(study, store) as till:
         if place:
             yield from _together(list(cells.values()), place, study.where, till)
             return
-        for label, cell in cells.items():
+        for cell in cells.values():
+            label = cell.label.model
             with _at(study.where, label):
                 for progress in cell.make_model():
                     yield {"model": label, **progress}
@@ -81,7 +82,7 @@ def _at(where: str, label: str) -> AbstractContextManager[None]:
     return error_at(f"{where}: model `{label}`")
 
 
-def _together(cells: Sequence[Cell], place: Place, where: str, till: LedgerTill) -> Iterator[Progress]:
+def _together(cells: Sequence[StudyCell], place: Place, where: str, till: LedgerTill) -> Iterator[Progress]:
     """Make what doesn't depend on each other at once. After an error, nothing more is made."""
     reports: deque[Progress] = deque()
 
@@ -89,10 +90,10 @@ def _together(cells: Sequence[Cell], place: Place, where: str, till: LedgerTill)
         if progress is not None:
             reports.append({"model": label, **progress})
 
-    async def made(cell: Cell, preparations: Preparations) -> None:
-        with _at(where, cell.model_label):
+    async def made(cell: StudyCell, preparations: Preparations) -> None:
+        with _at(where, cell.label.model):
             await preparations.model(cell)
-        reports.append({"ready": cell.model_label})
+        reports.append({"ready": cell.label.model})
 
     async def begin() -> set[asyncio.Task[None]]:
         preparations = Preparations(place, Stop(), report, till)
@@ -114,9 +115,9 @@ def _together(cells: Sequence[Cell], place: Place, where: str, till: LedgerTill)
 
 def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
     """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
-    changed = {c.model_label: c for c in study.cells if any(method.changes_weights for method in c.methods)}
+    changed = {c.label.model: c for c in study.cells if any(method.changes_weights for method in c.methods)}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
-    with _paid(study, store), _at(study.where, cell.model_label):
+    with _paid(study, store), _at(study.where, cell.label.model):
         model = yield from cell.make_model()
     shutil.copytree(model.source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
@@ -125,7 +126,7 @@ def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iter
 def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
     """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
     trains = {
-        c.model_label: c
+        c.label.model: c
         for c in study.cells
         if any(m.training_seed() is not None and not m.changes_weights for m in c.methods)
     }
@@ -135,7 +136,7 @@ def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Ite
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     model = cell.model
     for method in cell.methods:
-        with _paid(study, store), _at(study.where, cell.model_label):
+        with _paid(study, store), _at(study.where, cell.label.model):
             yield from method.make(model)
         if (folder := method.folder(model)) and not method.changes_weights:
             shutil.copytree(folder, out, dirs_exist_ok=True)
@@ -144,7 +145,7 @@ def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Ite
         model = method.apply(model)
 
 
-def _chosen(study: Study, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
+def _chosen(study: Study, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str) -> StudyCell:
     """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
     if not label and len(cells) == 1:
         label = next(iter(cells))

@@ -27,7 +27,7 @@ from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
 from ponder.stats.settings import dotted
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import Study
 
 Tracker: TypeAlias = Literal["mlflow", "wandb"]
@@ -65,12 +65,12 @@ def tracked(study: Study, store: Store, files: Sequence[Path]) -> list[Tracked]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.model, []).append(outcome)
-    of_label = {cell.model_label: cell for cell in cells}
+    of_label = {cell.label.model: cell for cell in cells}
     runs = [_model(study, of_label[label], mine) for label, mine in groups.items()]
     return [*runs, Tracked(FIGURES, digest(study.name, FIGURES).hex(), files=files)]
 
 
-def _model(study: Study, cell: Cell, outcomes: Sequence[Outcome]) -> Tracked:
+def _model(study: Study, cell: StudyCell, outcomes: Sequence[Outcome]) -> Tracked:
     metrics: dict[str, float] = {}
     sizes: dict[int, dict[str, float]] = {}
     tasks = list(dict.fromkeys(o.task for o in outcomes))
@@ -87,8 +87,8 @@ def _model(study: Study, cell: Cell, outcomes: Sequence[Outcome]) -> Tracked:
             at |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
             sizes.setdefault(int(row.size), {}).update(at)
     key = digest(study.name, cell.model.identity(), [method.identity() for method in cell.methods]).hex()
-    settings = dotted({}, cell.model_settings, cell.methods_used)
-    return Tracked(cell.model_label, key, {**settings, "ponder": __version__}, metrics, sizes)
+    settings = dotted({}, cell.model_settings, cell.chain)
+    return Tracked(cell.label.model, key, {**settings, "ponder": __version__}, metrics, sizes)
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, float]:

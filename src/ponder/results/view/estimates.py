@@ -58,7 +58,7 @@ def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dic
 
 
 def _place(cell: Any) -> Place:
-    return cell.model_label, cell.task_label, cell.size
+    return cell.label.model, cell.label.task, cell.size
 
 
 class Estimates:

@@ -111,11 +111,11 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
     """How the attempts of each model ended, by task if there are several, and what they took."""
     cells, _ = chosen_cells(study, query.chosen)
     index, rows = study.index, study.rows
-    several = len({cell.task_label for cell in study.cells}) > 1
+    several = len({cell.label.task for cell in study.cells}) > 1
     models: dict[tuple[str, str], list[int]] = {}
     for n in sorted(cells):
         cell = study.cells[n]
-        models.setdefault((cell.model_label, cell.task_label if several else ""), []).append(n)
+        models.setdefault((cell.label.model, cell.label.task if several else ""), []).append(n)
     shown = []
     for (model, task), own in models.items():
         mine = rows[np.isin(study.cell_of[rows], own)]
@@ -155,9 +155,9 @@ class Facet(NamedTuple):
 def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
     cells = study.cells
     values = {
-        "model": dict.fromkeys(c.model_label for c in cells),
-        "method": dict.fromkeys(name for c in cells for name in ([u.name for u in c.methods_used] or ["none"])),
-        "task": dict.fromkeys(c.task_label for c in cells),
+        "model": dict.fromkeys(c.label.model for c in cells),
+        "method": dict.fromkeys(name for c in cells for name in ([u.name for u in c.chain] or ["none"])),
+        "task": dict.fromkeys(c.label.task for c in cells),
         "size": dict.fromkeys(str(size) for size in sorted({c.size for c in cells})),
     }
     values |= {name: dict.fromkeys(own) for name, own in swept(study).items() if name not in values}
@@ -172,7 +172,7 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
 
 def swept(study: ViewedStudy) -> dict[str, list[str]]:
     """The settings of methods that the study sweeps, with their values in order."""
-    names = dict.fromkeys(name for cell in study.cells for use in cell.methods_used for name in use.settings)
+    names = dict.fromkeys(name for cell in study.cells for use in cell.chain for name in use.settings)
     values = {name: {own[name] for own in settings_of(study) if name in own} for name in names}
     return {name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES}
 
@@ -264,7 +264,7 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
         values["next"] = query.with_(page=number + 1).address() if number < found.pages else None
         values["previous"] = (query.with_(page=number - 1).address() or "?") if number > 1 else None
     wide = [c for c in query.columns.split(",") if c in COLUMNS] if query.columns else list(USUAL)
-    if len({c.task_label for c in study.cells}) == 1 and not query.columns:
+    if len({c.label.task for c in study.cells}) == 1 and not query.columns:
         wide.remove("task")
     return {
         **values,
@@ -296,7 +296,7 @@ def _sort(query: Query, column: str) -> tuple[str, str]:
 
 def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """Questions that people ask, as addresses."""
-    several = len({c.model_label for c in study.cells}) > 1
+    several = len({c.label.model for c in study.cells}) > 1
     right = query.with_(chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])))
     ready = [("Longest wrong", longest_wrong(query)), ("Longest right", right.with_(sort="-tokens"))]
     ready += [("Shortest right", right.with_(sort="tokens"))]
@@ -319,8 +319,8 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
             {
                 "id": int(index.id[row]),
                 "ended": ENDINGS[index.ended[row]],
-                "model": cell.model_label,
-                "task": cell.task_label,
+                "model": cell.label.model,
+                "task": cell.label.task,
                 "size": cell.size,
                 "tokens": int(index.tokens[row]),
                 "thinking": int(index.thinking[row]),

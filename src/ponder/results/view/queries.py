@@ -26,7 +26,7 @@ from ponder.results.view.index import (
     Whole,
 )
 from ponder.results.view.studies import ViewedStudy
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 PAGE = 50  # attempts
 SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
@@ -148,7 +148,7 @@ def _id(value: str) -> int | None:
 def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """The attempts that are right, at problems that another model, or this one, answers wrongly."""
     index, rows = study.index, study.rows
-    model = np.array(_ranks([c.model_label for c in study.cells]) or [0])[study.cell_of[rows]]
+    model = np.array(_ranks([c.label.model for c in study.cells]) or [0])[study.cell_of[rows]]
     problem = index.problem[rows]
     right, failed = index.ended[rows] == RIGHT, index.ended[rows] == FAILED
     wrong = ~right & ~failed
@@ -163,9 +163,9 @@ def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np
     return np.asarray(right & ~named & np.isin(problem, problem[wrong & named]))
 
 
-def labels_of(cell: Cell) -> tuple[str, str]:
+def labels_of(cell: StudyCell) -> tuple[str, str]:
     """What a model is called: with its training seed, and as one of the variant's seeds."""
-    return cell.model_label, cell.variant_label
+    return cell.label.model, cell.label.variant
 
 
 def _ranks(labels: Sequence[str]) -> list[int]:
@@ -176,7 +176,7 @@ def _ranks(labels: Sequence[str]) -> list[int]:
 def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
     name = sort.removeprefix("-")
     if name in ("size", "model"):
-        of_cell = [c.size for c in study.cells] if name == "size" else _ranks([c.model_label for c in study.cells])
+        of_cell = [c.size for c in study.cells] if name == "size" else _ranks([c.label.model for c in study.cells])
         keys = np.array(of_cell or [0])[study.cell_of[rows]]
     else:
         keys = SORTS[name](study.index, rows)

@@ -16,7 +16,7 @@ from ponder.results.studied import STORED_CELLS, currency, hub_benchmarks, witho
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import Study
 
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
@@ -55,7 +55,7 @@ class ViewedStudy:
         return (self.study.title if self.study else "") or self.name
 
     @cached_property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[StudyCell]:
         return self.study.cells if self.study else ()
 
     @cached_property
@@ -67,7 +67,7 @@ class ViewedStudy:
         for n, cell in enumerate(self.cells):
             if (row := index.cells.get(cell.key)) is not None:
                 numbers[row] = n
-                limits[row] = (2**62 if cell.problems is None else cell.problems), cell.samples
+                limits[row] = (2**62 if cell.quota.problems is None else cell.quota.problems), cell.quota.samples
         within = (index.positions[index.problem] < limits[index.cell, 0]) & (index.sample < limits[index.cell, 1])
         return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
 
@@ -79,13 +79,13 @@ class ViewedStudy:
     @cached_property
     def asked(self) -> int | None:
         """How many attempts it asks for; None if a search decides that."""
-        if any(cell.search for cell in self.cells):
+        if any(cell.quota.search for cell in self.cells):
             return None
         cells = self._adaptive[0] if self._adaptive else self.cells
-        return sum(cell.samples * cell.count for cell in cells)
+        return sum(cell.quota.samples * cell.count for cell in cells)
 
     @cached_property
-    def _adaptive(self) -> tuple[Sequence[Cell], bool] | None:
+    def _adaptive(self) -> tuple[Sequence[StudyCell], bool] | None:
         """The cells of an adaptive run with the problems that it asked, and whether it has ended; None if it isn't one.
 
         While it goes on, all that it may ask.
@@ -101,7 +101,7 @@ class ViewedStudy:
     @property
     def variants(self) -> int:
         """How many models it has, all training seeds of one counted once."""
-        return len({cell.variant_label for cell in self.cells})
+        return len({cell.label.variant for cell in self.cells})
 
     @property
     def answered(self) -> int:
