@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from ponder.core import answers, plugins
+from ponder.core.capabilities import LONG_ANSWER, grades_slowly
 
 
 @pytest.mark.parametrize(
@@ -233,5 +234,5 @@ def test_symbols_mean_what_latex_calls_them(answer: str, gold: str) -> None:
 
 def test_only_a_long_answer_is_graded_slowly_unless_the_task_says_so() -> None:
     quick = plugins.load("tasks", "chain_sum")()
-    assert not quick.grades_slowly(["17"])
-    assert quick.grades_slowly(["17" * quick.long_answer])
+    assert not grades_slowly(quick, ["17"])
+    assert grades_slowly(quick, ["17" * LONG_ANSWER])

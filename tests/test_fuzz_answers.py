@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, given
 from texts import texts
 
-from ponder.core import Task, answers, plugins
+from ponder.core import Bill, Completion, Memory, Task, answers, plugins
+from ponder.core.capabilities import grade_turns, history_message, parse_answer, solve_turns
 from ponder.core.reading.marks import marked
 from ponder.core.settings import build
 from ponder.rewards import judge
@@ -33,8 +34,9 @@ def test_every_task_grades_any_text(task: Task, text: str) -> None:
     assert grade.parsed is not None or not grade.correct
     grade.why.encode()
     json.dumps(grade.details, allow_nan=False).encode()  # as the store has it
-    json.dumps(task.parse(problem, text))  # as methods compare it
-    task.history_entry(text).encode("utf-8", "surrogatepass")
+    json.dumps(parse_answer(task, problem, text))  # as methods compare it
+    completion = Completion("", text, "end", Bill())
+    history_message(task, Memory("answers"), completion).content.encode("utf-8", "surrogatepass")
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=Task.title)
@@ -43,8 +45,8 @@ def test_a_right_answer_after_any_text_is_right(task: Task, before: str) -> None
     """As long as nothing before it is left open."""
     problem = task.problem(task.sizes()[0], seed=1)
     assume(not any(opening in before for opening in ("answer>", "\\boxed{", "[", '"')))
-    replies = [f"{before}\n{task.solve_turn(problem, turn)}" for turn in range(len(problem.turns))]
-    assert task.grade_turns(problem, replies).correct
+    replies = [f"{before}\n{solution}" for solution in solve_turns(task, problem)]
+    assert grade_turns(task, problem, replies).correct
 
 
 @given(texts)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from ponder.core import Grade, Problem, Task, UserError, answers, digest, not_in_key, plugins
+from ponder.core.capabilities import ComparesAnswers, ParsesAnswers, SlowGrading, WithWarning
 from ponder.core.jsonl import RELATIVE, records
 from ponder.core.parquet import parquet_rows
 
@@ -30,7 +31,7 @@ STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within
 
 
 @dataclass(frozen=True)
-class Benchmark(Task):
+class Benchmark(Task, WithWarning):
     # Not in the key: where the problems come from can't change an answer. Their content is in the key, below.
     file: Path | None = not_in_key(None)  # JSONL, CSV or parquet, relative to the study's folder; default: from the hub
     revision: str = not_in_key("main")  # branch, tag or commit of the dataset on the hub
@@ -134,14 +135,13 @@ class Benchmark(Task):
         raise UserError(f"{self.dataset} on the hub has no file that matches {' or '.join(self.patterns)}", hint=other)
 
 
-class Maths(Benchmark):
-    """A benchmark whose answers are mathematical expressions."""
+class Maths(ParsesAnswers, ComparesAnswers, SlowGrading):
+    """What a benchmark inherits before `Benchmark` if its answers are mathematical expressions."""
 
     example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "maths_example.jsonl")}
-    slow_grading = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[misc]
         answers.need_maths()  # before tokens are spent on answers that can't be compared
 
     def from_row(self, row: DataRow, where: str) -> Problem:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ponder.core import Grade, Problem, Task, UserError, answers
+from ponder.core.capabilities import Addends, CheckedSteps
 from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
 
 LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
@@ -18,7 +19,7 @@ ASK = "Work step by step, then write the final number between <answer> and </ans
 
 
 @dataclass(frozen=True)
-class ChainSum(Task):
+class ChainSum(Task, CheckedSteps, Addends):
     digits: int = 2  # digits of each number
     shots: int = 0  # worked examples in the prompt
 

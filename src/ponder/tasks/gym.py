@@ -24,6 +24,7 @@ from reasoning_gym.coaching.base_curriculum import BaseCurriculum
 from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 
 from ponder.core import Grade, Problem, Task, UserError, answers, digest, seed_from
+from ponder.core.capabilities import Drawable, ParsesAnswers, SlowGrading
 from ponder.core.limited import Limited, Stopped, serve
 from ponder.core.plugins import nearest
 
@@ -32,7 +33,7 @@ MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
-class Gym(Task):
+class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
     dataset: str  # its name in reasoning-gym
     vary: str = ""  # the curriculum attribute that the size sets; default: all of them
     options: dict[str, Any] = field(default_factory=dict)  # settings of the dataset
@@ -40,7 +41,6 @@ class Gym(Task):
 
     version = 2  # another prompt
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
-    slow_grading = True
     unit = "levels"
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.core import Grade, Problem, Task, answers
+from ponder.core.capabilities import ComparesAnswers, FromLog
 from ponder.core.jsonl import records
 
 EXAMPLE = Path(__file__).parent / "imported_example.jsonl"
@@ -19,13 +20,12 @@ LINE = '{"id": "1", "size": 0, "turns": ["2 + 2?"], "gold": ["4"]}'
 
 
 @dataclass(frozen=True)
-class Imported(Task):
+class Imported(Task, ComparesAnswers, FromLog):
     file: Path  # its problems, as `ponder import` writes them; relative to the study's folder
     task: str = "imported"  # its name in the log
     scorer: str = ""  # the scorer of the log that says which attempts are right
     right: float = 1.0  # the lowest score of a right attempt
 
-    regradable = False
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 
     def title(self) -> str:

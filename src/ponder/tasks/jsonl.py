@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core.capabilities import ComparesAnswers
 from ponder.core.jsonl import records
 
 EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
@@ -44,7 +45,7 @@ class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Jsonl(Task):
+class Jsonl(Task, ComparesAnswers):
     file: Path  # relative to the study's folder
     instruction: str = ""  # appended to every prompt, such as "Work step by step, then put the answer in \\boxed{}."
 

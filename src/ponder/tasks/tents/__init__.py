@@ -15,6 +15,7 @@ from math import isqrt
 from pathlib import Path
 
 from ponder.core import Drawing, Grade, Problem, Task, UserError, answers, lines
+from ponder.core.capabilities import Drawable
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.generator import generate, possible
@@ -48,7 +49,7 @@ MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
-class Tents(Task):
+class Tents(Task, Drawable):
     difficulty: Difficulty = "easy"  # easy or tricky, as in Simon Tatham's puzzle collection
     ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
     shots: int = 0  # examples in the prompt: other puzzles, of 4 × 4 cells, with their solutions
