@@ -5,6 +5,17 @@
 Nothing in this folder imports from the rest of the package.
 """
 
+from ponder.core.capabilities import (
+    Addends,
+    CheckedSteps,
+    ComparesAnswers,
+    Conversation,
+    Drawable,
+    FromLog,
+    ParsesAnswers,
+    SlowGrading,
+    WithWarning,
+)
 from ponder.core.cell import ANSWERED, ENDINGS, Basis, Cell, MethodUse
 from ponder.core.contracts import (
     Codec,
@@ -59,11 +70,12 @@ from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "ANSWERED", "ENDINGS", "AsyncScore", "Attempt", "Basis", "Bill", "CacheBudget", "Cell", "Codec", "Completion",
-    "CountedBy", "Drawing", "Ended", "EnvVar", "Estimate", "Fidelity", "Figure", "Grade", "Label", "LengthReward",
-    "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel", "Outcome",
-    "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward",
-    "Role", "Scores", "Source", "Spend", "Steps", "Tables", "Task", "TokenKind", "TokenTrace", "TrainingProblems",
-    "TurnLimit", "UserError", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed",
-    "seed_from", "token_limit", "weights_fingerprint",
+    "ANSWERED", "ENDINGS", "Addends", "AsyncScore", "Attempt", "Basis", "Bill", "CacheBudget", "Cell", "CheckedSteps",
+    "Codec", "ComparesAnswers", "Completion", "Conversation", "CountedBy", "Drawable", "Drawing", "Ended", "EnvVar",
+    "Estimate", "Fidelity", "Figure", "FromLog", "Grade", "Label", "LengthReward", "Limit", "Mark", "Memory", "Message",
+    "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel", "Outcome", "ParsesAnswers", "Part", "Plugin",
+    "Policy", "Prices", "Problem", "Progress", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Scores",
+    "SlowGrading", "Source", "Spend", "Steps", "Tables", "Task", "TokenKind", "TokenTrace", "TrainingProblems",
+    "TurnLimit", "UserError", "WithWarning", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key",
+    "renamed", "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip
