@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from ponder.stats.settings import apart, differing, dotted, pooled
 
 from ponder.cli.check import _outcomes, _shortened
 from ponder.core import Figure, MethodUse, Outcome, Tables, plugins
@@ -24,7 +25,6 @@ from ponder.figures.samples import Samples
 from ponder.figures.selection import Selection
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
-from ponder.stats.settings import apart, differing, dotted, pooled
 
 MODES = ("answer", "cot")
 ASH, ELM = "ash", "elm"  # values of a setting that no figure draws

@@ -23,6 +23,7 @@ from ponder.core.nouns import Ended, Memory, Problem, Progress, TurnLimit
 
 ENDINGS: tuple[Ended, ...] = get_args(Ended)
 ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")  # the endings that estimates count
+DEFAULT_MEMORY = Memory()
 SEED = "seed"  # the setting that `Method.training_seed` returns
 
 
@@ -41,7 +42,7 @@ class Cell:
     size: int
     model: Model
     methods: tuple[Method, ...] = ()
-    memory: Memory = Memory()
+    memory: Memory = DEFAULT_MEMORY
     seed: int = 0  # of the problems
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +93,7 @@ class Cell:
 
     @property
     def _memory_identity(self) -> list[dict[str, Any]]:
-        if self.memory == Memory():  # left out of the key, as every default is
+        if self.memory == DEFAULT_MEMORY:  # left out of the key, as every default is
             return []
         return [asdict(self.memory)]
 

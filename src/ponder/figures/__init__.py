@@ -52,9 +52,8 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
     groups: dict[str, list[Outcome]] = {}
     for o in outcomes:
         model, series = names[o.cell.model_key, o.cell.task_key]
-        if model != o.label.model:
-            o = o._replace(label=replace(o.label, model=model))
-        groups.setdefault(series, []).append(o)
+        named = o if model == o.label.model else o._replace(label=replace(o.label, model=model))
+        groups.setdefault(series, []).append(named)
     yield from groups.items()
 
 

@@ -37,9 +37,7 @@ def setting_reader(name: str) -> Callable[[Outcome], Any]:
 def dotted_name(cell: Cell, name: str) -> str:
     """Return the full name of a method's setting in `Cell.settings`; "" if no method has it."""
     method, _, key = name.rpartition(".")
-    having = [
-        owner for owner, use in cell.owners.items() if key in use.settings and (not method or use.name == method)
-    ]
+    having = [owner for owner, use in cell.owners.items() if key in use.settings and (not method or use.name == method)]
     if not having:
         return ""
     if not method and len(having) > 1:
@@ -58,7 +56,7 @@ def owners(cell: Cell, *names: str) -> list[str]:
 
 
 def beside(cell: Cell, *names: str) -> dict[str, Any]:
-    """Return the other settings of the methods that have these, as in `compress.budget` if there are several methods."""
+    """Return the other settings of the methods that have these; of several methods, as in `compress.budget`."""
     taken = {dotted_name(cell, name) for name in names}
     methods = owners(cell, *names)
     others = {}

@@ -146,9 +146,7 @@ class _Panel(NamedTuple):
 def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind) -> Iterator[_Panel]:
     """The panels of each model that samples are picked from, or of every model, if none is."""
     picked = [o for o in outcomes if _picks(o.cell)]
-    rewards = {
-        reward_name(cell.chain[-1].settings["reward"]) for cell in cells_of(picked) if _picks(cell) == "best_of"
-    }
+    rewards = {reward_name(cell.chain[-1].settings["reward"]) for cell in cells_of(picked) if _picks(cell) == "best_of"}
     sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picks(cell) else ())
     models = sorted({sampled[o.cell.model_key] for o in picked or outcomes}, key=lambda model: model.name)
     for model in models:

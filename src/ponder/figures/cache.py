@@ -84,7 +84,11 @@ class Cache(Figure):
             record |= flat(gain=paired_difference(*matched(answered, whole)))
         named = {name: setting(part[0], name) for name in self.labels if policy != FULL}
         said = ", ".join(f"{name} {value:g}" for name, value in named.items() if isinstance(value, int | float))
-        rests_on: dict[str, Any] = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
+        rests_on: dict[str, Any] = {
+            "attempts": right.attempts,
+            "problems": right.problems,
+            "failed": len(part) - len(answered),
+        }
         rests_on["basis"] = basis(part)
         return {**record, "settings": said, **{k: v for k, v in named.items() if v is not None}, **rests_on}
 

@@ -10,6 +10,7 @@ from ponder.core import Records, Tables, UserError, plugins
 from ponder.core.settings import build
 from ponder.results.notebook import renderer
 from ponder.results.results import Results
+from ponder.study.labels import variant_labels
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
     """
     if not isinstance(results, Results):
         raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
-    known = {o.variant for o in results.outcomes}
+    known = variant_labels(results.outcomes).values()
     for label in filter(None, (a, b)):
         if label not in known:
             raise UserError(f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, known))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.core import Outcome
+from ponder.core import Cell, Outcome
 from ponder.core.text import count
 from ponder.study.cell import StudyCell
 
@@ -36,24 +36,25 @@ class Coverage:
 
 def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
-    fixed = {(cell.label.model, cell.label.task, cell.size): cell for cell in cells if not cell.quota.search}
-    answered: Counter[tuple[str, str, int]] = Counter()
-    failed: Counter[tuple[str, str, int]] = Counter()
+    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
+    answered: Counter[Cell] = Counter()
+    failed: Counter[Cell] = Counter()
     for o in outcomes:
-        (failed if o.status == "failed" else answered)[o.model, o.task, o.size] += 1
+        counter = answered if o.answered else failed
+        counter[o.cell] += 1
     searching = any(_searching(group, outcomes) for group in _searches(cells))
     if not fixed:
         return Coverage(None, answered.total(), failed.total(), searching)
-    asked = sum(_asked(cell, answered[place] + failed[place]) for place, cell in fixed.items())
-    return Coverage(asked, sum(answered[place] for place in fixed), failed.total(), searching)
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
+    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
 
 
 def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
     """The cells of each search: those of one model and task."""
-    groups: dict[tuple[str, str], list[StudyCell]] = {}
+    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
     for cell in cells:
         if cell.quota.search:
-            groups.setdefault((cell.label.model, cell.label.task), []).append(cell)
+            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
     return list(groups.values())
 
 
@@ -62,8 +63,9 @@ def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
     first = cells[0]
     assert first.quota.search
     results = {cell.size: (0, 0) for cell in cells}
+    searched = set(cells)
     for o in outcomes:
-        if (o.model, o.task) == (first.label.model, first.label.task) and o.status != "failed":
+        if o.cell in searched and o.answered:
             right, tries = results[o.size]
             results[o.size] = right + o.correct, tries + 1
     return bool(first.quota.search.next(results))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from ponder.core import Figure, Outcome, Tables
+from ponder.core import Basis, Ended, Figure, Outcome, Tables
 from ponder.core.text import visible
 
 MAX_ROWS = 200  # of a table that a page shows
 DESCRIBED = 3  # findings in the description of a chart
+
+
+class Group(NamedTuple):
+    """The attempts that rows and marks were computed from, by the keys of their cells."""
+
+    cells: tuple[bytes, ...]
+    ended: tuple[Ended, ...]  # empty: however they ended
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class Estimated:
     findings: Sequence[str] = ()
     tables: Tables | None = None  # without the rows beyond MAX_ROWS
     lengths: Sequence[int] = ()  # of the whole tables
+    groups: Mapping[str, Group] = field(default_factory=dict)  # by what rows and marks have as `basis`
     error: str = ""  # why there is none
 
     @property
@@ -36,8 +44,24 @@ def estimate(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> tuple[Es
     spec, findings = _shown(figure.draw(tables).to_dict()), figure.findings(tables)
     # Vega makes it the chart's label for screen readers.
     spec["description"] = described(name, spec, findings)
-    short = {key: rows[:MAX_ROWS] for key, rows in tables.items() if rows}
-    return Estimated(name, spec, findings, short, [len(rows) for rows in tables.values() if rows]), tables
+    short = {key: [_plain(row) for row in rows[:MAX_ROWS]] for key, rows in tables.items() if rows}
+    lengths = [len(rows) for rows in tables.values() if rows]
+    return Estimated(name, spec, findings, short, lengths, _groups(tables)), tables
+
+
+def _groups(tables: Tables) -> dict[str, Group]:
+    groups = {}
+    for rows in tables.values():
+        for row in rows:
+            basis = row.get("basis")
+            if isinstance(basis, Basis) and basis not in groups:
+                groups[str(basis)] = Group(tuple(cell.key for cell in basis.cells), basis.ended)
+    return groups
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without its cells, which stay where they are: a page is made in another process."""
+    return {key: str(value) if isinstance(value, Basis) else value for key, value in row.items()}
 
 
 def described(name: str, spec: Any, findings: Sequence[str]) -> str:
@@ -67,7 +91,7 @@ def _titles(value: Any, axis: str, key: str) -> Iterator[str]:
 def _shown(value: Any) -> Any:
     """A chart whose texts show control characters as symbols."""
     if isinstance(value, str):
-        return visible(value)
+        return visible(str(value))
     if isinstance(value, dict):
         return {key: _shown(inner) for key, inner in value.items()}
     return [_shown(inner) for inner in value] if isinstance(value, list) else value

@@ -20,24 +20,51 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, get_type_hints
+from typing import Any, BinaryIO
 
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Request, Task, UserError, digest
+from ponder.core import Attempt, Cell, Completion, Grade, Outcome, Request, Task, UserError, digest
 from ponder.core.capabilities import Conversation, parse_turns, right_answer
 from ponder.results.page import no_answers
 from ponder.results.spreadsheet import inert
 from ponder.results.transcript import Transcript
-from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
+from ponder.study.labels import differing
 from ponder.study.study import Study
 from ponder.traces import Trace, trace_of
 
 ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
-ANSWERS = ("parsed", "gold")  # columns of CSV and Parquet besides those of `Outcome`
+# The columns of CSV and Parquet, with their types.
+COLUMNS: dict[str, type] = {
+    "task": str,
+    "model": str,
+    "size": int,
+    "problem": str,
+    "sample": int,
+    "ended": str,
+    "correct": bool,
+    "why": str,
+    "prompt_tokens": int,
+    "thinking_tokens": int,
+    "answer_tokens": int,
+    "seconds": float,
+    "counted_by": str,
+    "details": str,
+    "attempt": int,
+    "base": str,
+    "methods": str,
+    "variant": str,
+    "seeds": str,
+    "made": str,
+    "cached_tokens": int,
+    "unit": str,
+    "task_settings": str,
+    "model_settings": str,
+}
+ANSWERS = ("parsed", "gold")  # and those that are read from the texts
 STDOUT = Path("-")  # for formats of one text file
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
@@ -75,15 +102,21 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
         of_cell: dict[str, Any] = {}
         for outcome in store.outcomes([cell]):
             if not of_cell:
-                settings = (outcome.task_settings, outcome.model_settings, outcome.methods)
-                own = dotted(*settings)
-                of_cell = {name: _json(value) for name, value in _settings(*settings).items()}
-                of_cell |= {name: _as(kind, own.get(name)) for name, kind in columns.items()}
-            nested = {"details": outcome.details, "seeds": outcome.seeds, "made": outcome.made}
-            row = outcome._asdict() | {name: _json(value) for name, value in nested.items()}
+                of_cell = {name: _json(value) for name, value in _settings(outcome.cell).items()}
+                of_cell |= {name: _as(kind, outcome.cell.settings.get(name)) for name, kind in columns.items()}
             stored = store.attempt(outcome.attempt)
             answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
-            yield row | answers | of_cell
+            yield _plain_row(outcome) | answers | of_cell
+
+
+def _plain_row(outcome: Outcome) -> dict[str, Any]:
+    """Return the columns of an attempt that are no settings."""
+    label = outcome.label
+    of_cell: dict[str, Any] = {"task": label.task, "model": label.model, "base": label.base, "variant": label.variant}
+    of_cell |= {"size": outcome.size, "unit": outcome.cell.task.unit, "seeds": _json(outcome.cell.training_seeds)}
+    of_attempt = {name: getattr(outcome, name) for name in COLUMNS if hasattr(outcome, name)}
+    of_attempt |= {"details": _json(outcome.details), "made": _json(outcome.made)}
+    return of_attempt | of_cell
 
 
 def _answers(cell: StudyCell, attempt: Attempt) -> dict[str, str | None]:
@@ -92,17 +125,20 @@ def _answers(cell: StudyCell, attempt: Attempt) -> dict[str, str | None]:
     return {"parsed": transcript.parsed, "gold": transcript.gold}
 
 
-def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[MethodUse]) -> dict[str, Any]:
-    """The settings of a task, a model and its methods, as the columns that hold them all."""
-    methods = [{"name": use.name, "settings": dict(use.settings)} for use in uses]
-    return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
+def _settings(cell: Cell) -> dict[str, Any]:
+    """Return the settings of a task, a model and its methods, as the columns that hold them all."""
+    methods = [{"name": use.name, "settings": dict(use.settings)} for use in cell.chain]
+    return {
+        "methods": methods,
+        "task_settings": dict(cell.task_settings),
+        "model_settings": dict(cell.model_settings),
+    }
 
 
 def setting_columns(cells: Sequence[StudyCell]) -> dict[str, type]:
     """A column for each setting that differs between cells, with its type."""
-    tables = [dotted(cell.task_settings, cell.model_settings, cell.chain) for cell in cells]
     columns: dict[str, type] = {}
-    for name, values in differing(tables).items():
+    for name, values in differing(cell.settings for cell in cells).items():
         kinds = {type(value) for value in values if value is not None}
         one = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
         columns[name] = one if one in (bool, int, float) else str
@@ -127,7 +163,7 @@ def _plain(value: Any) -> Any:
 def _csv(study: Study, store: Store, path: Path) -> int:
     written, columns = 0, setting_columns(study.cells)
     with _opened(path) as file:
-        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*Outcome._fields, *ANSWERS, *columns))
+        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *columns))
         table.writeheader()
         for row in rows(study, store, columns):
             table.writerow(inert(row))
@@ -144,7 +180,7 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
     columns = setting_columns(study.cells)
-    types = get_type_hints(Outcome) | dict.fromkeys(ANSWERS, str) | columns
+    types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
     left, written, failed = rows(study, store, columns), 0, list[UserError]()
 
@@ -185,7 +221,7 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     written = 0
     with _opened(path) as file:
         for done in _attempts(study.cells, store):
-            trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
+            trace = None if done.attempt.ended == "failed" else _trace(done.cell, done.attempt)
             if trace and (trace.thinking or trace.answer):
                 stop = {"stop": done.attempt.completions[0].stop}
                 file.write(msgspec.json.encode(trace.record() | stop) + b"\n")
@@ -210,7 +246,7 @@ def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
     grades: Sequence[Grade] = ()
     if isinstance(task, Conversation):
         grades = task.turn_grades(attempt.problem, answers)
-    whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
+    whole = {"ended": attempt.ended, "correct": attempt.correct, "why": attempt.why}
     if not grades:
         whole |= {"parsed": parse_turns(task, attempt.problem, answers)}
     whole |= {"gold": right_answer(task, attempt.problem)}
@@ -227,8 +263,8 @@ def _graded(grade: Grade) -> dict[str, Any]:
 
 
 def _encoded(cell: StudyCell) -> dict[str, msgspec.Raw]:
-    settings = _settings(cell.task_settings, cell.model_settings, cell.chain)
-    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in settings.items()}
+    columns = _settings(cell).items()
+    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in columns}
 
 
 def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
@@ -237,15 +273,16 @@ def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
 
 def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
     """One log for each model that has answers, and the number of all of them."""
-    models: dict[str, list[StudyCell]] = {}
+    models: dict[bytes, list[StudyCell]] = {}
     for cell in study.cells:
-        models.setdefault(cell.label.model, []).append(cell)
-    files = [path] if len(models) == 1 else _file_names(path, list(models))
+        models.setdefault(cell.model_key, []).append(cell)
+    labels = [cells[0].label.model for cells in models.values()]
+    files = [path] if len(models) == 1 else _file_names(path, labels)
     with store.snapshot():
         written = {
             file: _inspect_log(study, cells, store, file)
             for file, cells in zip(files, models.values(), strict=True)
-            if len(models) == 1 or any(o.status != "failed" for o in store.outcomes(cells))
+            if len(models) == 1 or any(o.answered for o in store.outcomes(cells))
         }
     return list(written), sum(written.values())
 
@@ -271,11 +308,11 @@ def safe_name(label: str) -> str:
 def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path) -> int:
     """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
     with path.open("w", encoding="utf-8") as file:
-        answers = [o for o in store.outcomes(cells) if o.status != "failed"]
+        answers = [o for o in store.outcomes(cells) if o.answered]
         file.write(f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": [')
         separator = ""
         for done in _attempts(cells, store):
-            if done.attempt.status != "failed":
+            if done.attempt.ended != "failed":
                 file.write(separator + json.dumps(_inspect_sample(done), default=str))
                 separator = ",\n"
         file.write("]}")
@@ -323,7 +360,7 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
         "messages": _inspect_messages(attempt), "scores": {"ponder": score},
         "output": {"model": done.cell.label.model, "choices": [choice], "usage": usage},
         "metadata": {
-            "size": problem.size, "status": attempt.status, "task": done.cell.label.task,
+            "size": problem.size, "ended": attempt.ended, "task": done.cell.label.task,
             "task_settings": dict(done.cell.task_settings),
         },
         "store": {}, "events": [],

@@ -21,10 +21,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder import __version__
-from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
+from ponder.core import ENDINGS, Attempt, Basis, Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import count
-from ponder.results.behind import ENDINGS
-from ponder.results.behind import ended as ended  # noqa: PLC0414 `ponder.results` finds it here
 from ponder.results.charts import Chart, draw
 from ponder.results.coverage import Coverage, coverage
 from ponder.results.document import columns, document
@@ -33,6 +31,7 @@ from ponder.results.estimated import Estimated, estimate
 from ponder.results.spreadsheet import inert
 from ponder.results.studied import currency, studied
 from ponder.store.store import Store
+from ponder.study.labels import model_labels, task_labels
 from ponder.study.study import Study
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def report(study: Study, store: Store, folder: Path, transcripts: float = MEGABY
     `transcripts`: the megabytes that they may take inside the page.
     """
     cells, outcomes, figures, found = studied(study, store)
-    if not any(o.status != "failed" for o in outcomes):
+    if not any(o.answered for o in outcomes):
         raise no_answers(study, store)
     page = _place(folder)
     covered = coverage(cells, outcomes)
@@ -116,13 +115,13 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
 def _shown(drawn: Drawn, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
     """A figure for the template: marks and rows lead to the attempts behind them, inside the file."""
     figure = drawn.figure
-    attempts.mark(figure.spec)
+    attempts.add_figure(figure)
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         file = f"{figure.name}-{name}.csv"
         links = [attempts.link(row) if leads else "" for row in rows]
         tables.append({"name": name, "rows": rows, "links": links, "length": length, "file": file, "download": ""})
-    to = {"study": "", "base": ""} if leads else None
+    to = {"study": "", "groups": {}} if leads else None
     return {"figure": figure, "picture": drawn.chart, "tables": tables, "leads": to, "downloads": ()}
 
 
@@ -146,14 +145,14 @@ def _written(path: Path, content: bytes) -> Path:
 
 def csv_text(records: Records) -> str:
     text = io.StringIO()
-    rows = csv.DictWriter(text, columns(records), lineterminator="\n")
+    rows = csv.DictWriter(text, columns(records), extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
     rows.writerows(map(inert, records))
     return text.getvalue()
 
 
 def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
-    counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
+    counted = Counter(o.counted_by for o in outcomes if o.answered)
     rows = endings(outcomes)
     file = (study.folder or Path()) / f"{study.name}.toml"
     return document(
@@ -193,8 +192,8 @@ def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> 
     """How the attempts of each model ended, by task if there are several, and their median tokens."""
     rows = []
     for named, mine in _by_model(outcomes).items():
-        number = Counter(map(ended, mine))
-        link = attempts.link(dict(named)) if leads else ""
+        number = Counter(o.ended for o in mine)
+        link = attempts.add(Basis((o.cell for o in mine), ())) if leads else ""
         wrong = any(number[ending] for ending in ("wrong", "unparsed", "truncated"))
         row = {
             "task": "",
@@ -209,10 +208,11 @@ def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> 
 
 def _by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
     """The attempts of each model, by task if there are several: settings of a task are never pooled in silence."""
-    several, groups = len({o.task for o in outcomes}) > 1, dict[tuple[tuple[str, str], ...], list[Outcome]]()
+    models, tasks = model_labels(outcomes), task_labels(outcomes)
+    groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
     for o in outcomes:
-        task = (("task", o.task),) if several else ()
-        groups.setdefault((("model", o.model), *task), []).append(o)
+        task = (("task", tasks[o.cell.task_key]),) if len(tasks) > 1 else ()
+        groups.setdefault((("model", models[o.cell.model_key]), *task), []).append(o)
     return groups
 
 
@@ -220,7 +220,7 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
     """How the attempts of each model ended, by task if there are several, and the tokens they took."""
     rows = []
     for named, mine in _by_model(outcomes).items():
-        number = Counter(ended(o) for o in mine)
+        number = Counter(o.ended for o in mine)
         row: dict[str, Any] = {**dict(named), "attempts": len(mine)}
         row |= {end: number[end] for end in ENDINGS[1:]}
         row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}

@@ -79,7 +79,7 @@ class Results:
         return self._figure(figure).draw(self.estimates(figure))
 
     def _need_answers(self) -> None:
-        if all(outcome.status == "failed" for outcome in self.outcomes):
+        if not any(outcome.answered for outcome in self.outcomes):
             raise UserError(f"{self.store} has no answers to this study", hint="study.run() asks for them")
 
     def _figure(self, name: str) -> Figure:
@@ -137,7 +137,7 @@ class Results:
         if not (rows := self.summary()):
             return f"<p>{escape(repr(self))}</p>"
         parts = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
-        for _, figure in self._read.figures if any(o.status != "failed" for o in self.outcomes) else ():
+        for _, figure in self._read.figures if any(o.answered for o in self.outcomes) else ():
             tables = self._estimate(figure)
             parts.append(renderer(figure.draw(tables).to_dict())["text/html"])
             parts.append("<ul>" + "".join(f"<li>{escape(s)}</li>" for s in figure.findings(tables)) + "</ul>")
@@ -155,7 +155,7 @@ class Transcript:
     @property
     def heading(self) -> str:
         attempt, bill = self.attempt, self.attempt.bill
-        ended = page.ended(attempt) + (f": {attempt.why}" if attempt.why else "")
+        ended = attempt.ended + (f": {attempt.why}" if attempt.why else "")
         tokens = f"{bill.thinking_tokens:,} thinking + {bill.answer_tokens:,} answer tokens"
         return f"{self.model} on {self.task}, size {attempt.problem.size}: {ended}; {tokens}"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
-from ponder.results.behind import ended
 from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
@@ -27,7 +26,7 @@ class Transcript:
 
     @property
     def ended(self) -> str:
-        return ended(self.attempt)
+        return self.attempt.ended
 
     @cached_property
     def budget(self) -> int | None:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ponder.study.study import Study
 
 Design = Ladder | Best | Frontier | Paired | Precise
-Reader = Callable[[StudyCell], Mapping[int, tuple[int, int, int, int]]]  # as `Store.results`, in the order of `Cell.order`
+Reader = Callable[
+    [StudyCell], Mapping[int, tuple[int, int, int, int]]
+]  # as `Store.results`, in the order of `Cell.order`
 ACROSS = ("best", "frontier", "difference")  # questions that compare models
 
 
@@ -169,7 +171,13 @@ def _within(question: Question, stopping: Stopping, cells: Sequence[StudyCell]) 
             if question == "critical_size"
             else Precise(problems, stopping.margin or 0.0, own[0].quota.samples)
         )
-        yield Trial(question, f"{own[0].label.model} on {own[0].label.task}", tuple(map(str, sizes)), tuple((cell,) for cell in own), design)
+        yield Trial(
+            question,
+            f"{own[0].label.model} on {own[0].label.task}",
+            tuple(map(str, sizes)),
+            tuple((cell,) for cell in own),
+            design,
+        )
 
 
 @dataclass(frozen=True)

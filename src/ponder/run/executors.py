@@ -16,7 +16,7 @@ from ponder.core import Method, Model, Progress, UserError
 if TYPE_CHECKING:
     from ponder.run.caps import Money
     from ponder.run.paying import Account
-    from ponder.study.cell import StudyCell, Resources
+    from ponder.study.cell import Resources, StudyCell
 
 Report = Callable[["Progress | Account"], None]
 

@@ -18,7 +18,7 @@ from ponder.run.caps import NOTHING, Claim, Ledger, Money, priced_at_most
 from ponder.run.executors import Place
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import Account, LedgerTill, LoopTill
-from ponder.study.cell import StudyCell, Resources
+from ponder.study.cell import Resources, StudyCell
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
 

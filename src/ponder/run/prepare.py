@@ -145,7 +145,9 @@ def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Ite
         model = method.apply(model)
 
 
-def _chosen(study: Study, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str) -> StudyCell:
+def _chosen(
+    study: Study, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str
+) -> StudyCell:
     """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
     if not label and len(cells) == 1:
         label = next(iter(cells))

@@ -33,7 +33,7 @@ from ponder.run.caps import Money
 from ponder.run.executors import Report
 from ponder.run.pickling import making, packed, sendable, unpacked
 from ponder.run.workers import Hosted, HostLost, received
-from ponder.study.cell import StudyCell, Resources
+from ponder.study.cell import Resources, StudyCell
 
 SHARED = "it must be on storage that every node shares: docs/cluster.md"
 MARK = "shared.id"  # a file in the folder of made models, by which a node knows that it sees the same folder

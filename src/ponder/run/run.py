@@ -12,7 +12,6 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +61,13 @@ class Quota:
     positions: tuple[int, ...] | None = None  # of the problems, in this order; None: the first `problems`
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class StudyCell(Cell):
     """A cell as a study asks it."""
 
-    label: Label = Label("", "", "", "")
-    quota: Quota = Quota()
-    hosting: Hosting = Hosting()  # what the model needs on a cluster
+    label: Label
+    quota: Quota = field(default_factory=Quota)
+    hosting: Hosting = field(default_factory=Hosting)  # what the model needs on a cluster
     making: tuple[Resources, ...] = ()  # what each method needs there, where it isn't what the model needs
 
     @cached_property

@@ -20,6 +20,7 @@ from ponder.core import Cell, Label, Outcome, Plugin, UserError
 from ponder.core.cell import SEED, described, settings_in_key
 from ponder.core.plugins import nearest
 from ponder.core.settings import Table
+from ponder.study.cell import StudyCell
 
 LONGEST = 60  # characters of a value, unless more are needed to tell two apart
 DIGEST = "digest"  # the setting of a benchmark that only says what its problems are
@@ -417,6 +418,26 @@ def in_words(settings: Mapping[Key, Mapping[str, Any]], but: Collection[str] = (
                 words.append(f"{name.replace('_', ' ')} {value}")
         texts[key] = ", ".join(words)
     return texts
+
+
+def is_called(label: Label, noun: str, name: str) -> bool:
+    """Tell whether a user's name for a `model`, a `variant` or a `task` is this label's."""
+    return bool(getattr(label, noun) == name)
+
+
+def group_label(cells: Collection[StudyCell], every: Collection[StudyCell], ended: Collection[str] = ()) -> str:
+    """Describe some of a study's cells, for the head of a list of their attempts."""
+    parts = []
+    for noun in ("model", "task"):
+        names = list(dict.fromkeys(getattr(cell.label, noun) for cell in cells))
+        if len(names) < len({getattr(cell.label, noun) for cell in every}):
+            parts.append(_listed(names))
+    sizes = sorted({cell.size for cell in cells})
+    if len(sizes) < len({cell.size for cell in every}):
+        parts.append(f"size {_listed(sizes)}")
+    if ended:
+        parts.append(_listed(list(ended)))
+    return "; ".join(parts)
 
 
 def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = b"") -> bytes:

@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 def variants(study: ViewedStudy) -> list[str]:
     """The models that can be compared: all training seeds of a variant count together."""
-    return list(dict.fromkeys(cell.label.variant for cell in study.cells))
+    return list({cell.variant_key: cell.label.variant for cell in study.cells}.values())
 
 
 def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ponder.results.behind import ENDINGS
+from ponder.core import ENDINGS
 from ponder.results.view.index import FAILED, OPEN
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, study_named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -44,7 +44,6 @@ class ViewedStudy:
         self.study = study
         self.index: Index = store.index
         self.version = store.version
-        self.memo: dict[str, Any] = {}  # what others have worked out about it
 
     @property
     def name(self) -> str:
@@ -59,12 +58,17 @@ class ViewedStudy:
         return self.study.cells if self.study else ()
 
     @cached_property
+    def settings(self) -> Sequence[Mapping[str, str]]:
+        """The settings of each cell as text, by their last name too: `window` for `compress.window`."""
+        return [_settings(cell) for cell in self.cells]
+
+    @cached_property
     def cell_of(self) -> Whole:
         """For each attempt of the store the number of its cell in this study; -1 if the study doesn't ask for it."""
         index = self.index
         highest = max([0, *index.cells.values()])
         numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
-        for n, cell in enumerate(self.cells):
+        for n, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
             if (row := index.cells.get(cell.key)) is not None:
                 numbers[row] = n
                 limits[row] = (2**62 if cell.quota.problems is None else cell.quota.problems), cell.quota.samples
@@ -101,7 +105,7 @@ class ViewedStudy:
     @property
     def variants(self) -> int:
         """How many models it has, all training seeds of one counted once."""
-        return len({cell.label.variant for cell in self.cells})
+        return len({cell.variant_key for cell in self.cells})
 
     @property
     def answered(self) -> int:
@@ -150,6 +154,22 @@ class ViewedStudy:
     def _dearest(self) -> int:
         limits = (cell.turn_limit(0, None) for cell in self.cells)
         return max((limit.tokens for limit in limits if limit), default=0)
+
+
+def _settings(cell: StudyCell) -> dict[str, str]:
+    texts = {}
+    for name, value in cell.settings.items():
+        if not name.endswith(".name") and isinstance(value, str | int | float):
+            texts[name] = text = as_text(value)
+            texts[name.partition(".")[2]] = text
+    return texts
+
+
+def as_text(value: Any) -> str:
+    """Return a setting or a table's value as an address holds it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
