@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from ponder.results.behind import ENDINGS, behind
 from viewed import cookie, fill, get, mapped, served, study
 
 from ponder.core import Attempt, Bill, Completion, UserError
-from ponder.results.behind import ENDINGS, behind
 from ponder.results.view import comparison
 from ponder.results.view.index import Index
 from ponder.results.view.live import Rate, progress
@@ -66,7 +66,7 @@ def test_filters_choose_what_they_say(viewed) -> None:
         rows = find(viewed, Query.read(text)).rows
         cells = [viewed.cells[n] for n in viewed.cell_of[rows]]
         ended = [ENDINGS[n] for n in viewed.index.ended[rows]]
-        return [(c.model_label, c.task_label, c.size, e) for c, e in zip(cells, ended, strict=True)]
+        return [(c.label.model, c.label.task, c.size, e) for c, e in zip(cells, ended, strict=True)]
 
     assert len(chosen("")) == 36
     assert {row[0] for row in chosen("model=long")} == {"long"}
@@ -119,7 +119,7 @@ def test_search_reads_thinking_answers_and_reasons(viewed) -> None:
 def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, viewed_store) -> None:
     """Whatever a figure's table calls `attempts`, its address finds."""
     with Store(viewed_store) as opened:
-        outcomes = [o for o in opened.outcomes(study().cells) if o.status != "failed"]
+        outcomes = [o for o in opened.outcomes(study().cells) if o.ended != "failed"]
     compared = 0
     for figure in study().figures:
         for name, rows in figure.estimate(outcomes).items():
@@ -144,7 +144,7 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
     for row in tables["cells"]:
         chosen = behind(viewed, row)
         assert chosen is not None
-        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, Query(chosen)).rows]}
+        cells = {viewed.cells[n].label.model for n in viewed.cell_of[find(viewed, Query(chosen)).rows]}
         assert len(cells) == 1, chosen
         assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
 
@@ -196,7 +196,7 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
         for cell in of.cells[3:5]:  # one that failed is asked again, and others are new
             problems = list(enumerate(cell.asked()))
             solved = [(n, p, Completion("", cell.task.solve(p), "end", Bill(1, 2, 3))) for n, p in problems]
-            opened.add([Done(cell, n, Attempt(p, 0, "graded", True, "", (c,))) for n, p, c in solved if n > 4])
+            opened.add([Done(cell, n, Attempt(p, 0, "right", "", (c,))) for n, p, c in solved if n > 4])
     db = sqlite3.connect(path)
     grown = old.refreshed(db)
     db.close()
@@ -216,7 +216,7 @@ def test_a_mark_of_a_filtered_figure_leads_to_attempts_within_the_filter(address
 
 
 def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
-    cell = next(n for n, c in enumerate(viewed.cells) if c.model_label == "long" and c.size == 16)
+    cell = next(n for n, c in enumerate(viewed.cells) if c.label.model == "long" and c.size == 16)
     rows = {
         int(viewed.index.positions[viewed.index.problem[r]]): r
         for r in viewed.rows[viewed.cell_of[viewed.rows] == cell]
@@ -231,7 +231,7 @@ def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
 
 
 def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> None:
-    cell = next(n for n, c in enumerate(viewed.cells) if c.task_label == "execution")
+    cell = next(n for n, c in enumerate(viewed.cells) if c.label.task == "execution")
     row = viewed.rows[viewed.cell_of[viewed.rows] == cell][1]
     _, _, text = get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")
     assert text.count("← first slip") == 1
@@ -250,7 +250,7 @@ def test_steps_that_a_reward_scored_are_coloured(tmp_path) -> None:
     reply = Completion("one <b>\n\ntwo\n\nthree, then", "x", "end", Bill(1, 2, 3), step_scores=((7, 0.9), (12, 0.1)))
     with Store(path, lock=True) as opened:
         opened.record_study(of)
-        opened.add([Done(cell, 0, Attempt(problem, 0, "graded", False, "", (reply,)))])
+        opened.add([Done(cell, 0, Attempt(problem, 0, "wrong", "", (reply,)))])
         (stored,) = opened.attempts(cell)
     assert stored.attempt.completions == (reply,)
     with served(path) as address:
