@@ -300,7 +300,7 @@ def test_only_failures_in_a_row_stop_a_run(folder) -> None:
 
 def test_replay_gives_the_same_grades(serve, write, ponder) -> None:
     def grades(study: str) -> list:
-        columns = ("task", "size", "problem", "sample", "ended", "why", "thinking_tokens", "answer_tokens")
+        columns = ("size", "problem", "sample", "ended", "why", "thinking_tokens", "answer_tokens")
         return [tuple(getattr(o, column) for column in columns) for o in outcomes(study)]
 
     write("s.toml", study_for(serve(), problems=10))
