@@ -186,7 +186,7 @@ class TrainingMethod(WeightMethod, TrainingSettings):
 class EpochMethod(TrainingMethod):
     """A method that trains on the same units for several epochs."""
 
-    epochs: int = 2
+    epochs: int = 2  # passes over the data
     steps: int | None = None  # instead of epochs: this many steps, however much there is to train on
     batch: int = 32  # texts, or pairs of texts, per step
 
