@@ -11,11 +11,12 @@ import pytest
 from hypothesis import assume, given
 from texts import texts
 
-from ponder.core import Bill, Completion, Memory, Task, answers, plugins
+from ponder.core import Bill, Completion, Memory, Task, plugins
 from ponder.core.capabilities import grade_turns, history_message, parse_answer, solve_turns
-from ponder.core.reading.marks import marked
 from ponder.core.settings import build
 from ponder.rewards import judge
+from ponder.tasks import reading
+from ponder.tasks.reading.marks import marked
 from ponder.traces.segments import paragraphs, sentences
 
 TASKS: dict[object, Task] = {}  # one task of each way to grade: the benchmarks of mathematics share theirs
@@ -65,7 +66,7 @@ def test_tags_are_those_that_a_regex_finds(text: str) -> None:
 
 @given(texts)
 def test_thinking_ends_at_the_last_closing_tag(text: str) -> None:
-    thinking, answer = answers.split_thinking(text)
+    thinking, answer = reading.split_thinking(text)
     *_, last = re.split(r"</think(?:ing)?>", text)
     assert answer == re.split(r"<think(?:ing)?>", last)[0].strip()
     assert not re.search(r"</think(?:ing)?>", answer)
@@ -78,7 +79,7 @@ def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
     marks = ("\\boxed{", "answer", "Answer", "*", "#", "$", "`", "_", "\\", '"', "”", "-", "sum", ">", "?")
     assume(not any(mark in text for mark in marks))
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
-    final = answers.final("\n".join(lines))
+    final = reading.final("\n".join(lines))
     assert (final is None) == (not lines)
     if final is not None:
         assert final in lines[-1]
@@ -86,10 +87,10 @@ def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
 
 @given(texts)
 def test_readers_accept_any_text(text: str) -> None:
-    assert isinstance(answers.number(text), Fraction | None)
-    assert answers.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
-    assert answers.same(text, text)
-    grid = answers.last_grid(text)
+    assert isinstance(reading.number(text), Fraction | None)
+    assert reading.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
+    assert reading.same(text, text)
+    grid = reading.last_grid(text)
     assert grid is None or isinstance(grid[0], list)
     assert all(sentences(text)) or not text
     assert all(paragraphs(text)) or not text

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
-from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, answers, digest, renamed
+from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, digest, renamed
 from ponder.core.capabilities import Addends, CheckedSteps, Conversation, Drawable, ParsesAnswers
 from ponder.core.contracts import generated_problems
 from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
+from ponder.tasks.reading import final_number
 
 WORDS = """
 about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
@@ -253,7 +254,7 @@ def _number(text: str) -> int | None:
 
     Where the reply goes on as the examples in the prompt do, its first answer counts.
     """
-    numbers = map(answers.final_number, _COPIED.split(text, maxsplit=20))
+    numbers = map(final_number, _COPIED.split(text, maxsplit=20))
     number = next((number for number in numbers if number is not None), None)
     return int(number) if number is not None and number.denominator == 1 else None
 

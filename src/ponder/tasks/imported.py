@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.core import Grade, Problem, Task, answers
+from ponder.core import Grade, Problem, Task
 from ponder.core.capabilities import ComparesAnswers, FromLog
 from ponder.core.jsonl import records
+from ponder.tasks.reading import read, same
 
 EXAMPLE = Path(__file__).parent / "imported_example.jsonl"
 LINE = '{"id": "1", "size": 0, "turns": ["2 + 2?"], "gold": ["4"]}'
@@ -47,7 +48,7 @@ class Imported(Task, ComparesAnswers, FromLog):
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         golds = problem.gold or [""]
-        readings = [answers.read(answer, gold, question=problem.turns[-1]) for gold in golds]
+        readings = [read(answer, gold, question=problem.turns[-1]) for gold in golds]
         found = [reading for reading in readings if reading is not None]
         if not found:
             return Grade(correct=False, why="no answer")
@@ -55,4 +56,4 @@ class Imported(Task, ComparesAnswers, FromLog):
         return Grade(best.right, best.parsed, best.why)
 
     def same_answer(self, one: str, other: str) -> bool:
-        return answers.same(one, other)
+        return same(one, other)

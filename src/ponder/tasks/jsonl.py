@@ -20,9 +20,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core import Grade, Problem, Task, UserError, digest
 from ponder.core.capabilities import ComparesAnswers
 from ponder.core.jsonl import records
+from ponder.tasks.reading import read, same
 
 EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
 LINE = '{"prompt": "2 + 2?", "answer": 4, "size": 2}'
@@ -73,10 +74,10 @@ class Jsonl(Task, ComparesAnswers):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        reading = answers.read(answer, problem.gold, question=problem.turns[0])
+        reading = read(answer, problem.gold, question=problem.turns[0])
         if reading is None:
             return Grade(correct=False, why="no answer")
         return Grade(reading.right, reading.parsed, reading.why)
 
     def same_answer(self, one: str, other: str) -> bool:
-        return answers.same(one, other)
+        return same(one, other)

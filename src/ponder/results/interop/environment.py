@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ponder.core import Grade, Problem, Task, UserError
-from ponder.core.answers import split_thinking
 from ponder.core.capabilities import grade_turns, solve_turns
 from ponder.core.settings import build
 from ponder.study.study import Study
+from ponder.tasks.reading import split_thinking
 
 Split: TypeAlias = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")

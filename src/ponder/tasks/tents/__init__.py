@@ -14,8 +14,9 @@ from functools import cached_property
 from math import isqrt
 from pathlib import Path
 
-from ponder.core import Drawing, Grade, Problem, Task, UserError, answers, lines
+from ponder.core import Drawing, Grade, Problem, Task, UserError, lines
 from ponder.core.capabilities import Drawable
+from ponder.tasks.reading import last_grid
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.generator import generate, possible
@@ -104,7 +105,7 @@ class Tents(Task, Drawable):
         return _rows(grid) if grid else "This puzzle has no solution."
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        grid = answers.last_grid(answer)
+        grid = last_grid(answer)
         if grid is None:
             return Grade(correct=False, why="no grid")
         broken = Puzzle.from_id(problem.gold).check(grid)
