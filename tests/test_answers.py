@@ -6,7 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from ponder.core import answers, plugins
+from ponder.core import plugins
+from ponder.core.capabilities import LONG_ANSWER, grades_slowly
+from ponder.tasks import reading
 
 
 @pytest.mark.parametrize(
@@ -24,7 +26,7 @@ from ponder.core import answers, plugins
     ],
 )
 def test_split_thinking(text, thinking, answer) -> None:
-    assert answers.split_thinking(text) == (thinking, answer)
+    assert reading.split_thinking(text) == (thinking, answer)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_split_thinking(text, thinking, answer) -> None:
     ],
 )
 def test_last_grid(text, grid) -> None:
-    assert answers.last_grid(text) == grid
+    assert reading.last_grid(text) == grid
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_last_grid(text, grid) -> None:
     ],
 )
 def test_final(text, final) -> None:
-    assert answers.final(text) == final
+    assert reading.final(text) == final
 
 
 @pytest.mark.parametrize(
@@ -96,14 +98,14 @@ def test_final(text, final) -> None:
     ],
 )  # fmt: skip
 def test_number(text, number) -> None:
-    assert answers.number(text) == number
+    assert reading.number(text) == number
 
 
 def test_same() -> None:
-    assert answers.same("27.0", "27")
-    assert answers.same("  New  York ", "new york")
-    assert not answers.same("27", "28")
-    assert not answers.same("9.11", "9.9")
+    assert reading.same("27.0", "27")
+    assert reading.same("  New  York ", "new york")
+    assert not reading.same("27", "28")
+    assert not reading.same("9.11", "9.9")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_same() -> None:
     ],
 )  # fmt: skip
 def test_what_a_person_reads_as_nine(text: str) -> None:
-    assert answers.final_number(text) == 9
+    assert reading.final_number(text) == 9
 
 
 @pytest.mark.parametrize(
@@ -133,12 +135,12 @@ def test_what_a_person_reads_as_nine(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_states_no_number(text: str) -> None:
-    assert answers.final_number(text) is None
+    assert reading.final_number(text) is None
 
 
 @pytest.mark.parametrize(("text", "number"), [("It is -9.", -9), ("= − 9", -9), ("5 - 14 = -9", -9), ("14 -5 = 9", 9)])
 def test_signs(text: str, number: int) -> None:
-    assert answers.final_number(text) == number
+    assert reading.final_number(text) == number
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_signs(text: str, number: int) -> None:
     ],
 )
 def test_what_else_could_be_misread(text: str, number: int | None) -> None:
-    assert answers.final_number(text) == number
+    assert reading.final_number(text) == number
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_what_else_could_be_misread(text: str, number: int | None) -> None:
     ],
 )
 def test_no_reading_is_what_the_reply_only_mentions(text: str, gold: str) -> None:
-    assert not any(answers.same(reading, gold) for reading in answers.readings(text, gold))
+    assert not any(reading.same(answer, gold) for answer in reading.readings(text, gold))
 
 
 @pytest.mark.parametrize(
@@ -202,24 +204,24 @@ def test_no_reading_is_what_the_reply_only_mentions(text: str, gold: str) -> Non
     ],
 )
 def test_readings_of_an_opening(text: str, gold: str) -> None:
-    assert any(answers.same(reading, gold) for reading in answers.readings(text, gold))
+    assert any(reading.same(answer, gold) for answer in reading.readings(text, gold))
 
 
 def test_the_end_of_a_ratio_or_of_two_statements_is_no_expression() -> None:
-    assert "10" not in answers.expressions("ratio 9: 10")
-    assert "10" not in answers.expressions("y is 3, x is 10")
-    assert "10" in answers.expressions("the length is 10")
+    assert "10" not in reading.expressions("ratio 9: 10")
+    assert "10" not in reading.expressions("y is 3, x is 10")
+    assert "10" in reading.expressions("the length is 10")
 
 
 def test_readings_of_texts_and_numbers() -> None:
-    assert "Paris" in answers.readings("The capital of France is **Paris**.", "Paris")
-    assert answers.readings("<answer>**Paris**</answer>", "Paris")[0] == "Paris"
-    assert answers.readings("The price is $7.50.", "7.5")[0] == "7.5"
-    assert answers.readings("\\boxed{1/3}", "1/3")[0] == "1/3"
-    assert answers.readings("No idea.", "7.5") == []
-    assert answers.readings("<answer></answer>", "Paris") == []
+    assert "Paris" in reading.readings("The capital of France is **Paris**.", "Paris")
+    assert reading.readings("<answer>**Paris**</answer>", "Paris")[0] == "Paris"
+    assert reading.readings("The price is $7.50.", "7.5")[0] == "7.5"
+    assert reading.readings("\\boxed{1/3}", "1/3")[0] == "1/3"
+    assert reading.readings("No idea.", "7.5") == []
+    assert reading.readings("<answer></answer>", "Paris") == []
     said = "<answer>Zoey is a knave, and Riley is a knight</answer>"
-    assert answers.readings(said, "Zoey is a knight, and Riley is a knight")[0] == said[8:-9]
+    assert reading.readings(said, "Zoey is a knight, and Riley is a knight")[0] == said[8:-9]
 
 
 @pytest.mark.parametrize(
@@ -227,11 +229,11 @@ def test_readings_of_texts_and_numbers() -> None:
 )
 def test_symbols_mean_what_latex_calls_them(answer: str, gold: str) -> None:
     pytest.importorskip("math_verify")
-    assert answers.differs(answer, gold) == ""
-    assert answers.differs(f"{answer}+1", gold) == "wrong answer"
+    assert reading.differs(answer, gold) == ""
+    assert reading.differs(f"{answer}+1", gold) == "wrong answer"
 
 
 def test_only_a_long_answer_is_graded_slowly_unless_the_task_says_so() -> None:
     quick = plugins.load("tasks", "chain_sum")()
-    assert not quick.grades_slowly(["17"])
-    assert quick.grades_slowly(["17" * quick.long_answer])
+    assert not grades_slowly(quick, ["17"])
+    assert grades_slowly(quick, ["17" * LONG_ANSWER])

@@ -64,12 +64,13 @@ def test_an_empty_reply_says_why(serve, write, ponder, folder, message, reason, 
     assert json.loads(ponder("regrade", "s.toml", "--json").stdout) == {"changed": 0}
 
 
+SLOW = ", SlowGrading"
 GRADING = """
 import threading
+from ponder.core import SlowGrading
 from ponder.tasks.chain_sum import ChainSum
 THREADS = set()
-class Watched(ChainSum):
-    slow_grading = {slow}
+class Watched(ChainSum{slow}):
     def grade(self, problem, answer):
         THREADS.add(threading.current_thread() is threading.main_thread())
         return super().grade(problem, answer)
@@ -80,7 +81,7 @@ class Watched(ChainSum):
 def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, answer) -> None:
     for name in ("watched_sums", "says_it"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    (folder / "watched_sums.py").write_text(GRADING.format(slow=slow))
+    (folder / "watched_sums.py").write_text(GRADING.format(slow=SLOW * slow))
     model = "from dataclasses import dataclass\nfrom ponder.core import Bill, Completion, Model\n@dataclass\n"
     model += "class Says(Model):\n    answer: str\n    async def complete(self, request):\n"
     (folder / "says_it.py").write_text(model + "        return Completion('', self.answer, 'end', Bill())\n")
@@ -94,7 +95,7 @@ def test_grading_that_may_take_long_leaves_the_loop(folder, monkeypatch, slow, a
 
 def test_a_vote_on_slow_grades_leaves_the_loop(folder, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "watched_sums", raising=False)
-    (folder / "watched_sums.py").write_text(GRADING.format(slow=True))
+    (folder / "watched_sums.py").write_text(GRADING.format(slow=SLOW))
     model = {"name": "oracle", "method": {"name": "vote", "n": 3}}
     study = Study(task=[{"name": "./watched_sums.py", "size": 2}], model=[model], problems=3, folder=folder)
     with Store(Path("v.db"), lock=True) as store:
@@ -105,9 +106,9 @@ def test_a_vote_on_slow_grades_leaves_the_loop(folder, monkeypatch) -> None:
 WAITING = """
 import time
 from pathlib import Path
+from ponder.core import SlowGrading
 from ponder.tasks.chain_sum import ChainSum
-class Waiting(ChainSum):
-    slow_grading = {slow}
+class Waiting(ChainSum{slow}):
     def grade(self, problem, answer):
         while not Path("go").exists():
             time.sleep(0.01)
@@ -118,7 +119,7 @@ class Waiting(ChainSum):
 
 
 def waiting_study(served, write, name: str, *, slow: bool = True) -> None:
-    write(f"{name}.py", WAITING.format(slow=slow))
+    write(f"{name}.py", WAITING.format(slow=SLOW * slow))
     study = study_for(served, problems=40).replace('"chain_sum"', f'"./{name}.py"').replace("[2, 4]", "4")
     write("s.toml", study.replace("digits = 5", ""))
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from viewed import attempt, get
 
-from ponder.core import UserError, answers, plugins
+from ponder.core import UserError, plugins
 from ponder.core.settings import build
 from ponder.store.store import Done, Store
 from ponder.study.study import Study
+from ponder.tasks import reading
+from ponder.tasks.reading.maths import MathVerify
 
 MATHS = ["math500", "aime24", "aime25", "amc23"]
 
@@ -189,7 +191,7 @@ def test_without_the_packages(monkeypatch, tmp_path: Path) -> None:
     ],
 )
 def test_mathematics_is_compared(said: str, gold: str, why: str) -> None:
-    assert answers.differs(said, gold) == why
+    assert reading.differs(said, gold) == why
 
 
 def test_an_answer_in_a_sentence_votes_with_the_same_answer_alone() -> None:
@@ -199,7 +201,7 @@ def test_an_answer_in_a_sentence_votes_with_the_same_answer_alone() -> None:
 
 
 def test_a_comparison_that_runs_away_is_stopped() -> None:
-    mathematician = answers.Mathematician(cpu_seconds=0.3)
+    mathematician = MathVerify(cpu_seconds=0.3)
     assert mathematician.differs("9^{9^{9^{9}}}", "5") == "took too long"
     assert mathematician.differs("x=5", "5") == ""  # and the next one is answered
     assert mathematician.close() == 0
@@ -275,7 +277,7 @@ def test_choices_keep_their_order(tmp_path: Path) -> None:
 )
 def test_choice(text: str, letter: str | None) -> None:
     options = {"A": "20 km", "B": "boron", "C": "neon", "D": "1/16"}
-    assert answers.choice(text, options) == letter
+    assert reading.choice(text, options) == letter
 
 
 NO_NETWORK = """

@@ -156,7 +156,7 @@ FAULTS = [
     ("task", "correct = parsed == problem.gold", "correct = True", "any other problem is graded right"),
     ("task", "correct=False, why", "correct=True, why", "must be graded wrong"),
     ("task", 'why="no number"', 'why=""', "with a reason"),
-    ("task", "answers.final_number(answer)", "answer.split()[0]", "raised IndexError"),
+    ("task", "final_number(answer)", "answer.split()[0]", "raised IndexError"),
     ("task", "random.Random(seed)", "random.Random(seed % 12)", "neighbouring seeds share problems"),
     ("model", "async def complete", "def complete", "must be `async def`"),
     ("model", "words: int = 3", "concurrency: int = 0\n    words: int = 3", "at least 1"),

@@ -20,12 +20,13 @@ TURNS = 'problems = 2\n[[task]]\nname = "execution"\nsize = 6\n[[model]]\nname =
 CODE = """
 import asyncio, json, sys
 from types import SimpleNamespace as Some
+from ponder.core.capabilities import solve_turns
 from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
 tasks = [t for name in sys.argv[1:] for t in load_taskset(taskset_config_type(name)(id=name, split="test"))]
 def reward(task, replies, cut=False):
     trace = Some(assistant_messages=[Some(content=reply) for reply in replies], is_truncated=cut)
     return asyncio.run(task.correct(trace))
-solutions = [[t.record._task.solve_turn(t.record.problem, i) for i in range(len(t.record.problem.turns))] for t in tasks]
+solutions = [solve_turns(t.record._task, t.record.problem) for t in tasks]
 print(json.dumps({
     "env": environment_class(sys.argv[1]).__name__, "ids": [t.key for t in tasks],
     "solved": [reward(t, s) for t, s in zip(tasks, solutions)],

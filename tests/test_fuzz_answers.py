@@ -11,10 +11,12 @@ import pytest
 from hypothesis import assume, given
 from texts import texts
 
-from ponder.core import Task, answers, plugins
-from ponder.core.reading.marks import marked
+from ponder.core import Bill, Completion, Memory, Task, plugins
+from ponder.core.capabilities import grade_turns, history_message, parse_answer, solve_turns
 from ponder.core.settings import build
 from ponder.rewards import judge
+from ponder.tasks import reading
+from ponder.tasks.reading.marks import marked
 from ponder.traces.segments import paragraphs, sentences
 
 TASKS: dict[object, Task] = {}  # one task of each way to grade: the benchmarks of mathematics share theirs
@@ -33,8 +35,9 @@ def test_every_task_grades_any_text(task: Task, text: str) -> None:
     assert grade.parsed is not None or not grade.correct
     grade.why.encode()
     json.dumps(grade.details, allow_nan=False).encode()  # as the store has it
-    json.dumps(task.parse(problem, text))  # as methods compare it
-    task.history_entry(text).encode("utf-8", "surrogatepass")
+    json.dumps(parse_answer(task, problem, text))  # as methods compare it
+    completion = Completion("", text, "end", Bill())
+    history_message(task, Memory("answers"), completion).content.encode("utf-8", "surrogatepass")
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=Task.title)
@@ -43,8 +46,8 @@ def test_a_right_answer_after_any_text_is_right(task: Task, before: str) -> None
     """As long as nothing before it is left open."""
     problem = task.problem(task.sizes()[0], seed=1)
     assume(not any(opening in before for opening in ("answer>", "\\boxed{", "[", '"')))
-    replies = [f"{before}\n{task.solve_turn(problem, turn)}" for turn in range(len(problem.turns))]
-    assert task.grade_turns(problem, replies).correct
+    replies = [f"{before}\n{solution}" for solution in solve_turns(task, problem)]
+    assert grade_turns(task, problem, replies).correct
 
 
 @given(texts)
@@ -63,7 +66,7 @@ def test_tags_are_those_that_a_regex_finds(text: str) -> None:
 
 @given(texts)
 def test_thinking_ends_at_the_last_closing_tag(text: str) -> None:
-    thinking, answer = answers.split_thinking(text)
+    thinking, answer = reading.split_thinking(text)
     *_, last = re.split(r"</think(?:ing)?>", text)
     assert answer == re.split(r"<think(?:ing)?>", last)[0].strip()
     assert not re.search(r"</think(?:ing)?>", answer)
@@ -76,7 +79,7 @@ def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
     marks = ("\\boxed{", "answer", "Answer", "*", "#", "$", "`", "_", "\\", '"', "”", "-", "sum", ">", "?")
     assume(not any(mark in text for mark in marks))
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
-    final = answers.final("\n".join(lines))
+    final = reading.final("\n".join(lines))
     assert (final is None) == (not lines)
     if final is not None:
         assert final in lines[-1]
@@ -84,10 +87,10 @@ def test_the_last_line_with_content_is_the_final_answer(text: str) -> None:
 
 @given(texts)
 def test_readers_accept_any_text(text: str) -> None:
-    assert isinstance(answers.number(text), Fraction | None)
-    assert answers.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
-    assert answers.same(text, text)
-    grid = answers.last_grid(text)
+    assert isinstance(reading.number(text), Fraction | None)
+    assert reading.choice(text, dict.fromkeys("ABCD", "x")) in (None, *"ABCD")
+    assert reading.same(text, text)
+    grid = reading.last_grid(text)
     assert grid is None or isinstance(grid[0], list)
     assert all(sentences(text)) or not text
     assert all(paragraphs(text)) or not text

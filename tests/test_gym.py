@@ -13,9 +13,9 @@ import pytest
 import reasoning_gym
 
 from ponder.core import UserError
-from ponder.core.limited import Limited
 from ponder.tasks import gym
 from ponder.tasks.gym import EVALUATE, PARSE, Gym
+from ponder.tasks.subprocess_call import SubprocessFunction
 
 EVALUATORS = [
     "string_insertion", "spiral_matrix", "binary_matrix", "n_queens",
@@ -46,7 +46,7 @@ def test_every_scorer_that_evaluates_is_known() -> None:
 
 
 def test_a_scorer_that_raises_or_runs_away_gives_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym, "_scorer", scorer := Limited("ponder.tasks.gym", cpu_seconds=2))
+    monkeypatch.setattr(gym, "_scorer", scorer := SubprocessFunction("ponder.tasks.gym", cpu_seconds=2))
     for dataset, answer, why in (
         ("prime_factorization", "two times three", "raised ValueError: invalid literal for int"),
         ("countdown", "9**9**9**9", "took too long"),
@@ -64,7 +64,7 @@ def test_settings_that_reasoning_gym_refuses() -> None:
 
 
 def test_an_interrupted_call_does_not_answer_the_next() -> None:
-    scorer = Limited("ponder.tasks.gym", cpu_seconds=600)
+    scorer = SubprocessFunction("ponder.tasks.gym", cpu_seconds=600)
     sums, countdown = ((name, "", {}, 0, Gym(name).problem(0, seed=3).gold) for name in ("chain_sum", "countdown"))
     assert scorer.call(*sums, sums[-1]["answer"]) == 1.0
     assert scorer._process is not None

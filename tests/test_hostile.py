@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ponder.core import Problem, answers
-from ponder.core.reading.marks import marked
+from ponder.core import Problem
 from ponder.rewards import judge
+from ponder.tasks import reading
+from ponder.tasks.reading.marks import marked
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
 from ponder.traces.segments import sentences
@@ -52,20 +53,20 @@ def _contains(text: str) -> bool:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "split_thinking": answers.split_thinking,
-    "last_grid": answers.last_grid,
-    "final": answers.final,
-    "final_number": answers.final_number,
-    "readings": lambda text: answers.readings(text, "Paris"),
-    "read a text": lambda text: answers.read(text, "Paris", "What is the capital of France?"),
-    "read a number": lambda text: answers.read(text, "3", "How many apples are 2 and 1?"),
-    "read yes or no": lambda text: answers.read(text, "yes", "Is it red?"),
-    "read a list": lambda text: answers.read(text, "a, b", "Which letters?"),
-    "read an alternative": lambda text: answers.read(text, "tea", "Which is hotter, tea or ice?"),
+    "split_thinking": reading.split_thinking,
+    "last_grid": reading.last_grid,
+    "final": reading.final,
+    "final_number": reading.final_number,
+    "readings": lambda text: reading.readings(text, "Paris"),
+    "read a text": lambda text: reading.read(text, "Paris", "What is the capital of France?"),
+    "read a number": lambda text: reading.read(text, "3", "How many apples are 2 and 1?"),
+    "read yes or no": lambda text: reading.read(text, "yes", "Is it red?"),
+    "read a list": lambda text: reading.read(text, "a, b", "Which letters?"),
+    "read an alternative": lambda text: reading.read(text, "tea", "Which is hotter, tea or ice?"),
     "marked": marked,
-    "choice": lambda text: answers.choice(text, dict.fromkeys("ABCD", "x")),
-    "same": lambda text: answers.same(text, "1"),
-    "differs": lambda text: answers.differs(text, "1"),
+    "choice": lambda text: reading.choice(text, dict.fromkeys("ABCD", "x")),
+    "same": lambda text: reading.same(text, "1"),
+    "differs": lambda text: reading.differs(text, "1"),
     "judge": _judged,
     "sentences": sentences,
     "contamination": _contains,

@@ -15,6 +15,7 @@ import torch
 from safetensors.numpy import load_file
 
 from ponder.core import Request, UserError
+from ponder.core.capabilities import grade_turns, parse_answer
 from ponder.models.pocket import CODECS, WEIGHTS, execution
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, THINK, Style
@@ -73,7 +74,7 @@ def test_lessons_of_execution_end_in_the_right_sum(style, per_turn, filled) -> N
         lesson = EXECUTION.lesson(request, style, random.Random(seed))
         assert lesson.prompt == EXECUTION.prompt(request)
         thinking, text = EXECUTION.read(request, EXECUTION.encode(lesson.said))
-        assert request.task.grade_turns(request.problem, [text]).correct
+        assert grade_turns(request.task, request.problem, [text]).correct
         clean = EXECUTION.lesson(request, style)
         assert not clean.apart
         assert EXECUTION.unsound(request, clean.said[: clean.said.index(ANSWER)], style) is None
@@ -105,7 +106,9 @@ def test_sums_in_tens_complement() -> None:
 def test_the_prompt_shows_what_the_history_shows() -> None:
     request = asked(2, 3, 5, errors=1.0)
     words = EXECUTION.prompt(request)
-    shown = [request.task.parse(request.problem, m.content) for m in request.problem.history if m.role == "assistant"]
+    shown = [
+        parse_answer(request.task, request.problem, m.content) for m in request.problem.history if m.role == "assistant"
+    ]
     sums = [number(words[i : i + 4]) for i, word in enumerate(words) if word[0] == "u" and word[1:].isdigit()]
     assert sums == shown
     assert [word for word in words if word[0] == "#"] == [f"#{n}" for n in range(1, 9)]

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ponder.core import Problem, Task, answers, plugins
-from ponder.core.reading.numerals import numerals
+from ponder.core import Problem, Task, plugins
 from ponder.core.settings import build
+from ponder.tasks import reading
+from ponder.tasks.reading.numerals import numerals
 
 
 class Reply(msgspec.Struct):
@@ -119,13 +120,13 @@ def test_no_sentence_gives_another_of_its_numbers() -> None:
     """With any other number of a right reply as the right answer, it would be wrong."""
     checked = 0
     for line in PROSE:
-        gold = answers.number(line.answer)
+        gold = reading.number(line.answer)
         if line.label != "right" or gold is None or "%" in line.reply:
             continue
         written = {numeral.written for numeral in numerals(line.reply) if numeral.value != gold}
-        others = [text for text in written if answers.number(text) is not None]
+        others = [text for text in written if reading.number(text) is not None]
         for other in others:
-            reading = answers.read(line.reply, other, line.prompt)
-            assert reading is None or not reading.right, (line.reply, other)
+            verdict = reading.read(line.reply, other, line.prompt)
+            assert verdict is None or not verdict.right, (line.reply, other)
         checked += len(others)
     assert checked > 400

@@ -288,7 +288,7 @@ def test_altair_knows_the_renderer() -> None:
 
 
 def test_the_javascript_is_npms_and_of_the_renderers_versions() -> None:
-    folder = Path(package.__file__).parent / "report" / "vega"
+    folder = Path(package.__file__).parent / "results" / "vega"
     table = re.findall(
         r"\| (\S+\.js) \| npm `([\w-]+)` ([\d.]+), .* \| (\w{64}) \|", (folder / "README.md").read_text()
     )

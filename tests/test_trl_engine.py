@@ -256,7 +256,7 @@ def test_the_engine_is_in_the_key_unless_it_is_the_default() -> None:
 def test_a_loss_that_is_no_number_stops(tmp_path: Path) -> None:
     from ponder.training.trl_worker import Log
 
-    job = SimpleNamespace(settings=TRL, launch=Launch(1, cpu=True), folder=tmp_path)
+    job = SimpleNamespace(kind="sft", settings=TRL, launch=Launch(1, cpu=True), folder=tmp_path)
     log, state = Log(job), SimpleNamespace(global_step=7, is_world_process_zero=True)
     log.on_log(None, state, None, {"loss": 0.5, "grad_norm": 1.0, "num_tokens": 12})
     for logs in ({"loss": float("nan")}, {"loss": 1.0, "grad_norm": float("inf")}):

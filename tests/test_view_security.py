@@ -28,6 +28,7 @@ from ponder.core.text import visible
 from ponder.models.oracle import Oracle
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
+from ponder.store.store import Store
 from ponder.study.study import Study
 
 
@@ -75,6 +76,7 @@ def test_a_token_is_needed(viewed_store, host) -> None:
 
 def test_a_browser_is_started_without_the_token(running, write, folder) -> None:
     """A browser's command line is everybody's to read; the file that it opens, this user's."""
+    Store(folder / "ponder.db", lock=True).close()
     browser = write(
         "browser", '#!/bin/sh\nstat -c %a "${1#file://}" > mode\ncp "${1#file://}" page\necho "$1" > words\n'
     )
@@ -84,7 +86,7 @@ def test_a_browser_is_started_without_the_token(running, write, folder) -> None:
         with running("view", "--port", "0") as process:
             address = process.stderr.readline().strip()
             assert process.stderr.readline()
-            waited_for(folder / "words")
+            wait_for(folder / "words", process)
             opened = Path((folder / "words").read_text().strip().removeprefix("file://"))
             assert opened.parent.stat().st_mode & 0o777 == 0o700
             process.send_signal(signal.SIGINT)
@@ -96,8 +98,10 @@ def test_a_browser_is_started_without_the_token(running, write, folder) -> None:
     assert not opened.exists()
 
 
-def waited_for(file: Path) -> None:
+def wait_for(file: Path, process: subprocess.Popen[Any]) -> None:
+    """Wait until a process has written into a file; a process that has ended never will."""
     while not (file.is_file() and file.read_text()):
+        assert process.poll() is None
         time.sleep(0.05)
 
 
@@ -155,7 +159,7 @@ def test_idle_connections_beyond_the_open_files_do_not_stop_it(viewed_store, tmp
     )
     with log.open("wb") as stderr, subprocess.Popen([sys.executable, "-c", limited], stderr=stderr) as process:
         try:
-            waited_for(log)
+            wait_for(log, process)
             address, _, token = log.read_text().splitlines()[0].partition("/?token=")
             idle = connected(address, 300)
             assert get(address, Cookie=f"ponder-{address.rpartition(':')[2]}={token}")[0] == 200

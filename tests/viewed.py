@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.core import Attempt, Bill, Completion, Problem
+from ponder.core.capabilities import solve_turn
 from ponder.results.view.app import View
 from ponder.results.view.server import bound, page_server
 from ponder.results.view.stores import opened
@@ -57,7 +58,7 @@ def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Att
         return Attempt(problem, sample, "failed", False, f"timeout {EVIL}", ())
     replies = []
     for turn in range(len(problem.turns)):
-        right = cell.task.solve_turn(problem, turn)
+        right = solve_turn(cell.task, problem, turn)
         wrong = (
             "[[2, 2], [0, 0]]"
             if position == 1

@@ -43,6 +43,7 @@ from ponder.core import (
     UserError,
     plugins,
 )
+from ponder.core.capabilities import grade_turns, solve_turns
 from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
@@ -120,7 +121,7 @@ def task(task: Task) -> Iterator[str]:
             yield f"size {size}: the problem says its size is {problem.size}"
         if msgspec.json.decode(msgspec.json.encode(problem), type=Problem) != problem:
             yield f"size {size}: the problem changes when it is stored: use JSON values, with lists and not tuples"
-        solution = task.grade_turns(problem, _solution(task, problem))
+        solution = grade_turns(task, problem, solve_turns(task, problem))
         if not solution.correct or solution.parsed is None:
             yield f"size {size}: its own solution is graded wrong: {solution.why}"
         yield from _junk(task, problem)
@@ -132,18 +133,14 @@ def task(task: Task) -> Iterator[str]:
         if task.fixed() is None and len(ids) == 10 and len(ids & others) > 5:
             yield f"size {size}: neighbouring seeds share problems"
         wrong = [p for p in problems if p.gold != problem.gold and len(p.turns) == len(problem.turns)]
-        if wrong and all(task.grade_turns(problem, _solution(task, p)).correct for p in wrong):
+        if wrong and all(grade_turns(task, problem, solve_turns(task, p)).correct for p in wrong):
             yield f"size {size}: the solution of any other problem is graded right"
-
-
-def _solution(task: Task, problem: Problem) -> list[str]:
-    return [task.solve_turn(problem, turn) for turn in range(len(problem.turns))]
 
 
 def _junk(task: Task, problem: Problem) -> Iterator[str]:
     for text in JUNK:
         try:
-            grade = task.grade_turns(problem, [text] * len(problem.turns))
+            grade = grade_turns(task, problem, [text] * len(problem.turns))
         except Exception as error:  # the point of the check
             yield f"size {problem.size}: grading {text[:20]!r} raised {error!r}"
             continue

@@ -17,6 +17,7 @@ from ponder.cli import complete
 from ponder.cli.model_option import EXAMPLE, model_table
 from ponder.cli.options import JSON, STORE, columns, command, plugin_settings, say, tell
 from ponder.core import UserError
+from ponder.core.capabilities import grade_turns, parse_answer
 from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
     for done in store.attempts(cell):
         attempt, parsed = done.attempt, None
         if attempt.status == "graded":
-            parsed = cell.task.grade_turns(attempt.problem, [c.answer for c in attempt.completions]).parsed
+            parsed = grade_turns(cell.task, attempt.problem, [c.answer for c in attempt.completions]).parsed
         ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
         reply = attempt.completions[-1].answer if attempt.completions else ""
         yield {
@@ -220,7 +221,7 @@ def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
             "why": attempt.why,
             "tokens": attempt.bill.thinking_tokens + attempt.bill.answer_tokens,
             "parsed": parsed,
-            "right": cell.task.parse(attempt.problem, cell.task.solve(attempt.problem)),
+            "right": parse_answer(cell.task, attempt.problem, cell.task.solve(attempt.problem)),
             "reply_end": reply[-END:],
         }
 

@@ -5,6 +5,17 @@
 Nothing in this folder imports from the rest of the package.
 """
 
+from ponder.core.capabilities import (
+    Addends,
+    CheckedSteps,
+    ComparesAnswers,
+    Conversation,
+    Drawable,
+    FromLog,
+    ParsesAnswers,
+    SlowGrading,
+    WithWarning,
+)
 from ponder.core.contracts import (
     Codec,
     Fidelity,
@@ -58,10 +69,11 @@ from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "AsyncScore", "Attempt", "Bill", "CacheBudget", "Codec", "Completion", "CountedBy", "Drawing", "EnvVar", "Estimate",
-    "Fidelity", "Figure", "Grade", "LengthReward", "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model",
-    "ModelFailure", "ModelLabel", "Outcome", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records",
-    "Remember", "Request", "Retry", "Reward", "Role", "Scores", "Source", "Spend", "Status", "Steps", "Tables",
-    "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "Wrapped", "digest", "error_at",
-    "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit", "weights_fingerprint",
+    "Addends", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "Codec", "ComparesAnswers", "Completion",
+    "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate", "Fidelity", "Figure", "FromLog", "Grade",
+    "LengthReward", "Limit", "Mark", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
+    "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Records", "Remember",
+    "Request", "Retry", "Reward", "Role", "Scores", "SlowGrading", "Source", "Spend", "Status", "Steps", "Tables",
+    "Task", "TokenKind", "TokenTrace", "TrainingProblems", "TurnLimit", "UserError", "WithWarning", "Wrapped", "digest",
+    "error_at", "fingerprint", "lines", "not_in_key", "renamed", "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ponder.core.capabilities import same_answer
 from ponder.core.contracts import Task
 
 
@@ -16,7 +17,7 @@ def ballots(task: Task, parsed: Sequence[Any]) -> list[int | None]:
         if answer is None:
             votes.append(None)
             continue
-        first = next((i for i in firsts if task.same_answer(answer, parsed[i])), index)
+        first = next((i for i in firsts if same_answer(task, answer, parsed[i])), index)
         firsts += [index] if first == index else []
         votes.append(first)
     return votes

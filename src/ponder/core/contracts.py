@@ -33,7 +33,6 @@ from ponder.core.nouns import (
 )
 
 if TYPE_CHECKING:
-    from ponder.core.drawing import Drawing
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
@@ -84,122 +83,67 @@ def _identified(value: Any) -> Any:
 
 
 class Task(Plugin, ABC):
-    """Makes problems of a given size and grades answers to them."""
+    """Makes problems of a given size and grades answers to them.
+
+    Some tasks can do more, such as conversations: `ponder.core.capabilities`.
+    """
 
     version: ClassVar[int] = 1  # raise it when the same seed gives another problem or another prompt
     default_sizes: ClassVar[tuple[int, ...]] = ()  # used if a study names no size
     # What size counts, in the plural: "cells". "levels" if sizes are only ranks, "" if there is no word for it.
     unit: ClassVar[str] = ""
-    slow_grading: ClassVar[bool] = False  # whether `grade` may take longer than a millisecond for a short answer
-    regradable: ClassVar[bool] = True  # False: stored attempts were graded elsewhere, and keep those grades
-    long_answer: ClassVar[int] = 10_000  # characters that any grader of ours reads within a millisecond
 
     @abstractmethod
     def problem(self, size: int, seed: int) -> Problem:
-        """One problem; the same size and seed always give the same one."""
+        """Return one problem; the same size and seed always give the same one."""
 
     @abstractmethod
     def solve(self, problem: Problem) -> str:
-        """A right answer, written as a model should write it."""
+        """Return a right answer, written as a model should write it."""
 
     @abstractmethod
     def grade(self, problem: Problem, answer: str) -> Grade:
         """Judge the text of an answer. Any text must be accepted without raising."""
 
-    def grades_slowly(self, answers: Iterable[str]) -> bool:
-        """Whether these answers should be graded in a thread, so that a run's other calls don't wait."""
-        return self.slow_grading or sum(map(len, answers)) > self.long_answer
-
-    def solve_turn(self, problem: Problem, turn: int) -> str:  # noqa: ARG002 for subclasses
-        """A right answer to one turn of a conversation."""
-        return self.solve(problem)
-
-    def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
-        """Judge a whole conversation; by default its last answer counts."""
-        return self.grade(problem, answers[-1])
-
-    def parse(self, problem: Problem, answer: str) -> Any:
-        """The answer of one turn as JSON, right or wrong; None if none is found."""
-        return self.grade(problem, answer).parsed
-
-    def parse_turns(self, problem: Problem, answers: Sequence[str]) -> Any:
-        """Return the answer of a whole attempt as JSON, right or wrong; None if none is found."""
-        if not answers:
-            return None
-        if len(problem.turns) > 1:
-            return self.grade_turns(problem, answers).parsed
-        return self.parse(problem, answers[-1])
-
-    def right_answer(self, problem: Problem) -> Any:
-        """Return the right answer as JSON, to be shown next to what `parse_turns` finds."""
-        return problem.gold
-
-    def same_answer(self, one: Any, other: Any) -> bool:
-        """Whether two parsed answers are the same, and so vote together."""
-        return bool(one == other)
-
-    def history_entry(self, answer: str) -> str:
-        """What is kept of a reply in the history under `remember = "answers"`."""
-        return answer
-
-    def turn_grades(self, problem: Problem, answers: Sequence[str]) -> Sequence[Grade]:  # noqa: ARG002 for subclasses
-        """Judge each turn of a conversation by itself, for exports; empty if only the whole is judged."""
-        return ()
-
-    @classmethod
-    def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> Sequence[bool] | None:  # noqa: ARG003 for subclasses
-        """For each step of a text, whether it and all before it are right; None if the task can't tell."""
-        return None
-
-    def addends(self, problem: Problem, turn: int) -> Sequence[tuple[str, int]]:  # noqa: ARG002 for subclasses
-        """What the answer to a turn is the sum of, in order: how each number was found ("" if it is given), and it.
-
-        Empty for a task that isn't a sum. Teachers that write worked solutions use it.
-        """
-        return ()
-
-    def drawings(self, problem: Problem, answers: Sequence[str]) -> Sequence[Drawing]:  # noqa: ARG002 for subclasses
-        """The problem with the answers of its turns, drawn for a reader; the first is shown, others can be chosen."""
-        return ()
-
     def fixed(self) -> Sequence[Problem] | None:
-        """Every problem of a task with a fixed set; None for a task that generates them."""
+        """Return every problem of a task with a fixed set; None for a task that generates them."""
         return None
 
     def sizes(self) -> tuple[int, ...]:
-        """The sizes used if a study names none."""
+        """Return the sizes used if a study names none."""
         fixed = self.fixed()
-        return self.default_sizes if fixed is None else tuple(sorted({p.size for p in fixed}))
+        if fixed is None:
+            return self.default_sizes
+        return tuple(sorted({problem.size for problem in fixed}))
 
     def check_size(self, size: int) -> None:
         """Raise `UserError` for a size that can't be made."""
         if self.fixed() is not None and size not in self.sizes():
             raise UserError(f"there is no problem of size {size}", hint=f"the sizes are {list(self.sizes())}")
 
-    def warning(self) -> str:
-        """Return what in the settings is allowed but looks like a mistake; "" if nothing does."""
-        return ""
-
-    def stream(self) -> dict[str, Any]:
-        """What problem seeds are hashed from. Settings that it leaves out change how a problem is asked, not which."""
-        return self.identity()
-
     def problems(self, size: int, seed: int) -> Iterator[Problem]:
-        """Distinct problems of one size in a fixed order; endless unless the set is fixed or exhausted."""
-        if (fixed := self.fixed()) is not None:
-            yield from (p for p in fixed if p.size == size)
-            return
-        seen: set[bytes] = set()
-        key = digest(self.stream(), self.version, size, seed).hex()
-        index = repeats = 0
-        while repeats < 200:  # enough to find the last of 240 puzzles, and no endless search among ten
-            problem = self.problem(size, seed_from(key, index))
-            index += 1
-            mark = digest(problem.id)[:8]
-            repeats = repeats + 1 if mark in seen else 0
-            if not repeats:
-                seen.add(mark)
-                yield problem
+        """Yield distinct problems of one size in a fixed order; endless unless the set is fixed or exhausted."""
+        fixed = self.fixed()
+        if fixed is None:
+            return generated_problems(self, self.identity(), size, seed)
+        return (problem for problem in fixed if problem.size == size)
+
+
+def generated_problems(task: Task, identity: Mapping[str, Any], size: int, seed: int) -> Iterator[Problem]:
+    """Yield distinct problems of one size. Tasks whose problem seeds come from the same identity share their seeds."""
+    ids: set[bytes] = set()
+    key = digest(identity, task.version, size, seed).hex()
+    index = repeats = 0
+    while repeats < 200:  # enough to find the last of 240 puzzles, and no endless search among ten
+        problem = task.problem(size, seed_from(key, index))
+        index += 1
+        short_id = digest(problem.id)[:8]
+        if short_id in ids:
+            repeats += 1
+        else:
+            repeats = 0
+            ids.add(short_id)
+            yield problem
 
 
 @dataclass(frozen=True)

@@ -252,14 +252,6 @@ class Memory:
                 f"window is a number of turns, at least 1, not {self.window}", hint="leave it out to keep all"
             )
 
-    def reply(self, task: Task, completion: Completion) -> Message:
-        """A completion as it stands in the history of later turns."""
-        if self.remember == "answers":
-            return Message("assistant", task.history_entry(completion.answer))
-        if self.remember == "all" and completion.thinking:
-            return Message("assistant", f"<think>{completion.thinking}</think>\n{completion.answer}")
-        return Message("assistant", completion.answer)
-
     def visible(self, past: list[Message]) -> list[Message]:
         """The part of the past that the next turn is shown."""
         return past if self.window is None else past[-2 * self.window :]

@@ -63,6 +63,7 @@ KINDS: dict[str, Kind] = {
     "methods": Kind(Method, "method", "methods"),
     "figures": Kind(Figure, "figure", "figures"),
 }
+LIBRARIES = {"tasks": ("reading", "subprocess_call")}  # in the folders of plugins, but not plugins
 RENAMED = {  # former names, for the hint
     ("figures", "longest"): "max_turn",
     ("figures", "scaling"): "selection",
@@ -186,7 +187,7 @@ def files(kind: str) -> dict[str, Path]:
     others = {HERE / k.folder for k in KINDS.values()}
     listed = {p.stem: p for p in folder.glob("*.py") if not p.stem.startswith("_")}
     listed |= {p.parent.name: p for p in folder.glob("*/__init__.py") if p.parent not in others}
-    return dict(sorted(listed.items()))
+    return {name: listed[name] for name in sorted(listed) if name not in LIBRARIES.get(kind, ())}
 
 
 def summary(path: Path) -> str:

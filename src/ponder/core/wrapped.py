@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ponder.core.ballots import ballots
+from ponder.core.capabilities import grades_slowly, parse_answer
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
@@ -60,9 +61,9 @@ class Wrapped(Model):
         task, answers = request.task, [sample.answer for sample in samples]
 
         def count() -> list[int | None]:
-            return ballots(task, [task.parse(request.problem, answer) for answer in answers])
+            return ballots(task, [parse_answer(task, request.problem, answer) for answer in answers])
 
-        return await asyncio.to_thread(count) if task.grades_slowly(answers) else count()
+        return await asyncio.to_thread(count) if grades_slowly(task, answers) else count()
 
     async def after(self, paid: Bill, request: Request) -> Completion:
         """Ask the inner model. If it fails, the failure carries what the turn has cost before."""

@@ -43,6 +43,7 @@ from ponder.core import (
     Wrapped,
     not_in_key,
 )
+from ponder.core.capabilities import grade_turns, grades_slowly
 from ponder.rewards.trained import Trained
 from ponder.traces import steps, trace_of
 
@@ -164,7 +165,7 @@ class _Picking(Wrapped):
         picked = pick(method.pick, samples, scores, ballots)
         best = samples[picked]
         read = sum((s.bill for s in scores), Bill())
-        slow = request.task.grades_slowly(sample.answer for sample in samples)
+        slow = grades_slowly(request.task, (sample.answer for sample in samples))
         told = (request, samples, scores, ballots)
         separated = await asyncio.to_thread(measured, *told) if slow else measured(*told)
         measures = {**best.measures, **separated}
@@ -245,7 +246,7 @@ def measured(
     task, problem = request.task, request.problem
     if len(problem.turns) > 1 or len(samples) < 2:
         return {}
-    right = [s.stop == "end" and task.grade_turns(problem, [s.answer]).correct for s in samples]
+    right = [s.stop == "end" and grade_turns(task, problem, [s.answer]).correct for s in samples]
     known = {"distinct_thinkings": float(len({s.thinking for s in samples}))}
     by_thinking = {s.thinking for s, correct in zip(samples, right, strict=True) if correct}
     known["wrong_samples"] = float(len(samples) - sum(right))

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ponder.core import Bill, UserError
-from ponder.core.answers import split_thinking
 from ponder.core.nouns import CountedBy
 from ponder.core.text import encodable
+from ponder.tasks.reading import split_thinking
 
 T = TypeVar("T")
 MOST_TOKENS = 10**9  # no single call has more: such a count is an error

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.core import CacheBudget, Codec, Completion, Policy, Request, Source, UserError, plugins
-from ponder.core.answers import split_thinking
 from ponder.models import read_card
 from ponder.models._bars import no_bars
 from ponder.models._batch import Floats, Generation
 from ponder.models._gpu_memory import stop_servers
+from ponder.tasks.reading import split_thinking
 
 if TYPE_CHECKING:
     import torch

@@ -13,6 +13,7 @@ import random
 from dataclasses import dataclass
 
 from ponder.core import Bill, Completion, Model, Request, UserError, not_in_key, renamed
+from ponder.core.capabilities import grade_turns, solve_turn, solve_turns
 
 
 @dataclass(kw_only=True)
@@ -51,7 +52,7 @@ class Oracle(Model):
         size = request.problem.size / (len(request.problem.turns) + len(request.problem.history) // 2)
         thinking = round(self.mean_tokens(size) * math.exp(rng.gauss(0, self.spread)))
         right = rng.random() < self.chance(size)
-        answer = request.task.solve_turn(request.problem, request.turn) if right else mistake(request, rng)
+        answer = solve_turn(request.task, request.problem, request.turn) if right else mistake(request, rng)
         await asyncio.sleep(self.seconds)
         prompt_tokens = sum(len(m.content) for m in request.messages) // 4
         answer_tokens = 1 + len(answer) // 4
@@ -67,11 +68,11 @@ class Oracle(Model):
 def mistake(request: Request, rng: random.Random) -> str:
     """A well-formed wrong answer: the solution with one digit changed."""
     task, problem, turn = request.task, request.problem, request.turn
-    solutions = [task.solve_turn(problem, t) for t in range(len(problem.turns))]
+    solutions = solve_turns(task, problem)
     solution = solutions[turn]
     digits = [i for i, c in enumerate(solution) if c.isdigit()]
     for at in rng.sample(digits, min(20, len(digits))):
         wrong = f"{solution[:at]}{(int(solution[at]) + rng.randint(1, 9)) % 10}{solution[at + 1 :]}"
-        if not task.grade_turns(problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]).correct:
+        if not grade_turns(task, problem, [*solutions[:turn], wrong, *solutions[turn + 1 :]]).correct:
             return wrong
     return "I give up."

@@ -1,6 +1,6 @@
 """Writes worked solutions of sums in plain text, by rule: a teacher for chat models (`sft`).
 
-It knows what is to be added (`Task.addends`: `chain_sum` and `execution`) and writes one paragraph per addition. The
+It knows what is to be added (`Addends`: `chain_sum` and `execution`) and writes one paragraph per addition. The
 style `steps` states each sum; `parts` adds tens and units separately, then both, and checks the result by subtracting.
 With `slip = "carry"` it forgets every carry and borrow between units and tens, and continues from the wrong sum.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.core import Bill, Completion, Request, Task, UserError
+from ponder.core import Addends, Bill, Completion, Request, Task, UserError
 from ponder.models._slipping import Slipping
 
 
@@ -18,8 +18,8 @@ from ponder.models._slipping import Slipping
 class TextTutor(Slipping):
     style: Literal["steps", "parts"] = "steps"  # states each sum, or works it out in parts and checks it
 
-    def check(self, task: Task, size: int) -> None:
-        if not task.addends(next(task.problems(size, 0)), 0):
+    def check(self, task: Task, size: int) -> None:  # noqa: ARG002 the interface's
+        if not isinstance(task, Addends):
             what = f"{task.plugin_name()} isn't a sum, and text_tutor writes nothing else"
             raise UserError(what, hint="use the task chain_sum or execution")
 
@@ -28,12 +28,14 @@ class TextTutor(Slipping):
         return f"{self.plugin_name()} ({self.style}{wrong})"
 
     async def complete(self, request: Request) -> Completion:
-        (_, total), *rest = request.task.addends(request.problem, request.turn)
-        slips, paragraphs = self.slips(request), []
-        for found, number in rest:
+        assert isinstance(request.task, Addends)
+        (_, total), *terms = request.task.addends(request.problem, request.turn)
+        slips = self.slips(request)
+        paragraphs = []
+        for lookup, number in terms:
             new = without_carry(total, number) if slips else total + number
             work = stated(total, number, new) if self.style == "steps" else in_parts(total, number, new)
-            paragraphs.append(f"{found}: {work}" if found else work)
+            paragraphs.append(f"{lookup}: {work}" if lookup else work)
             total = new
         answer = "\n\n".join([*paragraphs, f"<answer>{total}</answer>"])
         bill = Bill(sum(len(m.content) for m in request.messages) // 4, 0, len(answer) // 3, counted_by="estimate")

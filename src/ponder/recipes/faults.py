@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from ponder.core import Request, Steps, seed_from
+from ponder.core.capabilities import parse_answer
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import AGAIN, Style
 from ponder.models.pocket.execution import (
@@ -60,7 +61,7 @@ def trace(request: Request, style: Style, rng: random.Random, *, often: bool = F
     """
     problem, table = request.problem, dictionary(request.problem)
     *past, now = (m for m in request.messages if m.role != "system")
-    start = (request.task.parse(problem, past[-1].content) or 0) if past else 0
+    start = (parse_answer(request.task, problem, past[-1].content) or 0) if past else 0
     done = sum(len(keys_in(m.content)) for m in past if m.role == "user")
     plan = list(enumerate(keys_in(now.content), done + 1))
     true = _pass(start, plan, style, {}, table, rng)[0]

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from ponder.core import Message, Problem, Progress, Request
+from ponder.core.capabilities import grade_turns
 from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import codec_for, read_card
 from ponder.models.pocket.codec import ANSWER, EOS, EvalSet, PocketCodec, Style
@@ -63,7 +64,7 @@ def _replies(folder: Path, prompts: Sequence[list[int]], budget: int) -> list[li
 
 
 def _right(problems: EvalSet, run: EvalRun) -> bool:
-    return problems.task.grade_turns(run.problem, run.texts).correct
+    return grade_turns(problems.task, run.problem, run.texts).correct
 
 
 def accuracy(folder: Path, codec: PocketCodec, problems: EvalSet, n: int) -> float:

@@ -26,6 +26,7 @@ import msgspec
 
 from ponder import __version__
 from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Request, Task, UserError, digest
+from ponder.core.capabilities import Conversation, parse_turns, right_answer
 from ponder.results.page import no_answers
 from ponder.results.spreadsheet import inert
 from ponder.results.transcript import Transcript
@@ -205,11 +206,14 @@ def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
 
     The details of a turn are then what the model measured in it; else they are those of the attempt, as in CSV.
     """
-    grades = task.turn_grades(attempt.problem, [reply.answer for reply in attempt.completions])
+    answers = [reply.answer for reply in attempt.completions]
+    grades: Sequence[Grade] = ()
+    if isinstance(task, Conversation):
+        grades = task.turn_grades(attempt.problem, answers)
     whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
     if not grades:
-        whole |= {"parsed": task.parse_turns(attempt.problem, [reply.answer for reply in attempt.completions])}
-    whole |= {"gold": task.right_answer(attempt.problem)}
+        whole |= {"parsed": parse_turns(task, attempt.problem, answers)}
+    whole |= {"gold": right_answer(task, attempt.problem)}
     for turn, reply in enumerate(attempt.completions):
         which = {"problem": attempt.problem.id, "sample": attempt.sample, "turn": turn}
         own = _graded(grades[turn]) | {"attempt_correct": attempt.correct} if grades else {}

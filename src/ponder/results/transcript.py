@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
+from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
 from ponder.results.behind import ended
 from ponder.study.cell import Cell
 
@@ -37,8 +38,11 @@ class Transcript:
     @cached_property
     def drawings(self) -> list[Drawing]:
         """The task's own pictures; none if it has none or can't draw this answer."""
+        task = self.cell.task
+        if not isinstance(task, Drawable):
+            return []
         try:
-            return list(self.cell.task.drawings(self.attempt.problem, [c.answer for c in self.attempt.completions]))
+            return list(task.drawings(self.attempt.problem, [c.answer for c in self.attempt.completions]))
         except Exception:  # a plugin's picture must not hide the transcript
             return []
 
@@ -46,12 +50,12 @@ class Transcript:
     def parsed(self) -> str | None:
         """The answer that the task reads in the reply, as text or JSON; None if it finds none."""
         replies = [completion.answer for completion in self.attempt.completions]
-        return _shown(self.cell.task.parse_turns(self.attempt.problem, replies))
+        return _shown(parse_turns(self.cell.task, self.attempt.problem, replies))
 
     @cached_property
     def gold(self) -> str | None:
         """The right answer, as text or JSON."""
-        return _shown(self.cell.task.right_answer(self.attempt.problem))
+        return _shown(right_answer(self.cell.task, self.attempt.problem))
 
     @property
     def cost(self) -> float | None:
@@ -89,7 +93,7 @@ class Transcript:
     def _past(self, turns: int) -> Iterator[Message]:
         for asked, reply in zip(self.attempt.problem.turns[:turns], self.attempt.completions, strict=False):
             yield Message("user", asked)
-            yield self.cell.memory.reply(self.cell.task, reply)
+            yield history_message(self.cell.task, self.cell.memory, reply)
 
 
 def _shown(answer: Any) -> str | None:

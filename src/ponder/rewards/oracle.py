@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ponder.core import Part, Problem, Request, Reward, Scores, Steps, plugins
+from ponder.core import CheckedSteps, Part, Problem, Request, Reward, Scores, Steps, plugins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,8 @@ def given(trace: Steps, of: Part = "all") -> Sequence[Any] | None:
         return None
     kind, problem = plugins.load("tasks", facts["task"]), msgspec.convert(facts["problem"], Problem)
     if (codec := plugins.codec(str(facts.get("codec")), facts["task"])) is None:
+        if not issubclass(kind, CheckedSteps):
+            return None
         checked = kind.sound_steps(problem, [*trace.thinking, *trace.answer])
         if checked is None:
             return None

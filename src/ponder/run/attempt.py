@@ -23,6 +23,7 @@ from ponder.core import (
     error_at,
     token_limit,
 )
+from ponder.core.capabilities import grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
 from ponder.run.executors import Place
@@ -118,10 +119,10 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
             if completion is None:
                 return None
             replies.append(completion)
-            if not last or cell.task.grades_slowly(reply.answer for reply in replies):
+            if not last or grades_slowly(cell.task, (reply.answer for reply in replies)):
                 done = replace(attempt, completions=tuple(replies))
                 await run.writer.put(Done(cell, job.position, done, stored=turn))
-        reply = cell.memory.reply(cell.task, replies[-1])
+        reply = history_message(cell.task, cell.memory, replies[-1])
         past += [asked, reply]
         billed = replies[-1].bill.thinking_tokens + replies[-1].bill.answer_tokens
         tokens[reply] = billed if cell.reply_limit is None else min(billed, cell.reply_limit)
@@ -135,7 +136,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
     """Grade the attempt and store the grade. A grader that raises ends the run; the replies are kept, to be graded."""
     task, stored = job.cell.task, max(len(job.begun), len(attempt.completions) - 1)
     try:
-        slow = task.grades_slowly(reply.answer for reply in attempt.completions)
+        slow = grades_slowly(task, (reply.answer for reply in attempt.completions))
         done = await asyncio.to_thread(graded, task, attempt) if slow else graded(task, attempt)
     except Exception as error:
         await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))

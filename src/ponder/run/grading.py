@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder.core import Attempt, Completion, Status, Task, UserError
+from ponder.core.capabilities import FromLog, grade_turns
 from ponder.store.store import Store, reward_part
 from ponder.study.study import Study
 
@@ -15,7 +16,7 @@ IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the lo
 
 def graded(task: Task, attempt: Attempt) -> Attempt:
     """The attempt with its grade. A truncated attempt is wrong: the user paid for it and got nothing."""
-    grade = task.grade_turns(attempt.problem, [c.answer for c in attempt.completions])
+    grade = grade_turns(task, attempt.problem, [c.answer for c in attempt.completions])
     truncated = any(c.stop == "length" for c in attempt.completions)
     # A server that says why it gave no answer knows better than the grader. Of a stored attempt, its reason tells.
     noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
@@ -35,9 +36,10 @@ def _measured(turns: Sequence[Completion]) -> dict[str, float]:
 def grade_again(study: Study, store: Store) -> int:
     """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
     changed = 0
-    if not any(cell.task.regradable for cell in study.cells):
+    cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
+    if not cells:
         raise UserError("these attempts were graded by the program whose log they come from", hint=IMPORT_AGAIN)
-    for cell in (cell for cell in study.cells if cell.task.regradable):
+    for cell in cells:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ponder.core import Outcome
 from ponder.core.ballots import ballots
+from ponder.core.capabilities import parse_answer
 from ponder.store.outcomes import Details
 from ponder.store.store import Store
 from ponder.study.cell import Cell
@@ -42,6 +43,6 @@ def _votes(store: Store, cell: Cell) -> Iterator[tuple[tuple[str, int], int | No
         # Apart, so that no comparison of two spellings can put a right answer and a wrong one together.
         right, wrong = ([(n, answer) for n, ok, answer in samples if ok == correct] for correct in (True, False))
         for first, part in ((0, right), (len(right), wrong)):
-            parsed = [cell.task.parse(problem, answer) for _, answer in part]
+            parsed = [parse_answer(cell.task, problem, answer) for _, answer in part]
             for (sample, _), vote in zip(part, ballots(cell.task, parsed), strict=True):
                 yield (problem.id, sample), None if vote is None else first + vote

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
+from ponder.core.capabilities import WithWarning, grade_turns, solve_turns
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
 
@@ -47,7 +48,10 @@ def warnings(study: Study) -> list[str]:
     """Return a line about each setting of a study that is allowed but looks like a mistake."""
     lines = []
     for cells in _by_task(study.cells):
-        lines += [cells[0].task.warning(), _too_few(study, cells)]
+        task = cells[0].task
+        if isinstance(task, WithWarning):
+            lines.append(task.warning())
+        lines.append(_too_few(study, cells))
     for label, model in {cell.base_label: cell.model for cell in study.cells}.items():
         temperature = getattr(model, "temperature", None) if model.server() else None
         if temperature is not None and temperature > HOTTEST:
@@ -258,6 +262,5 @@ def _recorded(cell: Cell) -> set[str] | None:
 def _details(cell: Cell) -> Iterator[str]:
     """The details that the task's grader records, from grading a right answer to the first problem."""
     for problem in cell.asked():
-        solution = [cell.task.solve_turn(problem, turn) for turn in range(len(problem.turns))]
-        yield from cell.task.grade_turns(problem, solution).details
+        yield from grade_turns(cell.task, problem, solve_turns(cell.task, problem)).details
         return

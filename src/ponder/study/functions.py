@@ -24,12 +24,12 @@ from ponder.core import (
     Request,
     Task,
     UserError,
-    answers,
     digest,
     not_in_key,
     plugins,
 )
 from ponder.core.text import count
+from ponder.tasks.reading import final, same, split_thinking
 
 Function = Callable[..., Any]
 P = TypeVar("P", bound=Plugin)
@@ -217,10 +217,10 @@ class _FunctionTask(Task):
         if judge:
             correct = bool(judge(answer, problem.gold))
             return Grade(correct=correct, parsed=answer, why="" if correct else "wrong answer")
-        said = answers.final(answer)
+        said = final(answer)
         if said is None:
             return Grade(correct=False, why="no answer")
-        correct = answers.same(said, str(problem.gold))
+        correct = same(said, str(problem.gold))
         return Grade(correct=correct, parsed=said, why="" if correct else "wrong answer")
 
 
@@ -248,7 +248,7 @@ class _FunctionModel(Model):
         if not isinstance(reply, str):
             what = f"the model `{self.plugin_name()}` must return text, not {type(reply).__name__}"
             raise UserError(what, hint="return the reply as a str")
-        thinking, answer = answers.split_thinking(reply)
+        thinking, answer = split_thinking(reply)
         prompt = sum(len(m["content"]) for m in messages)
         said, thought, answered = (-(-length // 4) for length in (prompt, len(thinking), len(answer)))
         return Completion(thinking, answer, "end", Bill(said, thought, answered, perf_counter() - started, "estimate"))

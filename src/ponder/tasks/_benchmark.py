@@ -16,9 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest, not_in_key, plugins
+from ponder.core import Grade, Problem, Task, UserError, digest, not_in_key, plugins
+from ponder.core.capabilities import ComparesAnswers, ParsesAnswers, SlowGrading, WithWarning
 from ponder.core.jsonl import RELATIVE, records
 from ponder.core.parquet import parquet_rows
+from ponder.tasks.reading import differs, expressions, final, need_maths
 
 DataRow: TypeAlias = dict[str, Any]  # column names in lower case
 FORMATS = (".jsonl", ".csv", ".parquet")  # if a dataset on the hub has several, the first of these is read
@@ -30,7 +32,7 @@ STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within
 
 
 @dataclass(frozen=True)
-class Benchmark(Task):
+class Benchmark(Task, WithWarning):
     # Not in the key: where the problems come from can't change an answer. Their content is in the key, below.
     file: Path | None = not_in_key(None)  # JSONL, CSV or parquet, relative to the study's folder; default: from the hub
     revision: str = not_in_key("main")  # branch, tag or commit of the dataset on the hub
@@ -134,15 +136,14 @@ class Benchmark(Task):
         raise UserError(f"{self.dataset} on the hub has no file that matches {' or '.join(self.patterns)}", hint=other)
 
 
-class Maths(Benchmark):
-    """A benchmark whose answers are mathematical expressions."""
+class Maths(ParsesAnswers, ComparesAnswers, SlowGrading):
+    """What a benchmark inherits before `Benchmark` if its answers are mathematical expressions."""
 
     example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "maths_example.jsonl")}
-    slow_grading = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        answers.need_maths()  # before tokens are spent on answers that can't be compared
+        super().__post_init__()  # type: ignore[misc]
+        need_maths()  # before tokens are spent on answers that can't be compared
 
     def from_row(self, row: DataRow, where: str) -> Problem:
         prompt, gold = text(row, where, *PROBLEM) + STEP_BY_STEP, text(row, where, "answer")
@@ -152,20 +153,20 @@ class Maths(Benchmark):
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        if not (parsed := answers.final(answer)):
+        if not (parsed := final(answer)):
             return Grade(correct=False, why="no answer")
         why = ""
-        for reading in answers.expressions(parsed):
-            if not (why := answers.differs(reading, problem.gold)):
+        for reading in expressions(parsed):
+            if not (why := differs(reading, problem.gold)):
                 break
         return Grade(correct=not why, parsed=parsed, why=why)
 
     def parse(self, problem: Problem, answer: str) -> str | None:  # noqa: ARG002 without comparing, which is slow
-        return answers.final(answer) or None
+        return final(answer) or None
 
     def same_answer(self, one: str, other: str) -> bool:
-        pairs = itertools.product(answers.expressions(one), answers.expressions(other))
-        return any(not answers.differs(*pair) for pair in pairs)
+        pairs = itertools.product(expressions(one), expressions(other))
+        return any(not differs(*pair) for pair in pairs)
 
 
 class _LazyProblems(Sequence[Problem]):

@@ -5,9 +5,9 @@ Read from the hub (a parquet file, so polars must be installed) or from a local 
 
 from __future__ import annotations
 
-from ponder.tasks._benchmark import Maths
+from ponder.tasks._benchmark import Benchmark, Maths
 
 
-class Aime24(Maths):
+class Aime24(Maths, Benchmark):
     dataset = "HuggingFaceH4/aime_2024"
     count = 30

@@ -5,9 +5,9 @@ Read from the hub or from a local file.
 
 from __future__ import annotations
 
-from ponder.tasks._benchmark import Maths
+from ponder.tasks._benchmark import Benchmark, Maths
 
 
-class Aime25(Maths):
+class Aime25(Maths, Benchmark):
     dataset = "opencompass/AIME2025"
     count = 30

@@ -5,9 +5,9 @@ Read from the hub or from a local file.
 
 from __future__ import annotations
 
-from ponder.tasks._benchmark import Maths
+from ponder.tasks._benchmark import Benchmark, Maths
 
 
-class Amc23(Maths):
+class Amc23(Maths, Benchmark):
     dataset = "math-ai/amc23"
     count = 40

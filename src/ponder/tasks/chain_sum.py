@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ponder.core import Grade, Problem, Task, UserError, answers
+from ponder.core import Grade, Problem, Task, UserError
+from ponder.core.capabilities import Addends, CheckedSteps
 from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
+from ponder.tasks.reading import final_number
 
 LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
 MOST_SHOTS = 100
@@ -18,7 +20,7 @@ ASK = "Work step by step, then write the final number between <answer> and </ans
 
 
 @dataclass(frozen=True)
-class ChainSum(Task):
+class ChainSum(Task, CheckedSteps, Addends):
     digits: int = 2  # digits of each number
     shots: int = 0  # worked examples in the prompt
 
@@ -62,7 +64,7 @@ class ChainSum(Task):
         return up_to_the_first_error(steps, true_sums) if any(map(states_a_sum, steps)) else None
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.final_number(answer, question=problem.turns[0])
+        parsed = final_number(answer, question=problem.turns[0])
         if parsed is None:
             return Grade(correct=False, why="no number")
         correct = parsed == problem.gold

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
-from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, answers, digest, renamed
+from ponder.core import Drawing, Grade, Mark, Message, Problem, Task, UserError, digest, renamed
+from ponder.core.capabilities import Addends, CheckedSteps, Conversation, Drawable, ParsesAnswers
+from ponder.core.contracts import generated_problems
 from ponder.tasks._equations import states_a_sum, true_sums, up_to_the_first_error
+from ponder.tasks.reading import final_number
 
 WORDS = """
 about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow alone along
@@ -66,7 +69,7 @@ WORK = "\nWork step by step, then write the sum so far between <answer> and </an
 
 
 @dataclass(frozen=True)
-class Execution(Task):
+class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Addends):
     per_turn: int = 1  # steps per turn; 0: all steps in a single turn
     mode: Literal["answer", "cot", "thinking"] = "thinking"  # answer only, steps in the reply, or steps in the thinking
     dictionary: int = 100  # entries in the dictionary
@@ -106,9 +109,10 @@ class Execution(Task):
         changed = ({"prompt": 2} if self.mode == "cot" else {}) | ({"plans": 2} if self.per_turn > 1 else {})
         return super().identity() | changed
 
-    def stream(self) -> dict[str, Any]:
-        """A plan is the same in turns of any length. `per_turn = 0` keeps the plans that models were trained on."""
-        return (replace(self, per_turn=1) if self.per_turn > 1 else self).identity()
+    def problems(self, size: int, seed: int) -> Iterator[Problem]:
+        """Yield the same plans for turns of any length. `per_turn = 0` keeps the plans that models were trained on."""
+        plans = replace(self, per_turn=1) if self.per_turn > 1 else self
+        return generated_problems(self, plans.identity(), size, seed)
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
@@ -250,7 +254,7 @@ def _number(text: str) -> int | None:
 
     Where the reply goes on as the examples in the prompt do, its first answer counts.
     """
-    numbers = map(answers.final_number, _COPIED.split(text, maxsplit=20))
+    numbers = map(final_number, _COPIED.split(text, maxsplit=20))
     number = next((number for number in numbers if number is not None), None)
     return int(number) if number is not None and number.denominator == 1 else None
 

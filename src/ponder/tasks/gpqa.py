@@ -12,8 +12,9 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.core import Grade, Problem, answers, digest, seed_from
+from ponder.core import Grade, Problem, digest, seed_from
 from ponder.tasks._benchmark import PROBLEM, Benchmark, DataRow, facts, text
+from ponder.tasks.reading import choice
 
 LETTERS = "ABCD"
 STEP_BY_STEP = "Please reason step by step, and put the letter of your choice within \\boxed{}."
@@ -38,7 +39,7 @@ class Gpqa(Benchmark):
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.choice(answer, dict(re.findall(r"(?m)^([A-D])\) (.*)$", problem.turns[0])))
+        parsed = choice(answer, dict(re.findall(r"(?m)^([A-D])\) (.*)$", problem.turns[0])))
         if parsed is None:
             return Grade(correct=False, why="no answer")
         correct = parsed == problem.gold

@@ -23,16 +23,18 @@ from typing import Any, ClassVar
 from reasoning_gym.coaching.base_curriculum import BaseCurriculum
 from reasoning_gym.factory import CURRICULA, DATASETS, create_dataset
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest, seed_from
-from ponder.core.limited import Limited, Stopped, serve
+from ponder.core import Grade, Problem, Task, UserError, digest, seed_from
+from ponder.core.capabilities import Drawable, ParsesAnswers, SlowGrading
 from ponder.core.plugins import nearest
+from ponder.tasks.reading import readings
+from ponder.tasks.subprocess_call import CallFailed, SubprocessFunction, serve
 
 SYSTEM = "Solve the problem. Work step by step, then write the final answer alone between <answer> and </answer>."
 MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
-class Gym(Task):
+class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
     dataset: str  # its name in reasoning-gym
     vary: str = ""  # the curriculum attribute that the size sets; default: all of them
     options: dict[str, Any] = field(default_factory=dict)  # settings of the dataset
@@ -40,7 +42,6 @@ class Gym(Task):
 
     version = 2  # another prompt
     example: ClassVar[dict[str, Any]] = {"dataset": "chain_sum"}
-    slow_grading = True
     unit = "levels"
 
     def __post_init__(self) -> None:
@@ -113,23 +114,23 @@ class Gym(Task):
         return f"<answer>{problem.gold['answer']}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        readings = answers.readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
-        if not readings:
+        texts = readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
+        if not texts:
             return Grade(correct=False, why="no answer")
         asked = (self.dataset, self.vary, self.options, problem.size, problem.gold)
         score = 0.0
         try:
-            for reading in readings:
-                score = max(score, _scorer.call(*asked, reading))
+            for text in texts:
+                score = max(score, _scorer.call(*asked, text))
                 if score >= 1:
                     break
-        except Stopped as stopped:
-            return Grade(correct=False, why=f"the scorer of reasoning-gym {stopped}")
-        return Grade(score >= 1, readings[0], "" if score >= 1 else "wrong answer", {"score": score})
+        except CallFailed as failed:
+            return Grade(correct=False, why=f"the scorer of reasoning-gym {failed}")
+        return Grade(score >= 1, texts[0], "" if score >= 1 else "wrong answer", {"score": score})
 
     def parse(self, problem: Problem, answer: str) -> str | None:  # without scoring, which is slow
-        readings = answers.readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
-        return readings[0] if readings else None
+        texts = readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
+        return texts[0] if texts else None
 
     def right_answer(self, problem: Problem) -> str:
         return str(problem.gold["answer"])
@@ -142,7 +143,7 @@ class Gym(Task):
         return score if math.isfinite(score) else 0.0
 
 
-_scorer = Limited("ponder.tasks.gym")
+_scorer = SubprocessFunction("ponder.tasks.gym")
 EVALUATE = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix", "games.n_queens")
 PARSE = ("games.countdown", "games.puzzle24")  # and those that call sympy.parse_expr
 NAMES = {"sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "asin", "acos", "atan", "exp", "log", "ln"}

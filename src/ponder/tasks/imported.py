@@ -11,21 +11,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.core import Grade, Problem, Task, answers
+from ponder.core import Grade, Problem, Task
+from ponder.core.capabilities import ComparesAnswers, FromLog
 from ponder.core.jsonl import records
+from ponder.tasks.reading import read, same
 
 EXAMPLE = Path(__file__).parent / "imported_example.jsonl"
 LINE = '{"id": "1", "size": 0, "turns": ["2 + 2?"], "gold": ["4"]}'
 
 
 @dataclass(frozen=True)
-class Imported(Task):
+class Imported(Task, ComparesAnswers, FromLog):
     file: Path  # its problems, as `ponder import` writes them; relative to the study's folder
     task: str = "imported"  # its name in the log
     scorer: str = ""  # the scorer of the log that says which attempts are right
     right: float = 1.0  # the lowest score of a right attempt
 
-    regradable = False
     example: ClassVar[dict[str, Any]] = {"file": str(EXAMPLE)}
 
     def title(self) -> str:
@@ -47,7 +48,7 @@ class Imported(Task):
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         golds = problem.gold or [""]
-        readings = [answers.read(answer, gold, question=problem.turns[-1]) for gold in golds]
+        readings = [read(answer, gold, question=problem.turns[-1]) for gold in golds]
         found = [reading for reading in readings if reading is not None]
         if not found:
             return Grade(correct=False, why="no answer")
@@ -55,4 +56,4 @@ class Imported(Task):
         return Grade(best.right, best.parsed, best.why)
 
     def same_answer(self, one: str, other: str) -> bool:
-        return answers.same(one, other)
+        return same(one, other)

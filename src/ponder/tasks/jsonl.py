@@ -20,8 +20,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ponder.core import Grade, Problem, Task, UserError, answers, digest
+from ponder.core import Grade, Problem, Task, UserError, digest
+from ponder.core.capabilities import ComparesAnswers
 from ponder.core.jsonl import records
+from ponder.tasks.reading import read, same
 
 EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
 LINE = '{"prompt": "2 + 2?", "answer": 4, "size": 2}'
@@ -44,7 +46,7 @@ class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Jsonl(Task):
+class Jsonl(Task, ComparesAnswers):
     file: Path  # relative to the study's folder
     instruction: str = ""  # appended to every prompt, such as "Work step by step, then put the answer in \\boxed{}."
 
@@ -72,10 +74,10 @@ class Jsonl(Task):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        reading = answers.read(answer, problem.gold, question=problem.turns[0])
+        reading = read(answer, problem.gold, question=problem.turns[0])
         if reading is None:
             return Grade(correct=False, why="no answer")
         return Grade(reading.right, reading.parsed, reading.why)
 
     def same_answer(self, one: str, other: str) -> bool:
-        return answers.same(one, other)
+        return same(one, other)

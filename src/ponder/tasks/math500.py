@@ -5,9 +5,9 @@ Answers are mathematical expressions. Read from the hub or from a local file.
 
 from __future__ import annotations
 
-from ponder.tasks._benchmark import Maths
+from ponder.tasks._benchmark import Benchmark, Maths
 
 
-class Math500(Maths):
+class Math500(Maths, Benchmark):
     dataset = "HuggingFaceH4/MATH-500"
     count = 500

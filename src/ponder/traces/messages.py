@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ponder.core.answers import split_thinking
+from ponder.tasks.reading import split_thinking
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 ROLES = {

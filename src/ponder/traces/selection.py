@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ponder.core import Problem, UserError, answers, digest, plugins, seed_from
+from ponder.core import Problem, UserError, digest, plugins, seed_from
+from ponder.tasks.reading import differs, final
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet, problem_id, problems
 from ponder.traces.duplicates import Fingerprint, FingerprintIndex, fingerprint
@@ -262,11 +263,11 @@ def _wrong(trace: Trace) -> str:
         return "" if trace.correct else "wrong"
     gold = str(trace.gold) if isinstance(trace.gold, str | int | float) else ""
     if "\\boxed{" in gold or "<answer>" in gold:  # a whole solution
-        gold = answers.final(gold) or ""
+        gold = final(gold) or ""
     if not gold.strip():
         return "no reference answer to check it against"
-    answer = answers.final(trace.answer)
-    return "wrong" if answer is None or answers.differs(answer, gold) else ""
+    answer = final(trace.answer)
+    return "wrong" if answer is None or differs(answer, gold) else ""
 
 
 def _check(candidates: Sequence[_Candidate], how: Choice) -> None:

@@ -30,6 +30,7 @@ from ponder.core import (
     digest,
     seed_from,
 )
+from ponder.core.capabilities import grade_turns
 from ponder.core.metering import complete
 from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
@@ -196,7 +197,7 @@ class Rollouts:
     def _sample(self, p: int, reply: Completion) -> Sample:
         """A graded sample; one that reached its token limit is wrong."""
         problem = self._problems[p]
-        right = problem.task.grade_turns(problem.problem, [reply.answer]).correct and reply.stop == "end"
+        right = grade_turns(problem.task, problem.problem, [reply.answer]).correct and reply.stop == "end"
         tokens, prompt = reply.tokens or self._loaded.encode(reply), self._loaded.prompt(problem.request())
         if reply.prompt and [*reply.prompt] != prompt:
             # Training on them would raise the probability of replies to another prompt than the one that was asked.

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ponder.core import Part, Reward, Scores, Steps, UserError, seed_from
-from ponder.core.answers import final, same
+from ponder.tasks.reading import final, same
 from ponder.traces import align, hashed, similarity
 from ponder.traces.alignment import Encoder, Floats
 

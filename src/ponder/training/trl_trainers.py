@@ -33,6 +33,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ponder.core import seed_from
+from ponder.core.capabilities import grade_turns
 from ponder.models._batch import Generation
 from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards._weights import Row
@@ -234,7 +235,7 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
         one, reply = self.rl.pool[p], Generation(self.prompts[p], len(ids))
         reply.tokens, reply.ended = list(ids), ids[-1] in self.loaded.ends
         thinking, answer, _ = self.loaded.read(one.request(), reply)
-        right = one.task.grade_turns(one.problem, [answer]).correct and reply.ended
+        right = grade_turns(one.task, one.problem, [answer]).correct and reply.ended
         return Sample(TokenExample(self.prompts[p], reply.tokens), right, thinking, answer)
 
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:

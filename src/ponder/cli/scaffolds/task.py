@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.core import Grade, Problem, Task, answers
+from ponder.core import Grade, Problem, Task
+from ponder.tasks.reading import final_number
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Mine(Task):
         return f"<answer>{problem.gold}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = answers.final_number(answer)
+        parsed = final_number(answer)
         if parsed is None:
             return Grade(correct=False, why="no number")
         correct = parsed == problem.gold

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ponder.core import ModelFailure, Request, Task, UserError
+from ponder.core.capabilities import parse_answer
 from ponder.models.pocket.codec import AGAIN, ANSWER, BOS, EOS, PAD, THINK, EvalSet, Example, PocketCodec, Style
 from ponder.tasks.execution import WORDS, Execution, dictionary, keys_in, make_dictionary
 
@@ -166,7 +167,7 @@ class ExecutionCodec(PocketCodec):
                     step += 1
                     words += [step_word(step), key]
             elif message.role == "assistant":
-                shown = request.task.parse(request.problem, message.content)
+                shown = parse_answer(request.task, request.problem, message.content)
                 words += [] if shown is None else digits(shown)
         words.append(THINK)
         if unknown := [word for word in words if word not in self.index]:
@@ -178,7 +179,7 @@ class ExecutionCodec(PocketCodec):
         return " ".join(answer) if total is None else f"<answer>{total}</answer>"
 
     def answer_words(self, request: Request, answer: str) -> list[str]:
-        total = request.task.parse(request.problem, answer)
+        total = parse_answer(request.task, request.problem, answer)
         return answer.split() if total is None else digits(total)
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
@@ -253,7 +254,7 @@ class ExecutionCodec(PocketCodec):
     def _asked(self, request: Request) -> tuple[int, Steps] | None:
         """The sum to start from, and the steps to do; None if the history doesn't show a sum."""
         *past, now = [m for m in request.messages if m.role != "system"]
-        shown = request.task.parse(request.problem, past[-1].content) if past else 0
+        shown = parse_answer(request.task, request.problem, past[-1].content) if past else 0
         if shown is None:
             return None
         table, done = dictionary(request.problem), sum(len(keys_in(m.content)) for m in past if m.role == "user")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ponder.core import ModelFailure, Problem, Request, Task, UserError
+from ponder.core.capabilities import parse_answer
 from ponder.models.pocket import tents_words as v
 from ponder.models.pocket.codec import EvalSet, Example, PocketCodec, Style
 from ponder.models.pocket.tents_traces import trace, unsound
@@ -67,7 +68,7 @@ class TentsCodec(PocketCodec):
         return v.grid_text(Puzzle.from_id(request.problem.gold), answer)
 
     def answer_words(self, request: Request, answer: str) -> list[str]:
-        grid = request.task.parse(request.problem, answer)
+        grid = parse_answer(request.task, request.problem, answer)
         return answer.split() if grid is None else v.tent_words(grid)
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:

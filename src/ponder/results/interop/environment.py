@@ -19,9 +19,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ponder.core import Grade, Problem, Task, UserError
-from ponder.core.answers import split_thinking
+from ponder.core.capabilities import grade_turns, solve_turns
 from ponder.core.settings import build
 from ponder.study.study import Study
+from ponder.tasks.reading import split_thinking
 
 Split: TypeAlias = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -57,11 +58,11 @@ class Record:
 
     def grade(self, replies: Sequence[str]) -> Grade:
         """Grade the replies of a model, one per turn, without the thinking in them."""
-        return self._task.grade_turns(self.problem, [split_thinking(reply)[1] for reply in replies])
+        return grade_turns(self._task, self.problem, [split_thinking(reply)[1] for reply in replies])
 
     def solution(self) -> Grade:
         """The grade of the task's own solution."""
-        return self.grade([self._task.solve_turn(self.problem, turn) for turn in range(len(self.problem.turns))])
+        return self.grade(solve_turns(self._task, self.problem))
 
     def text(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

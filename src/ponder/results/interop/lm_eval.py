@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from ponder.core import Completion, Message, Problem, UserError
-from ponder.core.answers import split_thinking
 from ponder.core.jsonl import lines
 from ponder.core.text import plain
 from ponder.models._reply import Said, bill
@@ -28,6 +27,7 @@ from ponder.results.interop.eval_logs import (
     decode,
     size_of,
 )
+from ponder.tasks.reading import split_thinking
 
 NAME = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.:-]+)")
 NOTHING = "[invalid]"  # what a filter returns if it finds no answer

@@ -14,7 +14,9 @@ from functools import cached_property
 from math import isqrt
 from pathlib import Path
 
-from ponder.core import Drawing, Grade, Problem, Task, UserError, answers, lines
+from ponder.core import Drawing, Grade, Problem, Task, UserError, lines
+from ponder.core.capabilities import Drawable
+from ponder.tasks.reading import last_grid
 from ponder.tasks.tents.deduction import Difficulty
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.generator import generate, possible
@@ -48,7 +50,7 @@ MOST_SHOTS = 100
 
 
 @dataclass(frozen=True)
-class Tents(Task):
+class Tents(Task, Drawable):
     difficulty: Difficulty = "easy"  # easy or tricky, as in Simon Tatham's puzzle collection
     ids: Path | None = None  # a file of game ids, one per line, to ask instead of generating puzzles
     shots: int = 0  # examples in the prompt: other puzzles, of 4 × 4 cells, with their solutions
@@ -103,7 +105,7 @@ class Tents(Task):
         return _rows(grid) if grid else "This puzzle has no solution."
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        grid = answers.last_grid(answer)
+        grid = last_grid(answer)
         if grid is None:
             return Grade(correct=False, why="no grid")
         broken = Puzzle.from_id(problem.gold).check(grid)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ponder.core.reading.clauses import CONDITIONAL, DENIES, HEDGED, INSTRUCTS, IS, any_of, conclusion, pattern
-from ponder.core.reading.markup import ASIDE, LONG, TAIL, plain, undecorated
-from ponder.core.reading.numerals import Numeral, number, numerals, signed
-from ponder.core.reading.question import Question
+from ponder.tasks.reading.clauses import CONDITIONAL, DENIES, HEDGED, INSTRUCTS, IS, any_of, conclusion, pattern
+from ponder.tasks.reading.markup import ASIDE, LONG, TAIL, plain, undecorated
+from ponder.tasks.reading.numerals import Numeral, number, numerals, signed
+from ponder.tasks.reading.question import Question
 
 LEADS = (
     r"(?:\s{1,9}(?:to|of|for)\b[^\n.:=?!]{1,60}?)?\s{0,9}"

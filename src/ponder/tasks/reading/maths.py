@@ -1,8 +1,4 @@
-"""Reads answers from a model's text and compares them with the right ones: what tasks grade with.
-
-A task chooses from these functions instead of parsing text itself, so that the same reply is read in the same way
-everywhere. How they read is in `reading/`.
-"""
+"""Compares mathematical answers with math-verify, in a subprocess."""
 
 from __future__ import annotations
 
@@ -11,20 +7,9 @@ import re
 from functools import lru_cache
 
 from ponder.core import UserError
-from ponder.core.limited import Limited, Stopped, serve
-from ponder.core.reading import expressions, final, final_number, readings
-from ponder.core.reading.choices import choice
-from ponder.core.reading.graded import Reading, read
-from ponder.core.reading.grids import last_grid
-from ponder.core.reading.marks import split_thinking
-from ponder.core.reading.numerals import number
-from ponder.core.reading.texts import TOO_LONG
-from ponder.core.reading.texts import same_text as same
-
-__all__ = [
-    "Reading", "choice", "differs", "expressions", "final", "final_number", "last_grid", "number", "read", "readings",
-    "same", "split_thinking",
-]  # fmt: skip
+from ponder.tasks.reading.numerals import number
+from ponder.tasks.reading.texts import TOO_LONG
+from ponder.tasks.subprocess_call import CallFailed, SubprocessFunction, serve
 
 
 def differs(said: str, gold: str) -> str:
@@ -65,7 +50,7 @@ _SYMBOLS = str.maketrans(
 @lru_cache(4096)  # a hundred attempts at a problem give only a few different answers
 def _differs(said: str, gold: str) -> str:
     need_maths()
-    return _mathematician.differs(said, gold)
+    return _math_verify.differs(said, gold)
 
 
 def need_maths() -> None:
@@ -75,20 +60,20 @@ def need_maths() -> None:
         raise UserError(what, hint="pip install 'ponder-lab[maths]'")
 
 
-class Mathematician(Limited):
+class MathVerify(SubprocessFunction):
     """Runs math-verify in a subprocess. Its own timeouts use alarms."""
 
     def __init__(self, cpu_seconds: float = 3.0) -> None:
-        super().__init__("ponder.core.answers", cpu_seconds)
+        super().__init__("ponder.tasks.reading.maths", cpu_seconds)
 
     def differs(self, said: str, gold: str) -> str:
         try:
             return "" if self.call(said, gold) else "wrong answer"
-        except Stopped as stopped:
-            return "took too long" if str(stopped) == "took too long" else "can't be compared"
+        except CallFailed as failed:
+            return "took too long" if str(failed) == "took too long" else "can't be compared"
 
 
-_mathematician = Mathematician()
+_math_verify = MathVerify()
 
 
 def _serve() -> None:

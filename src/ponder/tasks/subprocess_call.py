@@ -20,11 +20,11 @@ from typing import Any
 MEMORY = 2 << 30  # bytes that the subprocess may address
 
 
-class Stopped(Exception):
+class CallFailed(Exception):
     """A call gave no result: it took too long, crashed or raised."""
 
 
-class Limited:
+class SubprocessFunction:
     """The function that a module passes to `serve` when it is run with `python -m`, called in a subprocess."""
 
     def __init__(self, module: str, cpu_seconds: float = 3.0) -> None:
@@ -33,7 +33,7 @@ class Limited:
         self._one_at_a_time = threading.Lock()
 
     def call(self, *arguments: Any) -> Any:
-        """The function's result. Arguments and result are JSON. Raises `Stopped` if there is none."""
+        """The function's result. Arguments and result are JSON. Raises `CallFailed` if there is none."""
         with self._one_at_a_time:
             try:
                 reply = self._tell(arguments)
@@ -43,10 +43,10 @@ class Limited:
                 self.close()
                 raise
             if not reply:
-                raise Stopped("took too long" if self.close() == -signal.SIGPROF else "crashed")
+                raise CallFailed("took too long" if self.close() == -signal.SIGPROF else "crashed")
         result, why = json.loads(reply)
         if why:
-            raise Stopped(why)
+            raise CallFailed(why)
         return result
 
     def _tell(self, arguments: Any) -> str:

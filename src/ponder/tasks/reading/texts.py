@@ -6,10 +6,10 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from ponder.core.reading.clauses import HEDGED, IS, MISTAKEN, any_of, conclusion, pattern
-from ponder.core.reading.markup import LONG, plain, undecorated
-from ponder.core.reading.numerals import number
-from ponder.core.reading.question import FUNCTION_WORDS, Question, stem, stems
+from ponder.tasks.reading.clauses import HEDGED, IS, MISTAKEN, any_of, conclusion, pattern
+from ponder.tasks.reading.markup import LONG, plain, undecorated
+from ponder.tasks.reading.numerals import number
+from ponder.tasks.reading.question import FUNCTION_WORDS, Question, stem, stems
 
 TOO_LONG = 1000  # characters; the longest answer in MATH-500 has 53
 _WORD = re.compile(r"[^\W_]+")

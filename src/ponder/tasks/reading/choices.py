@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ponder.core.reading import places
-from ponder.core.reading.clauses import ANSWER, DENIES, HEDGED, IS, conclusion
-from ponder.core.reading.markup import TAIL, plain, undecorated
-from ponder.core.reading.numerals import number
-from ponder.core.reading.question import Question
-from ponder.core.reading.texts import asserts
+from ponder.tasks.reading.clauses import ANSWER, DENIES, HEDGED, IS, conclusion
+from ponder.tasks.reading.markup import TAIL, plain, undecorated
+from ponder.tasks.reading.numerals import number
+from ponder.tasks.reading.places import places
+from ponder.tasks.reading.question import Question
+from ponder.tasks.reading.texts import asserts
 
 # After a letter that is ruled out: "Option B is wrong".
 _REFUTED = r"(?!\W{1,3}(?:(?i:is|are|was)\s)?(?i:wrong|incorrect|false|ruled|eliminated|excluded|not correct)\b)"

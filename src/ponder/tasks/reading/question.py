@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from ponder.core.reading.markup import plain
-from ponder.core.reading.numerals import Numeral, in_words, numerals, signed
+from ponder.tasks.reading.markup import plain
+from ponder.tasks.reading.numerals import Numeral, in_words, numerals, signed
 
 LONGEST = 20_000  # characters of a question that are read
 # Words that are in any question and any answer.

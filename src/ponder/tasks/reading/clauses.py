@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ponder.core.reading.markup import LONG
-from ponder.core.reading.question import Question
+from ponder.tasks.reading.markup import LONG
+from ponder.tasks.reading.question import Question
 
 ANSWER = r"\b(?:answer|antwort|réponse|respuesta|risposta|resposta|endergebnis)\b|答案|答え"
 IS = (

@@ -21,12 +21,12 @@ import re
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from ponder.core.reading.clauses import ANSWER, IS, any_of, pattern
-from ponder.core.reading.marks import EMPTY, marked
-from ponder.core.reading.markup import ASIDE, SENTENCE, TAIL, bold_spans, opening, plain, undecorated
-from ponder.core.reading.numerals import decimal, english, number, numerals
-from ponder.core.reading.question import Question, question_of, stems
-from ponder.core.reading.statements import LEADS, NAMED, Statement, stated_number
+from ponder.tasks.reading.clauses import ANSWER, IS, any_of, pattern
+from ponder.tasks.reading.marks import EMPTY, marked
+from ponder.tasks.reading.markup import ASIDE, SENTENCE, TAIL, bold_spans, opening, plain, undecorated
+from ponder.tasks.reading.numerals import decimal, english, number, numerals
+from ponder.tasks.reading.question import Question, question_of, stems
+from ponder.tasks.reading.statements import LEADS, NAMED, Statement, stated_number
 
 _FENCED = re.compile(r"```\w*\n([^\n`]{1,500})\n```\s{0,9}$")
 _ANSWER_IS = re.compile(rf"(?:{ANSWER})(?:{LEADS}|[ \t]{{0,9}}\n\s{{0,9}})", re.IGNORECASE)

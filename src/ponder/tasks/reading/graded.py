@@ -11,14 +11,14 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from ponder.core.reading import number_statement, places, readings, sentences_of
-from ponder.core.reading.choices import choice
-from ponder.core.reading.clauses import HEDGED, any_of, conclusion, pattern
-from ponder.core.reading.markup import LONG, TAIL, plain, undecorated
-from ponder.core.reading.numerals import Numeral, decimal, denominator_in_words, in_words, number, numerals
-from ponder.core.reading.question import Question, question_of, stems
-from ponder.core.reading.statements import Statement
-from ponder.core.reading.texts import (
+from ponder.tasks.reading.choices import choice
+from ponder.tasks.reading.clauses import HEDGED, any_of, conclusion, pattern
+from ponder.tasks.reading.markup import LONG, TAIL, plain, undecorated
+from ponder.tasks.reading.numerals import Numeral, decimal, denominator_in_words, in_words, number, numerals
+from ponder.tasks.reading.places import number_statement, places, readings, sentences_of
+from ponder.tasks.reading.question import Question, question_of, stems
+from ponder.tasks.reading.statements import Statement
+from ponder.tasks.reading.texts import (
     asserts,
     chosen_alternative,
     complement,
