@@ -27,8 +27,8 @@ from starlette.routing import Route
 from ponder import __version__
 from ponder.core import UserError
 from ponder.results.behind import behind, chosen_cells
+from ponder.results.charts import DrawnFigure
 from ponder.results.document import ASSETS, asset, templates
-from ponder.results.estimated import Estimated
 from ponder.results.view import comparison, live, pages
 from ponder.results.view.estimates import Asked, Estimates, asked
 from ponder.results.view.queries import Query, narrowed
@@ -165,7 +165,7 @@ class View:
         return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
 
     @staticmethod
-    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
+    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[DrawnFigure]) -> list[dict[str, Any]]:
         return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
