@@ -28,7 +28,6 @@ from ponder.results.view.index import (
     UNPARSED,
     WRONG,
 )
-from ponder.results.view.live import progress
 from ponder.results.view.queries import (
     PAGE,
     Query,
@@ -37,7 +36,7 @@ from ponder.results.view.queries import (
     search,
 )
 from ponder.results.view.stores import ViewedStore
-from ponder.results.view.studies import ViewedStudy, studies
+from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
 from ponder.study.study import Study

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ponder.core import UserError
+from ponder.results.behind import ENDINGS
 from ponder.results.results import Results
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
@@ -19,6 +20,7 @@ from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_di
 from ponder.study.cell import Cell
 from ponder.study.study import Study
 
+FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
 
 
@@ -144,6 +146,29 @@ class ViewedStudy:
     def _dearest(self) -> int:
         limits = (cell.turn_limit(0, None) for cell in self.cells)
         return max((limit.tokens for limit in limits if limit), default=0)
+
+
+def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
+    """How far a study is, as JSON."""
+    index, rows = study.index, study.rows
+    ended = {name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN}
+    left = None if study.asked is None else max(0, study.asked - study.answered)
+    failed = rows[index.ended[rows] == FAILED][-FAILURES:][::-1]
+    return {
+        "state": study.state,
+        "asked": study.asked,
+        "answered": study.answered,
+        "ended": ended,
+        "tokens": study.runs.tokens,
+        "cost": round(study.runs.cost, 4),
+        "held_tokens": study.runs.held_tokens,
+        "held_cost": round(study.runs.held_cost, 4),
+        "currency": study.currency,
+        "per_minute": None if rate is None else round(60 * rate, 1),
+        "seconds_left": None if not rate or left is None else round(left / rate),
+        "failures": [{"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]} for row in failed.tolist()],
+        "version": list(study.version),
+    }
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
