@@ -24,12 +24,10 @@ from ponder.figures.compare import Compare
 from ponder.results.charts import draw_figure
 from ponder.stats.compare import PairComparison, compare, compare_tasks, difference_in_accuracy
 from ponder.stats.corrections import benjamini_hochberg
-from ponder.stats.critical_ratio import critical_ratio
 from ponder.stats.frontier import accuracy_difference
-from ponder.stats.pairs import pair
+from ponder.stats.paired import tango
 from ponder.stats.power import Components
-from ponder.stats.ratios import token_logs
-from ponder.stats.tango import tango
+from ponder.stats.ratios import critical_ratio, pair, token_logs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import coverage_compare as simulated

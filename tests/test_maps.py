@@ -11,7 +11,8 @@ from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
 from ponder.results.charts import draw_figure
-from ponder.stats.grid import grid, matched, paired_difference
+from ponder.stats.grid import grid
+from ponder.stats.paired import matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 

@@ -19,7 +19,7 @@ from ponder.cli.options import (
     study_options,
     tell,
 )
-from ponder.core import UserError
+from ponder.core import FromLog, UserError
 from ponder.core.text import count
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def report(
 def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
     """Say which attempts the store lacks, and the command that makes them."""
     if not covered.complete:
-        again = any(cell.model.askable for cell in study.cells)
+        again = not all(isinstance(cell.model, FromLog) for cell in study.cells)
         tell(covered.text() + (f"; to go on: {run}" if again else ""))
 
 
