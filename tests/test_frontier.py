@@ -28,7 +28,7 @@ from ponder.stats.frontier import (
     under_budget,
     verdict,
 )
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 
 
 def outcome(model, problem, tokens, right, *, seed=None, made=0.0, ended="", size=8, task="tents", sample=0):

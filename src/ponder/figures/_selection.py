@@ -12,7 +12,7 @@ from ponder.figures import basis, flat
 from ponder.figures._settings import beside, owners, setting
 from ponder.figures._variants import panels, seeds_pooled
 from ponder.stats.frontier import Variant, accuracy_difference, difference_p, fraction
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 from ponder.study.labels import Beneath, beneath, cells_of, in_words, panel_label
 
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ from ponder.figures._settings import beside, owners, setting, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
-from ponder.stats.grid import matched, paired_difference
+from ponder.stats.paired import matched, paired_difference
 from ponder.study.labels import beneath, in_words, model_labels, panel_label, pooled, task_labels
 
 FULL = "full"  # the policy that evicts nothing, and a model without a policy

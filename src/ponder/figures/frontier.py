@@ -34,7 +34,6 @@ from ponder.figures._variants import (
     tested,
     with_answers,
 )
-from ponder.stats.difference import difference
 from ponder.stats.frontier import (
     Comparison,
     Variant,
@@ -44,6 +43,7 @@ from ponder.stats.frontier import (
     summarize,
     verdict,
 )
+from ponder.stats.paired import newcombe
 from ponder.study.labels import chosen_variant, variant_labels
 
 Row = dict[str, Any]
@@ -127,7 +127,7 @@ class Frontier(Figure):
                         tokens_per_right=r["tokens"] / r["accuracy"],
                         on_frontier=here,
                         aes=score,
-                        difference=difference(accuracy, of_ref),
+                        difference=newcombe(accuracy, of_ref),
                     )
                 )
         return rows

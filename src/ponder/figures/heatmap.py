@@ -23,7 +23,8 @@ from ponder.figures._settings import beside, owners, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
-from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
+from ponder.stats.grid import Grid, from_accuracies, grid
+from ponder.stats.paired import matched, paired_difference
 from ponder.study.labels import beneath, cells_of, distinctions, in_words, panel_label, pooled
 
 Panel = dict[str, Any]

@@ -18,8 +18,8 @@ from functools import cached_property
 from typing import Any
 
 from ponder.core import ANSWERED, ENDINGS, Basis, Cell, Outcome, Records
+from ponder.results.charts import DrawnFigure, Group
 from ponder.results.document import rendered
-from ponder.results.estimated import Estimated, Group
 from ponder.results.transcript import Transcript
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
@@ -58,7 +58,7 @@ class Attempts:
         self._groups.setdefault(str(basis), Group(tuple(cell.key for cell in basis.cells), basis.ended))
         return f"#behind-{basis}"
 
-    def add_figure(self, figure: Estimated) -> None:
+    def add_figure(self, figure: DrawnFigure) -> None:
         """Add the attempts that a figure's marks and rows were computed from."""
         self._groups |= figure.groups
         for rows in _data(figure.spec):
@@ -100,7 +100,7 @@ class Attempts:
     def _written(self, store: Store, attempt: int, cell: StudyCell) -> str:
         stored = store.attempt(attempt)
         assert stored is not None, "its outcome was read from this store"
-        return rendered("packed.html", one=Transcript(attempt, stored.problem, cell, stored.attempt))
+        return rendered("packed.html", one=Transcript(cell, stored.attempt, attempt, stored.problem))
 
     def _wanted(self) -> Iterator[Iterable[Outcome]]:
         """The groups that want transcripts; those of one kind take turns."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Cell, Label, Model, Problem, UserError, seed_from
+from ponder.core import Cell, Label, Model, Problem, UserError, WithWeights, seed_from
 
 if TYPE_CHECKING:
     from ponder.study.search import Search
@@ -45,7 +45,8 @@ class Hosting(Resources):
     def needs(self, model: Model, method: Resources | None = None) -> Resources:
         """What asking the model needs, or making it by a method."""
         given = (method or self, self)
-        gpus = next((r.gpus for r in given if r.gpus is not None), model.gpus())
+        of_model = model.gpus() if isinstance(model, WithWeights) else 0
+        gpus = next((r.gpus for r in given if r.gpus is not None), of_model)
         cpus = next((r.cpus for r in given if r.cpus is not None), 1.0)
         return Resources(gpus, cpus)
 

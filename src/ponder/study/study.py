@@ -13,9 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
-from ponder.core import Figure, Label, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
+from ponder.core import (
+    Figure,
+    Label,
+    Memory,
+    Method,
+    Model,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    error_at,
+    plugins,
+)
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
 from ponder.study.adaptive_settings import Stopping
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
@@ -89,7 +101,7 @@ class Study:
     folder: Path | None = Path()  # of its file; None: it was read from a store, so its plugins can't be files
 
     @classmethod
-    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Study:
+    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Self:
         """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
         name = str(name)  # in Python it may be a `Path`
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
@@ -110,7 +122,7 @@ class Study:
     @classmethod
     def from_table(
         cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
-    ) -> Study:
+    ) -> Self:
         """Check the content of a study file and build the study. `where` names the file in errors.
 
         Without a folder its plugins can't be files, as befits a study that is read from a store.
@@ -333,7 +345,11 @@ class Study:
         for j, table in enumerate(tables):
             place = f"{where}.method[{j}]"
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = model.ships() and not any(before.changes_weights for before in methods)
+            ships = (
+                isinstance(model, WithWeights)
+                and model.ships()
+                and not any(before.changes_weights for before in methods)
+            )
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
                 train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)

@@ -21,10 +21,9 @@ from urllib.request import urlopen
 
 from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
-from ponder.results.studied import studied
+from ponder.results.results import Results
 from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
-from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.labels import task_labels
 from ponder.study.study import Study
@@ -46,11 +45,11 @@ class Tracked:
     files: Sequence[Path] = ()
 
 
-def track(study: Study, store: Store, files: Sequence[Path], tracker: Tracker) -> int:
+def track(results: Results, files: Sequence[Path], tracker: Tracker) -> int:
     """Log a study's estimates, and the files of its report; returns the number of runs."""
-    runs = tracked(study, store, files)
+    runs = tracked(results, files)
     try:
-        _TRACKERS[tracker](study, runs)
+        _TRACKERS[tracker](results.study, runs)
     except Exception as error:  # of whatever these libraries raise, the user needs the sentence
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "the report itself is written; MLFLOW_TRACKING_URI and WANDB_MODE say where to log to"
@@ -58,13 +57,13 @@ def track(study: Study, store: Store, files: Sequence[Path], tracker: Tracker) -
     return len(runs)
 
 
-def tracked(study: Study, store: Store, files: Sequence[Path]) -> list[Tracked]:
-    """A run for each model that has answers, and one for the figures."""
-    cells, outcomes, _, _ = studied(study, store, voting=False)
+def tracked(results: Results, files: Sequence[Path]) -> list[Tracked]:
+    """Return a run for each model that has answers, and one for the figures."""
+    study = results.study
     groups: dict[bytes, list[Outcome]] = {}
-    for outcome in outcomes:
+    for outcome in results.outcomes:
         groups.setdefault(outcome.cell.model_key, []).append(outcome)
-    of_model = {cell.model_key: cell for cell in cells}
+    of_model = {cell.model_key: cell for cell in results.cells}
     runs = [_model(study, of_model[model], mine) for model, mine in groups.items()]
     return [*runs, Tracked(FIGURES, digest(study.name, FIGURES).hex(), files=files)]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ponder.core import ANSWERED, ENDINGS, UserError
 from ponder.core.text import count
-from ponder.results.estimated import Estimated
+from ponder.results.charts import DrawnFigure
 from ponder.results.transcript import Transcript
 from ponder.results.view.index import (
     OPEN,
@@ -21,7 +21,6 @@ from ponder.results.view.index import (
     UNPARSED,
     WRONG,
 )
-from ponder.results.view.live import progress
 from ponder.results.view.queries import (
     OF_ATTEMPTS,
     PAGE,
@@ -33,7 +32,7 @@ from ponder.results.view.queries import (
     search,
 )
 from ponder.results.view.stores import ViewedStore
-from ponder.results.view.studies import ViewedStudy, studies
+from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
 from ponder.study.labels import group_label
@@ -217,7 +216,7 @@ def _problem_name(study: ViewedStudy, row: str) -> str:
 
 
 def figures(
-    study: ViewedStudy, query: Query, drawn: Sequence[Estimated], asked: str | None = None
+    study: ViewedStudy, query: Query, drawn: Sequence[DrawnFigure], asked: str | None = None
 ) -> list[dict[str, Any]]:
     """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads.
 
@@ -237,7 +236,7 @@ def figures(
     ]
 
 
-def _addresses(study: ViewedStudy, figure: Estimated) -> dict[str, str]:
+def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
     """Return the address of the attempts behind each mark of a figure, by its `basis`."""
     attempts = address(study, "attempts")
     addresses = {}
@@ -248,7 +247,7 @@ def _addresses(study: ViewedStudy, figure: Estimated) -> dict[str, str]:
     return addresses
 
 
-def _tables(study: ViewedStudy, figure: Estimated, asked: str) -> list[dict[str, Any]]:
+def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[str, Any]]:
     addresses = _addresses(study, figure)
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
@@ -364,7 +363,7 @@ def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
     except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DamagedStore(study.store.path, str(error)) from None
     cell = next((c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None)
-    return Transcript(attempt, stored.problem, cell, stored.attempt) if stored and cell else None
+    return Transcript(cell, stored.attempt, attempt, stored.problem) if stored and cell else None
 
 
 def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import numpy as np
 
 from ponder.core import ENDINGS
-from ponder.results.estimated import Group
+from ponder.results.charts import Group
 from ponder.results.view.index import (
     FAILED,
     RIGHT,
