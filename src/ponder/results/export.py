@@ -185,7 +185,7 @@ def _csv(study: Study, store: Store, path: Path) -> int:
 def csv_text(records: Records) -> str:
     """Return a table of a figure as the text of a CSV file."""
     text = io.StringIO()
-    rows = csv.DictWriter(text, document.columns(records), lineterminator="\n")
+    rows = csv.DictWriter(text, document.columns(records), extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
     rows.writerows(map(inert, records))
     return text.getvalue()
