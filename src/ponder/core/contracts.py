@@ -204,7 +204,7 @@ class Model(Plugin, ABC):
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
     askable: ClassVar[bool] = True  # False: its attempts were made elsewhere, and are only in the store
-    reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
+    reports_calls: ClassVar[bool] = False  # whether it tells a request's `observer` of each try
     serves: ClassVar[bool] = False  # whether servers that it starts answer, which any process can give other weights
 
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
