@@ -43,7 +43,7 @@ from ponder.core import (
     UserError,
     plugins,
 )
-from ponder.core.capabilities import grade_turns, solve_turns
+from ponder.core.capabilities import FromLog, grade_turns, solve_turns
 from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
@@ -157,7 +157,7 @@ def model(model: Model) -> Iterator[str]:
     if not model.title():
         yield "`title` must name it for legends"
     msgspec.json.encode(model.identity(), enc_hook=str)
-    if not model.askable:
+    if isinstance(model, FromLog):
         return
     completion = _first_answer(model)
     if not isinstance(completion, Completion):

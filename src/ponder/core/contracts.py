@@ -11,12 +11,11 @@ import dataclasses
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from ponder.core.errors import UserError
 from ponder.core.keys import digest, fingerprint, seed_from
@@ -27,13 +26,12 @@ from ponder.core.nouns import (
     Problem,
     Progress,
     Request,
-    Source,
     Spend,
     TurnLimit,
 )
 
 if TYPE_CHECKING:
-    from ponder.core.scoring import CacheBudget, Policy
+    pass
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
 
@@ -178,35 +176,15 @@ class TrainingProblems:
 Limit: TypeAlias = Callable[[], "Spend | None"]
 
 
-class Codec(Protocol):
-    """Renders requests as token ids and reads replies, for weights that don't use a chat template.
-
-    A model plugin returns one from `codec`; the pocket model is an example.
-    """
-
-    def prompt_ids(self, request: Request) -> list[int]:
-        """The request as the model is asked it."""
-
-    def reply(self, request: Request, ids: Sequence[int]) -> tuple[str, str, int]:
-        """Thinking, answer, and the number of thinking tokens of a reply."""
-
-    def split(self, thinking: str) -> list[str]:
-        """Thinking, split into its steps."""
-
-    def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """For each step of the thinking, whether it is right and follows from those before it; "": of any style."""
-
-
 @dataclass(kw_only=True)
 class Model(Plugin, ABC):
-    """Answers requests. It may hold connections or weights from `async with` to its end."""
+    """Answers requests. It may hold connections or weights from `async with` to its end.
+
+    Some models can do more, such as those with local weights: `ponder.core.capabilities`.
+    """
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
-    askable: ClassVar[bool] = True  # False: its attempts were made elsewhere, and are only in the store
-    reports_calls: ClassVar[bool] = False  # whether it tells a request's `observer` of each try
-    serves: ClassVar[bool] = False  # whether servers that it starts answer, which any process can give other weights
-
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
 
     @abstractmethod
@@ -222,95 +200,23 @@ class Model(Plugin, ABC):
         Called before a run and by `ponder plan`; a report needs no key.
         """
 
-    async def reach(self) -> None:
-        """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
-
-    def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
-        """Do what takes long before it can be asked, such as starting a server; yields progress."""
-        yield from ()
-
-    def kept_open(self) -> AbstractContextManager[None]:
-        """While this block runs, keep running what `start` has started, between one use of the model and the next."""
-        return nullcontext()
-
-    def measures(self) -> Collection[str]:
-        """The names of what its completions measure besides tokens, for figures that draw it."""
-        return ()
-
     def server(self) -> str:
-        """What it waits for. Models that wait for different servers run at the same time, others one by one.
+        """Name the server that it waits for; "" is this machine.
 
-        "" is this machine.
+        Models that wait for different servers run at the same time, others one by one.
         """
         return ""
 
-    def gpus(self) -> float:
-        """How many GPUs one copy of it needs, where a cluster hands them out."""
-        return 0
-
-    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:  # noqa: ARG002 for subclasses
-        """A rough speed of all its replies together, and what that is from; None: unknown, or not worth a warning."""
-        return None
-
-    def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
-        """How long a prompt is, in tokens; None if that is unknown before it is asked."""
-        return None
-
     def max_tokens(self) -> int | None:
-        """The most completion tokens of one reply; None if there is no limit."""
+        """Return the most completion tokens of one reply; None if there is no limit."""
         return None
 
     def turn_limit(self, prompt_tokens: int, budget: int | None = None) -> Spend | None:
-        """The most that one call may take; None if its reply has no limit."""
-        budgets = [b for b in (self.max_tokens(), budget) if b is not None]
-        return Spend(prompt_tokens, min(budgets), calls=1) if budgets else None
-
-    def at_temperature(self, temperature: float) -> Model:  # noqa: ARG002 for subclasses
-        """The same model, sampled at a temperature."""
-        what = f"a model of the kind `{self.plugin_name()}` can't be sampled at a temperature"
-        raise UserError(what, hint="put training methods before `vote` and the like, not after")
-
-    def source(self, task: Task) -> Source:  # noqa: ARG002 for subclasses
-        """Where its weights for a task are."""
-        what = f"a model of the kind `{self.plugin_name()}` has no local weights that could be changed"
-        raise UserError(what, hint='name = "transformers" with an id, or name = "pocket"')
-
-    def ships(self) -> bool:
-        """Whether its weights come with Ponder, and with them what policies have learnt for them."""
-        return False
-
-    def with_weights(self, folder: Path) -> Model:
-        """The same model with the weights in a folder."""
-        raise NotImplementedError
-
-    def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
-        """The same model with a LoRA adapter on the weights in a folder; None if it can't serve one unmerged."""
-        return None
-
-    def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Model:  # noqa: ARG002
-        """The same model with a KV cache that a policy prunes to a budget."""
-        what = f"a KV cache can be pruned only in local weights, not in a model of the kind `{self.plugin_name()}`"
-        raise UserError(what, hint='name = "transformers", id = "pocket"')
-
-    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:  # noqa: ARG002
-        """Train what an eviction policy needs to know about this model, unless that is already there."""
-        yield from ()
-
-    def made(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002 for subclasses
-        """What making its weights for a task cost, and what was measured meanwhile; empty if Ponder didn't make them.
-
-        The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU.
-        """
-        return {}
-
-    def codec_name(self, task: Task) -> str:  # noqa: ARG002 for subclasses
-        """The model plugin whose `codec` renders and reads for its weights; "" if they use a chat template."""
-        return ""
-
-    @classmethod
-    def codec(cls, task: str) -> Codec | None:  # noqa: ARG003 for subclasses
-        """The codec of its weights for a task; None if they use a chat template."""
-        return None
+        """Return the most that one call may take; None if its reply has no limit."""
+        budgets = [tokens for tokens in (self.max_tokens(), budget) if tokens is not None]
+        if not budgets:
+            return None
+        return Spend(prompt_tokens, min(budgets), calls=1)
 
     async def __aenter__(self) -> Self:
         return self
@@ -353,8 +259,6 @@ class Method(Plugin, ABC):
 
     def check(self, model: Model, task: Task) -> None:
         """Raise `UserError` for a model that it can't be applied to, before a run starts."""
-        if self.changes_weights:
-            model.source(task)
 
     def check_prompt(self, model: Model, request: Request) -> None:
         """Raise `UserError` for a prompt that it has no room for, before a run starts."""

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from ponder.core.capabilities import Served
 from ponder.core.contracts import Model
 from ponder.core.errors import ModelFailure
 from ponder.core.nouns import Bill, Completion, Observer, Prices, Request, Retry, Spend
@@ -62,7 +63,7 @@ class Meter:
             bill = completion.bill
         except BaseException as error:
             bill = error.bill if isinstance(error, ModelFailure) else None
-            reported = model.reports_calls or not model.server()
+            reported = isinstance(model, Served) or not model.server()
             gone = calls.open if reported else limit or Spend(calls=1)
             if bill is None and gone.calls:
                 self.till.lose(call, gone)

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ponder.core.contracts import Codec, Method, Model, Plugin, Task
+from ponder.core.capabilities import Codec, WithCodec
+from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.errors import UserError
 from ponder.core.figure import Figure
 from ponder.core.scoring import LengthReward, Policy, Reward
@@ -275,8 +276,8 @@ def codec(model: str, task: str) -> Codec | None:
     """The codec of a model plugin for a task; None if it has none."""
     if model not in names("models"):
         return None
-    codec: Codec | None = load("models", model).codec(task)
-    return codec
+    plugin = load("models", model)
+    return plugin.codec(task) if issubclass(plugin, WithCodec) else None
 
 
 def _module(kind: str, name: str, folder: Path | None) -> ModuleType:

@@ -44,6 +44,7 @@ from ponder.core import (
     not_in_key,
 )
 from ponder.core.capabilities import grade_turns, grades_slowly
+from ponder.core.wrapped import codec_name
 from ponder.rewards.trained import Trained
 from ponder.traces import steps, trace_of
 
@@ -147,13 +148,13 @@ class _Picking(Wrapped):
 
     def made(self, task: Task) -> Mapping[str, float]:
         """What making the model and its reward cost together."""
-        inner = self.inner.made(task)
+        inner = super().made(task)
         return {name: inner.get(name, 0.0) + self._cost.get(name, 0.0) for name in (*inner, *self._cost)}
 
     async def complete(self, request: Request) -> Completion:
         method = self._method
         samples = await self.samples(request, method.n)
-        codec = self.inner.codec_name(request.task)
+        codec = codec_name(self.inner, request.task)
         traces = [trace_of(request, completion.thinking, completion.answer, codec) for completion in samples]
         asked = sum((c.bill for c in samples[1:]), samples[0].bill)
         try:

@@ -30,8 +30,24 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ponder.core import Bill, LengthReward, Limit, Model, Progress, Reward, Spend, Task, UserError, seed_from
+from ponder.core import (
+    Bill,
+    LengthReward,
+    Limit,
+    Model,
+    Progress,
+    Reward,
+    Served,
+    Spend,
+    Task,
+    UserError,
+    WithWeights,
+    require,
+    seed_from,
+)
+from ponder.core.capabilities import kept_open
 from ponder.core.metering import METER
+from ponder.core.wrapped import codec_name
 from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
@@ -88,7 +104,7 @@ class LengthRl(TrainingMethod):
     def check(self, model: Model, task: Task) -> None:
         super().check(model, task)
         if self.sampler:
-            self.sampler.source(task)  # an error for a model whose weights can't be replaced
+            require(self.sampler, WithWeights).source(task)  # an error for a model whose weights can't be replaced
 
     def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:
         def limit() -> Spend | None:
@@ -110,7 +126,7 @@ class LengthRl(TrainingMethod):
             yield judge
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        with (self.sampler or model).kept_open():
+        with kept_open(self.sampler or model):
             yield from self._build(model, folder, record)
 
     def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
@@ -127,7 +143,7 @@ class LengthRl(TrainingMethod):
         state = trainer.resume()
         rates: list[tuple[int, int]] = state.get("rates") or [(0, 0)] * len(pool)  # right and all samples per problem
         record.rollout_tokens, history = state.get("rollout_tokens", 0), state.get("history", [])
-        codec = model.codec_name(self.train_on[0].task)
+        codec = codec_name(model, self.train_on[0].task)
         rollouts = folder / "rollouts"
         adapter = trainer.write_adapter if self.lora else None
         sampler = FreshSampler(self.sampler or model, source.folder, rollouts, write, adapter)
@@ -172,7 +188,7 @@ class LengthRl(TrainingMethod):
         self, model: Model, pool: Sequence[TrainingProblem], folder: Path, record: MakingRecord
     ) -> Iterator[Progress]:
         # Servers can be given the weights of each iteration; a model in this process can't be used by another one.
-        sampler = self.sampler or (model if model.serves and not self.args.get("use_vllm") else None)
+        sampler = self.sampler or (model if isinstance(model, Served) and not self.args.get("use_vllm") else None)
         if (budget := (sampler or model).max_tokens()) is None:
             raise UserError("TRL needs a limit on the tokens of a reply", hint="budget = 4096 under [[model]]")
         fewest = min(len(self.drawn(pool, [(0, 0)] * len(pool), iteration)) for iteration in range(self.iterations))

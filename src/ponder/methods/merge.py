@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Progress, UserError, renamed
+from ponder.core.wrapped import making_cost
 from ponder.training.made_models import MakingRecord, local_weights, weights_folder
 from ponder.training.weight_methods import WeightMethod
 from ponder.training.weights import average, combine
@@ -38,7 +39,7 @@ class Merge(WeightMethod):
         yield {"with": self.other.title(), "weight": self.weight}
         task = self.train_on[0].task
         folders, weights = [local_weights(m, task) for m in (model, self.other)], [1 - self.weight, self.weight]
-        record.add_cost(self.other.made(task))
+        record.add_cost(making_cost(self.other, task))
         if self.how == "linear":
             average(folders, weights, folder)
         else:

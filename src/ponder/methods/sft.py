@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Spend, Task, UserError, digest, fingerprint
+from ponder.core.wrapped import codec_name, making_cost
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards.oracle import given
@@ -187,11 +188,11 @@ class Sft(EpochMethod):
         rollouts = Rollouts(teacher, loaded, problems, 1, 0, self._kept(teacher))
         yield from rollouts
         record.rollout_tokens += rollouts.tokens
-        record.add_cost(teacher.made(self.train_on[0].task))
+        record.add_cost(making_cost(teacher, self.train_on[0].task))
         name = teacher.label or teacher.title()
         for one, (sample,) in zip(problems, rollouts.samples, strict=True):
             known = {"teacher": name, "correct": sample.right, "tokens": sample.tokens}
-            codec = teacher.codec_name(one.task)
+            codec = codec_name(teacher, one.task)
             pool.append((trace_of(one.request(), sample.thinking, sample.answer, codec, **known), sample.text))
 
     def _select(

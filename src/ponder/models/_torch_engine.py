@@ -73,6 +73,10 @@ class Loaded:
     # One user at a time: measuring attention replaces the model's attention function for a while.
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
     codec: str = ""  # the model plugin whose codec renders and reads; "": the chat template
+    # Greedy replies over the full cache, by prompt and budget: every policy is measured on the same ones.
+    full_cache_replies: dict[tuple[tuple[int, ...], int], SampledGeneration] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def _codec(self, request: Request) -> Codec | None:
         return plugins.codec(self.codec, request.task.plugin_name()) if self.codec else None

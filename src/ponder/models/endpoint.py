@@ -30,7 +30,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
+from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, Sampled, Served, UserError, not_in_key
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import count, encodable
@@ -105,7 +105,7 @@ _props = msgspec.json.Decoder(Props)
 
 
 @dataclass(kw_only=True)
-class Endpoint(Model):
+class Endpoint(Model, Served, Sampled):
     id: str  # the model's name on the server
     url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"  # without /chat/completions; a list: they share the load
     budget: int | None = None  # completion tokens, thinking included; default: the server's limit
@@ -138,7 +138,6 @@ class Endpoint(Model):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    reports_calls: ClassVar[bool] = True
     page: ClassVar[str] = "chat/completions"
     proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 

@@ -26,6 +26,7 @@ from ponder.core import (
     ModelFailure,
     Progress,
     Request,
+    Served,
     Source,
     Task,
     UserError,
@@ -67,7 +68,7 @@ VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "us
 
 
 @dataclass(kw_only=True)
-class Vllm(LocalWeights):
+class Vllm(LocalWeights, Served):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: that of the weights
     lora: Path | None = not_in_key(None)  # folder of a LoRA adapter (PEFT), served without merging
     template: dict[str, Any] = field(default_factory=dict)  # for the chat template: { enable_thinking = false }
@@ -81,8 +82,6 @@ class Vllm(LocalWeights):
     concurrency: int = not_in_key(64)  # requests in progress at once, at all servers together
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
-    reports_calls: ClassVar[bool] = True
-    serves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

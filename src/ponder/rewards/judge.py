@@ -33,6 +33,7 @@ from ponder.core import (
     Request,
     Reward,
     Scores,
+    Served,
     Spend,
     Steps,
     Task,
@@ -124,7 +125,8 @@ class Judge(Reward):
     async def opened(self) -> AsyncIterator[AsyncScore]:
         # A model of its own for each opening: one that is open belongs to one event loop, and is closed once.
         async with self._build() as model:
-            await model.reach()
+            if isinstance(model, Served):
+                await model.reach()
             free = asyncio.Semaphore(model.concurrency)
 
             async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:

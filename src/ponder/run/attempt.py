@@ -24,7 +24,7 @@ from ponder.core import (
     error_at,
     token_limit,
 )
-from ponder.core.capabilities import grades_slowly, history_message
+from ponder.core.capabilities import Served, grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
 from ponder.run.executors import Place
@@ -208,7 +208,7 @@ class _Sent(Observer):
 
     def lose(self, limit: Spend | None) -> None:
         """The turn ended without a bill. What was sent may have been billed; on this machine nothing is."""
-        reported = self._model.reports_calls or not self._model.server()  # then only a judge's calls are open
+        reported = isinstance(self._model, Served) or not self._model.server()  # then only a judge's calls are open
         gone = self._open if reported else limit or Spend(calls=1)
         if gone.calls:
             self._run.ledger.lose(self._claim, gone)

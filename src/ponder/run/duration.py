@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ponder.core import Model, Spend
+from ponder.core import Forecast, Spend
 from ponder.core.text import count
 from ponder.store.store import Store
 from ponder.study.cell import Cell
@@ -31,7 +31,7 @@ class Duration(NamedTuple):
 
 def guesses(cell: Cell) -> bool:
     """Whether a cell's model knows how fast it is."""
-    return type(cell.model).tokens_per_second is not Model.tokens_per_second
+    return isinstance(cell.model, Forecast)
 
 
 def duration(
@@ -39,7 +39,7 @@ def duration(
 ) -> Duration | None:
     """How long the replies of one model on one task will take; None if that is unknown."""
     cell = cells[0]
-    if not guesses(cell):
+    if not isinstance(cell.model, Forecast):
         return None
     measured = store.speed(cells) if store else None
     if expected is not None and measured:

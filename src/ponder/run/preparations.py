@@ -12,8 +12,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ponder.core import Method, Model, Progress, Spend, UserError
+from ponder.core import Method, Model, Progress, Served, Spend, UserError
 from ponder.core.metering import METER, CapReached, Meter
+from ponder.core.wrapped import innermost
 from ponder.run.caps import NOTHING, Claim, Ledger, Money, priced_at_most
 from ponder.run.executors import Place
 from ponder.run.interrupt import Stop, Stopped
@@ -67,9 +68,12 @@ class Preparations:
         return await asyncio.to_thread(method.apply, model)
 
     async def start(self, cell: Cell, model: Model) -> None:
-        """Do what takes long before a model can be asked, such as starting a server."""
+        """Start the server of a model, if it has one to start."""
+        server = innermost(model)
+        if not isinstance(server, Served):
+            return
         try:
-            await self._driven(cell.model_label, lambda: model.start(cell.task))
+            await self._driven(cell.model_label, lambda: server.start(cell.task))
         finally:
             self._report(cell.model_label, None)
 

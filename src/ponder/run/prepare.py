@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-from ponder.core import Progress, UserError, error_at
+from ponder.core import Progress, UserError, WithWeights, error_at, require
 from ponder.core.metering import METER, CapReached, Meter
 from ponder.run.caps import Ledger, check, currency
 from ponder.run.executors import Place
@@ -118,7 +118,7 @@ def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iter
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     with _paid(study, store), _at(study.where, cell.model_label):
         model = yield from cell.make_model()
-    shutil.copytree(model.source(cell.task).folder, out, dirs_exist_ok=True)
+    shutil.copytree(require(model, WithWeights).source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
 
 

@@ -26,8 +26,9 @@ from typing import Any, Self
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError, TaskCancelledError
 
-from ponder.core import Completion, Method, Model, Request, Task, UserError, Wrapped
+from ponder.core import Completion, Method, Model, Request, Task, UserError, WithWeights, Wrapped
 from ponder.core.lock import Held
+from ponder.core.wrapped import innermost
 from ponder.models import models_folder
 from ponder.run.caps import Money
 from ponder.run.executors import Report
@@ -132,14 +133,15 @@ class Cluster:
 
 
 def _has_weights(model: Model) -> bool:
-    return type(model).source is not Model.source
+    return isinstance(model, WithWeights)
 
 
 def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
     """The folders of weights that a host must see."""
-    while isinstance(model, Wrapped):
-        model = model.inner
+    model = innermost(model)
     folders = set[Path]()
+    if not isinstance(model, WithWeights):
+        return []
     with contextlib.suppress(UserError):  # weights in two parts, such as an adapter beside them
         folders = {model.source(task).folder.absolute() for task in tasks}
     return [folder for folder in folders if folder.is_dir()]

@@ -16,7 +16,8 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Attempt, Model, UserError
+from ponder.core import Attempt, Model, Served, UserError
+from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
 from ponder.run.caps import Ledger, Money
@@ -109,9 +110,11 @@ async def _reach(cells: Sequence[Cell], run: Run) -> None:
         if (server := cell.model.server()) and server not in servers and _unfinished(cell, run.store):
             servers[server] = cell
     for cell in servers.values():
-        with run.at(cell):
-            async with cell.model:
-                await cell.model.reach()
+        model = cell.model
+        if isinstance(model, Served):
+            with run.at(cell):
+                async with model:
+                    await model.reach()
 
 
 def _unfinished(cell: Cell, store: Store) -> bool:
@@ -180,7 +183,7 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
             if model is None:
                 model = await _opened(cells, run, stack)
             for cell in asked:
-                run.store.record_made(cell, model.made(cell.task))
+                run.store.record_made(cell, making_cost(model, cell.task))
             feed, failures = _Feed(itertools.chain([first], jobs), run.stop), _Failures(model.concurrency)
             await _together((_work(model, feed, failures, run) for _ in range(model.concurrency)), run.stop)
             await run.writer.flush()  # a search decides by what is stored

@@ -26,6 +26,7 @@ from ponder.core import (
     Task,
     TurnLimit,
     UserError,
+    WithWeights,
     digest,
     seed_from,
 )
@@ -64,7 +65,8 @@ class Hosting(Resources):
     def needs(self, model: Model, method: Resources | None = None) -> Resources:
         """What asking the model needs, or making it by a method."""
         given = (method or self, self)
-        gpus = next((r.gpus for r in given if r.gpus is not None), model.gpus())
+        of_model = model.gpus() if isinstance(model, WithWeights) else 0
+        gpus = next((r.gpus for r in given if r.gpus is not None), of_model)
         cpus = next((r.cpus for r in given if r.cpus is not None), 1.0)
         return Resources(gpus, cpus)
 

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
-from ponder.core.capabilities import WithWarning, grade_turns, solve_turns
+from ponder.core.capabilities import Measuring, WithWarning, grade_turns, solve_turns
 from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
@@ -253,7 +253,7 @@ def _recorded(cell: Cell) -> set[str] | None:
     asked: list[Model | Method] = [cell.model, *cell.methods]
     if not all(type(plugin).__module__.startswith("ponder.") for plugin in asked):
         return None
-    names = {name for plugin in asked for name in plugin.measures()}
+    names = {name for plugin in asked if isinstance(plugin, Measuring) for name in plugin.measures()}
     for use in cell.methods_used:
         given = [key for key, value in use.settings.items() if value is not None]
         names |= {*given, *(f"{use.name}.{key}" for key in given)}

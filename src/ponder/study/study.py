@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
-from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, error_at, plugins
+from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, WithWeights, error_at, plugins
 from ponder.core.errors import Location
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
 from ponder.study.adaptive_settings import Stopping
@@ -321,7 +321,11 @@ class Study:
         for j, table in enumerate(tables):
             place = where / "method" / j
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = model.ships() and not any(before.changes_weights for before in methods)
+            ships = (
+                isinstance(model, WithWeights)
+                and model.ships()
+                and not any(before.changes_weights for before in methods)
+            )
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
                 train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)

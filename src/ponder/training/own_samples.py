@@ -14,8 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ponder.core import Limit, Model, Progress, Source, Steps, Task, TrainingProblems, UserError, digest
+from ponder.core import (
+    Limit,
+    Model,
+    Progress,
+    Source,
+    Steps,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    digest,
+    require,
+)
 from ponder.core.settings import from_table
+from ponder.core.wrapped import codec_name
 from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_light
 from ponder.rewards._heads import Heads
@@ -64,7 +77,7 @@ class OwnSamples:
         check_engine(self.settings(), self.reward.device)
         if not self.reward.start:
             try:
-                model.source(task)
+                require(model, WithWeights).source(task)
             except UserError as error:
                 hint = 'start = "org/name": a small language model to train'
                 raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
@@ -114,7 +127,7 @@ class OwnSamples:
         """The weights to train, and the codec that they read and write through, if any."""
         if self.reward.start:
             return self.reward.start, ""
-        return local_weights(model, task), model.source(task).codec
+        return local_weights(model, task), require(model, WithWeights).source(task).codec
 
     def _kept(self, sampler: Model) -> Path:
         return samples_file(sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)
@@ -156,7 +169,7 @@ def distinct(
         for sample in drawn:
             if (text := (sample.thinking, sample.answer)) not in seen:
                 seen.add(text)
-                codec = sampler.codec_name(one.task)
+                codec = codec_name(sampler, one.task)
                 yield steps(trace_of(one.request(), *text, codec, correct=sample.right), cut)
 
 

@@ -20,13 +20,17 @@ from ponder.core import (
     Model,
     Progress,
     Reward,
+    Sampled,
     Source,
     Task,
     TrainingProblems,
     UserError,
+    WithWeights,
     digest,
     not_in_key,
+    require,
 )
+from ponder.core.wrapped import making_cost
 from ponder.models import models_folder
 from ponder.models._gpu_memory import make_room
 from ponder.models._local_weights import own_dtype
@@ -66,7 +70,7 @@ class WeightMethod(Method):
         return replace(self, train_on=train_on)
 
     def check(self, model: Model, task: Task) -> None:
-        super().check(model, task)
+        require(model, WithWeights).source(task)
         if not (self.folder(model) / "made.json").is_file():
             for plugin in self.uses():
                 plugin.ready()
@@ -117,7 +121,7 @@ class WeightMethod(Method):
             return
         if not self.train_on:
             raise UserError(f"`{self.plugin_name()}` needs problems to train on", hint="add a [[train]] to the study")
-        if len({model.source(problems.task) for problems in self.train_on}) > 1:
+        if len({require(model, WithWeights).source(problems.task) for problems in self.train_on}) > 1:
             names = " and ".join(dict.fromkeys(problems.task.plugin_name() for problems in self.train_on))
             what = f"{model.title()} has different weights for {names}, and `{self.plugin_name()}` makes one model"
             raise UserError(what, hint="give [[train]] one task only")
@@ -126,14 +130,14 @@ class WeightMethod(Method):
 
     def _complete(self, model: Model, folder: Path, record: MakingRecord) -> None:
         task = self.train_on[0].task
-        record.add_cost(model.made(task))
-        write_card(model.source(task).folder, folder)
+        record.add_cost(making_cost(model, task))
+        write_card(require(model, WithWeights).source(task).folder, folder)
         record.write(folder, self.identity(), model.identity())
 
     def apply(self, model: Model) -> Model:
         for _ in self.make(model):
             pass
-        return model.with_weights(self.folder(model))
+        return require(model, WithWeights).with_weights(self.folder(model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +156,7 @@ class TrainingMethod(WeightMethod, TrainingSettings):
 
     def _check_engine(self, model: Model, task: Task) -> None:
         if self.engine == "trl":
-            trl_engine.check(self.trl_trainer, self, model.source(task).device, self.trl_step())
+            trl_engine.check(self.trl_trainer, self, require(model, WithWeights).source(task).device, self.trl_step())
 
     @abstractmethod
     def trl_step(self) -> tuple[str, int, int]:
@@ -166,7 +170,7 @@ class TrainingMethod(WeightMethod, TrainingSettings):
     def weights(self, model: Model) -> Source:
         """Where the weights are that are to be trained."""
         task = self.train_on[0].task
-        source, folder = model.source(task), local_weights(model, task)
+        source, folder = require(model, WithWeights).source(task), local_weights(model, task)
         dtype = own_dtype(folder) if source.dtype == "auto" else source.dtype
         return source._replace(folder=folder, revision="", dtype=dtype)
 
@@ -268,7 +272,7 @@ class SamplingMethod(EpochMethod):
         yield self._kept(self._sampler(model))
 
     def _sampler(self, model: Model) -> Model:
-        return (self.sampler or model).at_temperature(self.temperature)
+        return require(self.sampler or model, Sampled).at_temperature(self.temperature)
 
     def _kept(self, sampler: Model) -> Path:
         return samples_file(sampler, self.train_on, self.problems, self.n, self.seed)

@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ponder import models
-from ponder.core import Bill, Completion, Model, Request, Source, Task, UserError, not_in_key
+from ponder.core import (
+    Bill,
+    Completion,
+    Model,
+    Request,
+    Sampled,
+    Source,
+    Task,
+    UserError,
+    WithCodec,
+    WithWeights,
+    not_in_key,
+)
 from ponder.models.pocket.codec import PocketCodec, Style
 from ponder.models.pocket.execution import ExecutionCodec
 from ponder.models.pocket.tents import TentsCodec
@@ -48,7 +60,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class Pocket(Model):
+class Pocket(Model, WithWeights, WithCodec, Sampled):
     style: Style = "plain"  # how much it writes on execution: short, plain, long or wordy
     weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder make pocket` wrote; default: shipped
     budget: int = 1024  # completion tokens, thinking included
