@@ -107,7 +107,9 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
     named = [
         (page.name, words)
         for page, text in texts.items()
-        for words in re.findall(r"(?:^|`)ponder ((?:make )?[a-z][\w-]*)", text, re.MULTILINE)
+        for words in re.findall(
+            r"(?:^|`)ponder (prepare (?:model|own_reward|reward|pocket\w*)|[a-z][\w-]*)", text, re.MULTILINE
+        )
     ]
     assert len(named) > 50
     assert [name for name in named if name[1] not in known] == []

@@ -1,4 +1,4 @@
-"""Verbs that take a study: plan, run, regrade, report, export, prepare."""
+"""Verbs that take a study: plan, run, regrade, report, export."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import click
 from ponder.cli.model_option import load
 from ponder.cli.options import (
     FILE,
-    JSON_LINES,
-    SET_STUDY,
-    SPENT_IN,
-    STUDY,
+    JOBS,
+    RAY,
     command,
     resumable,
     say,
     study_options,
     tell,
-    watch,
 )
 from ponder.core import FromLog, UserError
 from ponder.core.text import count
@@ -34,14 +31,6 @@ if TYPE_CHECKING:
     from ponder.study.study import Study
 
 
-JOBS = click.option(
-    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
-)
-RAY = click.option(
-    "--ray",
-    metavar="ADDRESS",
-    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
-)
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -208,11 +197,11 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 
     No model is called.
     """
-    from ponder.results.studied import looked_at
     from ponder.run.grading import grade_again
+    from ponder.store.benchmark_digests import with_stored_digests
     from ponder.store.store import Store
 
-    loaded = looked_at(load(study, settings, models), store)
+    loaded = with_stored_digests(load(study, settings, models), store)
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
@@ -253,21 +242,17 @@ def report(
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
     from ponder.results.page import report as write_report
-    from ponder.results.studied import looked_at
-    from ponder.store.store import Store
 
-    loaded = looked_at(load(study, settings, models), store)
+    results = load(study, settings, models).results(store)
     if track:
         need(track, f"--track {track}")  # better known before minutes of drawing
-    with Store(store) as opened:
-        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
+    files, covered = write_report(results, out or Path("reports") / results.study.name, megabytes)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
-    _tell_missing(loaded, covered, command("run", study, settings, store, models))
+    _tell_missing(results.study, covered, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
-        with Store(store) as opened:
-            runs = log_report(loaded, opened, files, track)
+        runs = log_report(results, files, track)
         tell(f"{count(runs, 'run')} logged to {track}")
 
 
@@ -321,10 +306,8 @@ def export(
     problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
     are graded by the study's own tasks.
     """
-    from ponder.results.coverage import coverage
     from ponder.results.export import STDOUT, write
     from ponder.results.interop.environment import export as export_problems
-    from ponder.results.studied import looked_at
     from ponder.run.plan import counts
     from ponder.store.store import Store
 
@@ -337,37 +320,13 @@ def export(
         if not any(file.stem == "train" and file.stat().st_size for file in files):
             tell("there are no training problems: a fixed set has none but those in a [[train]] of the study")
     else:
-        loaded = looked_at(loaded, store)
+        results = loaded.results(store)
+        files, rows = write(results, form, out)
         with Store(store) as opened:
-            files, rows = write(loaded, opened, form, out)
-            if counts(loaded.cells, opened)[0]:  # a quick look; a small task may have fewer problems than it counts
-                covered = coverage(loaded.cells, list(opened.outcomes(loaded.cells)))
-                _tell_missing(loaded, covered, command("run", study, settings, store, models))
+            missing, _ = counts(results.study.cells, opened)
+        if missing:  # perhaps: a small task may have fewer problems than the study asks for
+            _tell_missing(results.study, results.coverage(), command("run", study, settings, store, models))
     if out == STDOUT:
         return
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
-
-
-@click.command()
-@STUDY
-@SET_STUDY
-@SPENT_IN
-@JSON_LINES
-@JOBS
-@RAY
-def prepare(study: str, settings: tuple[str, ...], store: Path, as_json: bool, jobs: int, ray: str | None) -> None:
-    """Make everything that STUDY needs before it runs.
-
-    That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
-    already made is not made again. If interrupted, run it again to resume.
-    """
-    from ponder.run.executors import place
-    from ponder.run.prepare import prepare as prepared
-    from ponder.study.study import Study
-
-    loaded = Study.load(study, settings)
-    with place(loaded.cells, ray, jobs) as where:
-        if not watch(prepared(loaded, where, store), as_json=as_json):
-            tell(f"nothing to make: no model of {study} has methods")
-    tell(f"next: {command('run', study, settings, store)}")

@@ -10,19 +10,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
 from ponder.core import Plugin, UserError, plugins
 from ponder.core.errors import python_hint
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
-from ponder.results.results import Results
-from ponder.results.studied import looked_at
 from ponder.run.interrupt import Stop
 from ponder.run.plan import Plan, plan
 from ponder.run.session import open_session
 from ponder.run.summary import summary
+from ponder.store.benchmark_digests import with_stored_digests
 from ponder.study import study as runner
+
+if TYPE_CHECKING:
+    from ponder.results.results import Results
 
 # A plugin by its name, by its class, or as a table of settings; or several of them.
 Given: TypeAlias = "str | type[Plugin] | Table | Sequence[str | type[Plugin] | Table]"
@@ -124,16 +126,22 @@ class Study(runner.Study):
             sys.stderr.write(f"{troubles}\n")
         if tally.failed:
             sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n")
-        return Results(study, store)
+        return _results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
         """What the store holds of this study; nothing is asked."""
-        return Results(looked_at(self, Path(store)), Path(store))
+        return _results(with_stored_digests(self, Path(store)), Path(store))
 
     def plan(self, store: str | Path = STORE) -> Plan:
         """How many attempts a run would make, and what they would take; nothing is asked."""
         self.check()
         return plan(self, Path(store))
+
+
+def _results(study: Study, store: Path) -> Results:
+    from ponder.results.results import Results  # imports what draws and exports, which a run doesn't need
+
+    return Results(study, store)
 
 
 def _tell(message: str) -> None:
