@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.run.prepare import make_model, prepare
 from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/slow_training.py")
 FAILING = """from dataclasses import dataclass

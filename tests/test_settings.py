@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ponder.study.study import Study
+from ponder import Study
 
 GOOD = """
 title = "t"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import Outcome
 from ponder.run.grading import grade_again
 from ponder.run.plan import plan
@@ -23,7 +24,6 @@ from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"  # a store of version 2, its two studies, and what the code of then exported
 FORMER = {"said": "parsed", "filled": "history_turns", "errors": "error_rate"}

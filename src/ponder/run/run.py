@@ -29,7 +29,7 @@ from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -62,7 +62,7 @@ def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
 
 
 async def run(
-    study: Study,
+    study: StudySpec,
     store: Store,
     tally: Tally,
     stop: Stop | None = None,
@@ -95,7 +95,7 @@ async def run(
         work.result()
 
 
-def opened_ledger(study: Study, store: Store) -> Ledger:
+def opened_ledger(study: StudySpec, store: Store) -> Ledger:
     """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
     if study.cap_per == "run":
         return Ledger(study.max_tokens, study.max_cost)
@@ -122,7 +122,7 @@ def _unfinished(cell: Cell, store: Store) -> bool:
     return bool(cell.search) or cell.adaptive or len(store.done(cell)) < problems * cell.samples
 
 
-def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
+def _trials(study: StudySpec, cells: Sequence[Cell]) -> list[Trial]:
     if not any(cell.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need

@@ -68,8 +68,11 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
-    """The content of a study file. In Python, `Study(task=[{…}], model=[{…}])` takes the same tables."""
+class StudySpec:
+    """What a study asks: the content of a study file, and the cells that it describes.
+
+    Everything below `results` takes this; `ponder.Study` is one that also runs itself and reads its results.
+    """
 
     task: Sequence[Table]
     model: Sequence[Table]
@@ -136,10 +139,11 @@ class Study:
             with error_at(f"{where}: figure[{i}].name"):
                 if not plugins.is_file(figure, base(figure, folder)) and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
-        study = cls(**content, name=name, where=where, folder=folder)
-        study._check_numbers()
-        study.stopping  # noqa: B018 checks the key `stop`
-        return study
+        return cls(**content, name=name, where=where, folder=folder)
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self.stopping  # noqa: B018 checks the key `stop`
 
     def _check_numbers(self) -> None:
         for key in ("samples", "problems", "max_tokens", "max_cost"):
@@ -357,7 +361,7 @@ class Study:
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
     """Return a hint that says where in a study a key belongs: at the top, or in a table that has it; "" if nowhere."""
-    if key in {f.name for f in dataclasses.fields(Study)} - {"name", "where", "folder", *TABLES}:
+    if key in {f.name for f in dataclasses.fields(StudySpec)} - {"name", "where", "folder", *TABLES}:
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
     for table, kind, common in (
         ("task", "tasks", TASK_KEYS),
