@@ -12,6 +12,7 @@ import pytest
 from ponder.core import (
     Bill,
     Completion,
+    InMemory,
     LengthReward,
     Message,
     Model,
@@ -188,7 +189,7 @@ def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> No
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interrupted(Flat):
+class Interrupted(Flat, InMemory):
     """Is interrupted at its third batch, once; says how many traces it has scored, and that it was released."""
 
     seen: list = not_in_key(())
@@ -198,6 +199,9 @@ class Interrupted(Flat):
         if len(self.seen) == 3:
             raise KeyboardInterrupt
         return super().rate(traces)
+
+    def parameters(self) -> int:
+        return 1
 
     def release(self) -> None:
         self.seen.append("released")

@@ -72,18 +72,31 @@ from ponder.core.nouns import (
     TurnLimit,
     token_limit,
 )
-from ponder.core.scoring import AsyncScore, CacheBudget, LengthReward, Policy, Reward
+from ponder.core.scoring import (
+    Asking,
+    AsyncScore,
+    CacheBudget,
+    Fitted,
+    InMemory,
+    KeepsAll,
+    LengthReward,
+    Policy,
+    RatesEach,
+    Reward,
+    Trainable,
+    TrainedPerStudy,
+)
 from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "Addends", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "Codec", "ComparesAnswers", "Completion",
-    "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate", "Fidelity", "Figure", "Forecast",
-    "FromLog", "Grade", "LengthReward", "Limit", "Mark", "Measuring", "Memory", "Message", "Method", "MethodUse",
-    "Model", "ModelFailure", "ModelLabel", "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prices", "Problem",
-    "Progress", "Prunable", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Sampled", "Scores", "Served",
-    "SlowGrading", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenKind", "TokenTrace",
-    "TrainingProblems", "TurnLimit", "UserError", "WithCodec", "WithWarning", "WithWeights", "Wrapped", "digest",
-    "error_at", "fingerprint", "lines", "not_in_key", "renamed", "require", "seed_from", "token_limit",
-    "weights_fingerprint",
+    "Addends", "Asking", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "Codec", "ComparesAnswers",
+    "Completion", "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate", "Fidelity", "Figure",
+    "Fitted", "Forecast", "FromLog", "Grade", "InMemory", "KeepsAll", "LengthReward", "Limit", "Mark", "Measuring",
+    "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel", "Outcome", "ParsesAnswers",
+    "Part", "Plugin", "Policy", "Prices", "Problem", "Progress", "Prunable", "RatesEach", "Records", "Remember",
+    "Request", "Retry", "Reward", "Role", "Sampled", "Scores", "Served", "SlowGrading", "Source", "Spend", "Status",
+    "Steps", "Tables", "Task", "TokenKind", "TokenTrace", "Trainable", "TrainedPerStudy", "TrainingProblems",
+    "TurnLimit", "UserError", "WithCodec", "WithWarning", "WithWeights", "Wrapped", "digest", "error_at", "fingerprint",
+    "lines", "not_in_key", "renamed", "require", "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip

@@ -44,6 +44,7 @@ from ponder.core import (
     not_in_key,
 )
 from ponder.core.capabilities import grade_turns, grades_slowly
+from ponder.core.scoring import judge_of, opened, scoring_limit
 from ponder.core.wrapped import codec_name
 from ponder.rewards.trained import Trained
 from ponder.traces import steps, trace_of
@@ -111,16 +112,16 @@ class BestOf(Method):
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
             if (one := inner(prompt_tokens, budget)) is None:
                 return None
-            return one.plus(self.reward.limit(one.tokens).as_reward(self.reward_prices)).times(self.n)
+            return one.plus(scoring_limit(self.reward, one.tokens).as_reward(self.reward_prices)).times(self.n)
 
         return limit
 
     def asks(self) -> tuple[Model, ...]:
-        return (judge,) if (judge := self.reward.asks()) else ()
+        return (judge,) if (judge := judge_of(self.reward)) else ()
 
     @property
     def reward_prices(self) -> Prices | None:
-        return judge.prices if (judge := self.reward.asks()) else None
+        return judge.prices if (judge := judge_of(self.reward)) else None
 
     def ready(self) -> None:
         self.reward.ready()
@@ -177,7 +178,7 @@ class _Picking(Wrapped):
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.inner)
-            self._score = await stack.enter_async_context(self._method.reward.opened())
+            self._score = await stack.enter_async_context(opened(self._method.reward))
             self._opened = stack.pop_all()
         return self
 

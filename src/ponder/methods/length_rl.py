@@ -47,6 +47,7 @@ from ponder.core import (
 )
 from ponder.core.capabilities import kept_open
 from ponder.core.metering import METER
+from ponder.core.scoring import judge_of, scoring_limit
 from ponder.core.wrapped import codec_name
 from ponder.models._torch_engine import load_light
 from ponder.rewards.length.kimi import Kimi
@@ -111,9 +112,9 @@ class LengthRl(TrainingMethod):
             total: Spend | None = Spend()
             for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
                 one = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
-                if one and self.process and (judge := self.process.asks()):
+                if one and self.process and (judge := judge_of(self.process)):
                     longest = (one.tokens + one.reward_tokens) // (self.problems * self.n)
-                    scoring = self.process.limit(longest).as_reward(judge.prices)
+                    scoring = scoring_limit(self.process, longest).as_reward(judge.prices)
                     one = one.plus(scoring.times(self.problems * self.n))
                 total = total and one and total.plus(one.times(iterations))
             return total
@@ -122,7 +123,7 @@ class LengthRl(TrainingMethod):
 
     def asked_models(self, model: Model) -> Iterator[Model]:
         yield self.sampler or model
-        if self.process and (judge := self.process.asks()):
+        if self.process and (judge := judge_of(self.process)):
             yield judge
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:

@@ -29,7 +29,21 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Spend, Task, UserError, digest, fingerprint
+from ponder.core import (
+    Bill,
+    Completion,
+    InMemory,
+    Limit,
+    Model,
+    Progress,
+    Reward,
+    Spend,
+    Task,
+    UserError,
+    digest,
+    fingerprint,
+)
+from ponder.core.scoring import judge_of, scores_by_index, scoring_limit
 from ponder.core.wrapped import codec_name, making_cost
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
@@ -124,27 +138,27 @@ class Sft(EpochMethod):
     def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 the teachers write
         for teacher in self.teachers:
             yield self._kept(teacher), partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
-        if self.by == "reward" and self.reward and self.reward.asks():
+        if self.by == "reward" and self.reward and judge_of(self.reward):
             yield self._scores_file(), partial(self._scoring_limit, self.reward)
 
     def asked_models(self, model: Model) -> Iterator[Model]:  # noqa: ARG002 the teachers write
         yield from self.teachers
-        if self.by == "reward" and self.reward and (judge := self.reward.asks()):
+        if self.by == "reward" and self.reward and (judge := judge_of(self.reward)):
             yield judge
 
     def _scoring_limit(self, reward: Reward) -> Spend | None:
         """Return the most that a judge may take to score the pool; None if a teacher's reply has no limit."""
-        judge = reward.asks()
+        judge = judge_of(reward)
         prices = judge.prices if judge else None
         total = Spend()
         for trace in read(self.data) if self.data else ():
             tokens = len(f"{trace.question}{trace.thinking}{trace.answer}".encode())
-            total = total.plus(reward.limit(tokens).as_reward(prices))
+            total = total.plus(scoring_limit(reward, tokens).as_reward(prices))
         for teacher in self.teachers:
             limit = sampling_limit(teacher, self.train_on, 1, 1, 0)
             if limit is None:
                 return None
-            longest = reward.limit(limit.tokens + limit.reward_tokens)
+            longest = scoring_limit(reward, limit.tokens + limit.reward_tokens)
             total = total.plus(longest.as_reward(prices).times(self.pool))
         return total
 
@@ -203,7 +217,7 @@ class Sft(EpochMethod):
             known = yield from self._scores(self.reward, [trace for trace, _ in pool])
             scores = known.scores
             record.rollout_tokens += known.tokens
-            if parameters := known.parameters or self.reward.parameters():  # older files of scores don't have it
+            if parameters := known.parameters or _parameters(self.reward):  # older files of scores don't have it
                 record.measures["reward_parameters"] = parameters
         how = Choice(
             by=self._order(),
@@ -240,19 +254,25 @@ class Sft(EpochMethod):
                 scored[index] = total, tokens
             for batch in batches((n, trace) for n, trace in enumerate(traces) if n not in scored):
                 yield {"scored": len(scored), "of": len(traces)}
-                for k, scores in reward.stream([steps(trace, self.cut) for _, trace in batch]):
+                for k, scores in scores_by_index(reward, [steps(trace, self.cut) for _, trace in batch]):
                     index = batch[k][0]
                     scored[index] = scores.total, scores.bill.tokens
                     file.write(json.dumps([index, *scored[index]]).encode() + b"\n")
                     file.flush()
         totals = [scored[index][0] for index in range(len(traces))]
-        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, reward.parameters())
-        reward.release()  # a student may need its memory
+        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, _parameters(reward))
+        if isinstance(reward, InMemory):
+            reward.release()  # a student may need its memory
         new = kept.with_suffix(f".{os.getpid()}")
         new.write_bytes(msgspec.json.encode(known))
         new.replace(kept)
         done.unlink()
         return known
+
+
+def _parameters(reward: Reward) -> int | None:
+    """Return the number of a reward's weights; None if they aren't in this process."""
+    return reward.parameters() if isinstance(reward, InMemory) else None
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
+from ponder.core import Bill, InMemory, RatesEach, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
 from ponder.models._bars import no_bars
 from ponder.models._gpu_memory import stop_servers
 from ponder.models._local_weights import FIRST
@@ -125,7 +125,7 @@ class SafeTokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted(Reward):
+class Weighted(Reward, RatesEach, InMemory):
     """A reward with weights on this machine."""
 
     id: str  # a folder in the Hugging Face format, or `org/name` on the hub
