@@ -26,10 +26,12 @@ from ponder.core import (
 from ponder.methods.best_of import BestOf, step_scores
 from ponder.methods.length_rl import LengthRl, _reward_hacking
 from ponder.methods.sft import Sft, _described
+from ponder.models._torch_engine import load_light
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
 from ponder.traces import Trace, trace_of
+from ponder.training.fit import weights_to_train
 from ponder.training.loop import TokenExample
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
@@ -262,7 +264,7 @@ WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="wordy", label
 def test_rules_select_what_they_say(settings, teachers, right) -> None:
     method = replace(WORDY, **{"by": "reward", "reward": Long(), **settings})
     pool = []
-    loaded = method.load(Pocket(style="short"))
+    loaded = load_light(weights_to_train(Pocket(style="short"), method.train_on))
     for teacher in method.teachers:
         for _ in method._ask(teacher, loaded, pool, MakingRecord()):
             pass

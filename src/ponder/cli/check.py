@@ -34,6 +34,7 @@ from ponder.core import (
     Outcome,
     Plugin,
     Policy,
+    Prepared,
     Problem,
     Request,
     Reward,
@@ -284,7 +285,8 @@ def method(method: Method) -> Iterator[str]:
     on_model, on_task, size = method.tried_on
     inner: Model = build("models", on_model, "tried_on", Path())
     task: Task = build("tasks", on_task, "tried_on", Path())
-    method = method.with_training((TrainingProblems(task, size, 0, 1),))
+    if isinstance(method, Prepared):
+        method = method.with_training((TrainingProblems(task, size, 0, 1),))
     cheaper = method.apply(inner)
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"

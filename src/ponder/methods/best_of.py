@@ -30,6 +30,7 @@ from ponder.core import (
     Method,
     Model,
     ModelFailure,
+    Prepared,
     Prices,
     Progress,
     Request,
@@ -57,7 +58,7 @@ SURE = 1e-3  # odds are those of a probability this far from 0 and 1: a thousand
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOf(Method):
+class BestOf(Method, Prepared):
     reward: Reward  # `ponder list rewards`: { name = "qwen", id = "Qwen/Qwen2.5-Math-PRM-7B" }
     n: int = 8  # samples per turn
     pick: Literal["best", "vote", "odds"] = "best"  # the best sample, or the answer with most reward or most odds
@@ -105,8 +106,8 @@ class BestOf(Method):
         if own := self._training():
             yield from own.make(model)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
-        return own.unmade(model) if (own := self._training()) else ()
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
+        return own.missing_outputs(model) if (own := self._training()) else ()
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:

@@ -18,10 +18,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
     CacheBudget,
+    ChecksPrompts,
     Measuring,
     Method,
     Model,
     Policy,
+    Prepared,
     Progress,
     Prunable,
     Request,
@@ -42,7 +44,7 @@ from ponder.models import models_folder
 
 
 @dataclass(frozen=True)
-class Compress(Method, Measuring):
+class Compress(Method, Prepared, ChecksPrompts, Measuring):
     policy: str  # `ponder list policies`, or a file of your own: `ponder new policy NAME`
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
@@ -120,7 +122,7 @@ class Compress(Method, Measuring):
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
         policy = self._policy()
         if not isinstance(policy, Trainable):
             return ()

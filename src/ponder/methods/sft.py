@@ -33,7 +33,6 @@ from ponder.core import (
     Bill,
     Completion,
     InMemory,
-    Limit,
     Model,
     Progress,
     Reward,
@@ -51,10 +50,11 @@ from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, request_messages, steps, trace_of
 from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
-from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
+from ponder.training.fit import EpochSettings, fit, supervised, weights_to_train
+from ponder.training.loop import TokenExample, Unit, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems, sampling_limit
-from ponder.training.weight_methods import EpochMethod
+from ponder.training.weight_methods import Input, WeightMethod
 
 Cut: TypeAlias = Literal["blank", "sentence", "task"]
 SCORING = ("reward", "match_length", "cut", "tolerance", "threshold")
@@ -72,7 +72,7 @@ class PoolScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sft(EpochMethod):
+class Sft(EpochSettings, WeightMethod):
     data: Path | None = None  # a JSONL file of traces; docs/selection.md lists the field names it may use
     teachers: tuple[Model, ...] = ()  # as in [[model]]: models that write the traces, if there is no file
     pool: int = 1000  # problems that each teacher is asked
@@ -126,25 +126,17 @@ class Sft(EpochMethod):
         if self.by == "reward" and self.reward:
             yield self.reward
 
-    def over(self, units: Sequence[Unit]) -> float:
-        return reply_tokens(units)
-
-    def shared(self, model: Model) -> Iterator[Path]:
-        yield from super().shared(model)
-        yield from map(self._kept, self.teachers)
-        if self.by == "reward":
-            yield self._scores_file()
-
-    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 the teachers write
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield from super().inputs(model)
         for teacher in self.teachers:
-            yield self._kept(teacher), partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
-        if self.by == "reward" and self.reward and judge_of(self.reward):
-            yield self._scores_file(), partial(self._scoring_limit, self.reward)
-
-    def asked_models(self, model: Model) -> Iterator[Model]:  # noqa: ARG002 the teachers write
-        yield from self.teachers
-        if self.by == "reward" and self.reward and (judge := judge_of(self.reward)):
-            yield judge
+            limit = partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
+            yield Input(self._kept(teacher), (teacher,), limit)
+        if self.by == "reward" and self.reward:
+            judge = judge_of(self.reward)
+            if judge:
+                yield Input(self._scores_file(), (judge,), partial(self._scoring_limit, self.reward))
+            else:
+                yield Input(self._scores_file())
 
     def _scoring_limit(self, reward: Reward) -> Spend | None:
         """Return the most that a judge may take to score the pool; None if a teacher's reply has no limit."""
@@ -172,7 +164,8 @@ class Sft(EpochMethod):
         return models_folder() / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        light = load_light(self.weights(model))
+        source = weights_to_train(model, self.train_on)
+        light = load_light(source)
         pool: list[tuple[Trace, TokenExample]] = []
         if self.data:
             pool = [(trace, _tokenized(light, trace)) for trace in read(self.data)]
@@ -189,10 +182,7 @@ class Sft(EpochMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from self.train(model, light, units, folder, record)
-
-    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002 for others
-        return units, likelihood
+        yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
 
     def _ask(
         self, teacher: Model, loaded: Loaded, pool: list[tuple[Trace, TokenExample]], record: MakingRecord

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
-from ponder.store.store import Recorded
+from ponder.store.store import Recorded, Store
 from ponder.study.cell import Cell
+from ponder.study.study import Study
 
 
 class Money(NamedTuple):
@@ -294,3 +295,11 @@ def currency(cells: Iterable[Cell]) -> str:
         what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
         raise UserError(what, hint="give all `prices` in one currency")
     return next(iter(names), "")
+
+
+def opened_ledger(study: Study, store: Store) -> Ledger:
+    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
+    if study.cap_per == "run":
+        return Ledger(study.max_tokens, study.max_cost)
+    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
+    return Ledger(study.max_tokens, study.max_cost, before, held)
