@@ -82,7 +82,7 @@ def _help(group: click.Group, above: click.Context) -> Iterator[str]:
 def _pocket() -> str:
     """How the weights that ship do on held-out problems, from the cards beside them."""
     about = (
-        "One small network per task and style, in the Hugging Face format. `ponder make pocket -o DIR` trains them "
+        "One small network per task and style, in the Hugging Face format. `ponder prepare pocket -o DIR` trains them "
         "again; that needs the extra `torch`, running them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` "
         "renders requests as token ids and reads replies, if you load a folder by other means."
     )

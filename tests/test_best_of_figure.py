@@ -12,7 +12,7 @@ from test_selection_figures import bare, outcome
 from ponder.core import MethodUse
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
-from ponder.results.page import draw_figure
+from ponder.results.charts import draw_figure
 from ponder.stats.frontier import accuracy_difference, variants
 
 
@@ -41,7 +41,7 @@ def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="poc
 def test_best_of_draws_what_was_counted() -> None:
     outcomes = picked()
     found = draw_figure("best_of", BestOf(), outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
     assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
     data = {v.name: v for v in variants(outcomes).variants}
@@ -56,7 +56,7 @@ def test_best_of_draws_what_was_counted() -> None:
     one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
     assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
     assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
-    said = found.figure.findings
+    said = found.findings
     assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
     assert said[0].endswith("paired by problem, for 8.0 times the output tokens of one sample.")
     assert said[2].startswith(
@@ -111,11 +111,11 @@ def test_published_best_of() -> None:
     assert len(rows) == 48
     assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
     found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
-    said = {s.partition(",")[0]: s for s in found.figure.findings if ", published: " in s}
+    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
     assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
     assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
-    assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
+    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
 
 
 @pytest.mark.parametrize(("kind", "one", "eight"), [("output", 100, 800), ("thinking", 91, 791), ("answer", 9, 9)])
@@ -165,12 +165,12 @@ def test_a_reward_is_shown_with_what_it_can_tell_apart() -> None:
         ("made", 0.5, 1.0),
         ("made", 0.1, 0.0),
     }
-    said = " ".join(found.figure.findings)
+    said = " ".join(found.findings)
     assert "made ranks a right sample above a wrong one of the same problem in 100%" in said
     assert "so it can tell them apart" in said
     assert "so it can't be shown to tell them apart" in said
     assert "Such samples differ only in the answer, so a reward that looks for errors in the steps" in said
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
 
 
 def test_rules_are_compared_on_the_same_samples() -> None:

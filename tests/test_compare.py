@@ -21,15 +21,13 @@ from ponder.cli.compare import Model
 from ponder.core import Outcome, Prices, UserError
 from ponder.figures._compared import sentence
 from ponder.figures.compare import Compare
-from ponder.results.page import draw_figure
+from ponder.results.charts import draw_figure
 from ponder.stats.compare import PairComparison, compare, compare_tasks, difference_in_accuracy
 from ponder.stats.corrections import benjamini_hochberg
-from ponder.stats.critical_ratio import critical_ratio
 from ponder.stats.frontier import accuracy_difference
-from ponder.stats.pairs import pair
+from ponder.stats.paired import tango
 from ponder.stats.power import Components
-from ponder.stats.ratios import token_logs
-from ponder.stats.tango import tango
+from ponder.stats.ratios import critical_ratio, pair, token_logs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import coverage_compare as simulated
@@ -350,9 +348,9 @@ def test_one_correction_for_all_tasks() -> None:
 def test_the_figure() -> None:
     both = attempts("a", 16, 1.0) + attempts("b", 20, 0.7) + attempts("c", 20, 0.2)
     drawn = draw_figure("compare", Compare(a="a", b="b"), both)
-    assert drawn.chart.png.startswith(b"\x89PNG")
-    assert drawn.figure.findings[0].startswith("B is better than A: ")
-    assert drawn.figure.findings[0].endswith("(A is a, B is b).")
+    assert drawn.picture.png.startswith(b"\x89PNG")
+    assert drawn.findings[0].startswith("B is better than A: ")
+    assert drawn.findings[0].endswith("(A is a, B is b).")
     assert len(drawn.tables["sizes"]) == len(SIZES)
     assert Compare().estimate(both) == drawn.tables
     with pytest.raises(UserError, match="margin is a fraction"):
@@ -362,7 +360,7 @@ def test_the_figure() -> None:
     back = Compare(b="a").estimate(both)["comparisons"][0]
     assert (back["a"], back["b"]) == ("b", "a")
     alone = draw_figure("compare", Compare(), attempts("a", 16, 1.0))
-    assert alone.figure.findings == ["Nothing is compared: no two models answered the same problems."]
+    assert alone.findings == ["Nothing is compared: no two models answered the same problems."]
 
 
 def covers(rows, least: float) -> None:

@@ -12,12 +12,10 @@ from test_compare import attempts, outcome
 from ponder.core import Outcome
 from ponder.figures.compare import Compare
 from ponder.stats.compare import compare
-from ponder.stats.elimination import valid_difference
+from ponder.stats.designs.sequential import valid_difference
 from ponder.stats.frontier import area_difference, area_p, summarize, variants
-from ponder.stats.grid import paired_difference
-from ponder.stats.pairs import pair
-from ponder.stats.ratios import token_logs
-from ponder.stats.tango import tango
+from ponder.stats.paired import paired_difference, tango
+from ponder.stats.ratios import pair, token_logs
 
 
 def test_problems_without_tokens_are_told() -> None:

@@ -42,7 +42,7 @@ def stand_in(kind: str, name: str, folder: Path, serve: Callable[..., Any]) -> l
     from torch import randn
 
     CASES.get(name, RlhflowCase)(folder)
-    if name not in CASES:  # heads as `ponder make reward` adds them to any language model
+    if name not in CASES:  # heads as `ponder prepare reward` adds them to any language model
         save_file({"weight": randn(2, 32), "bias": randn(2)}, folder / "heads.safetensors")
     return [f"id={folder}"]
 

@@ -50,6 +50,13 @@ def test_the_reference_is_up_to_date() -> None:
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
 
 
+def test_no_setting_in_the_reference_lacks_a_description() -> None:
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    rows = [f"{page.name}: {line}" for page in pages for line in page.read_text("utf-8").splitlines()]
+    assert len([row for row in rows if row.endswith("|")]) > 100
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 def test_every_exit_code_is_in_the_docs() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "src/ponder/cli").glob("*.py"))
     codes = {
@@ -100,7 +107,9 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
     named = [
         (page.name, words)
         for page, text in texts.items()
-        for words in re.findall(r"(?:^|`)ponder ((?:make )?[a-z][\w-]*)", text, re.MULTILINE)
+        for words in re.findall(
+            r"(?:^|`)ponder (prepare (?:model|own_reward|reward|pocket\w*)|[a-z][\w-]*)", text, re.MULTILINE
+        )
     ]
     assert len(named) > 50
     assert [name for name in named if name[1] not in known] == []

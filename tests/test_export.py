@@ -15,7 +15,7 @@ import polars
 import pytest
 
 from ponder.core import MethodUse, Outcome
-from ponder.results.export import write as write_export
+from ponder.results.export import write_attempts
 from ponder.rewards.oracle import Oracle
 from ponder.store.store import Store
 from ponder.study.study import Study
@@ -120,12 +120,12 @@ def test_no_text_of_a_csv_is_a_formula(folder) -> None:
                 yield from (outcome._replace(why=text, model=text, seconds=-0.5) for text in FORMULAS + PLAIN)
 
     study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
-    write_export(study, Hostile(), "csv", folder / "x.csv")
+    write_attempts(study, Hostile(), "csv", folder / "x.csv")
     rows = rows_of(folder / "x.csv")
     assert [row["why"] for row in rows] == [f"'{text}" for text in FORMULAS] + PLAIN
     assert [row["model"] for row in rows] == [row["why"] for row in rows]
     assert {row["seconds"] for row in rows} == {"-0.5"}
-    write_export(study, Hostile(), "parquet", folder / "x.parquet")
+    write_attempts(study, Hostile(), "parquet", folder / "x.parquet")
     assert polars.read_parquet(folder / "x.parquet")["why"].to_list() == FORMULAS + PLAIN
 
 
@@ -173,14 +173,14 @@ def test_an_inspect_log_is_of_one_moment(exported, folder) -> None:
             return super().attempts(cell, most)
 
     with Growing(Path("ponder.db")) as store:
-        assert write_export(study, store, "inspect", folder / "x.json")[1] == 4
+        assert write_attempts(study, store, "inspect", folder / "x.json")[1] == 4
     log = json.loads((folder / "x.json").read_text())
     assert len(log["samples"]) == log["results"]["total_samples"] == 4
 
 
 def test_the_chain_of_methods_is_in_the_columns(folder) -> None:
     study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
-    assert write_export(study, Stored(), "csv", folder / "x.csv") == ([folder / "x.csv"], 1)
+    assert write_attempts(study, Stored(), "csv", folder / "x.csv") == ([folder / "x.csv"], 1)
     [row] = rows_of(folder / "x.csv")
     assert json.loads(row["methods"]) == [
         {"name": "shortest", "settings": {"seed": 1}},
@@ -265,7 +265,7 @@ def test_jsonl_has_what_the_model_measured_in_each_turn(write, ponder) -> None:
     write("s.toml", f'problems = 1\n{task}[[model]]\nname = "oracle"\n')
     ponder("run", "s.toml")
     with Measured(Path("ponder.db")) as store:
-        write_export(Study.load("s.toml"), store, "jsonl", Path("s.jsonl"))
+        write_attempts(Study.load("s.toml"), store, "jsonl", Path("s.jsonl"))
     lines = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
     assert [line["details"] for line in lines] == [{"cache_bytes": 100.0}, {"cache_bytes": 101.0}]
 

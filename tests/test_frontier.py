@@ -27,7 +27,7 @@ from ponder.stats.frontier import (
     variants,
     verdict,
 )
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 
 
 def outcome(model, problem, tokens, right, *, seed=None, made=0.0, status="graded", size=8, task="tents", sample=0):

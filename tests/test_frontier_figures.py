@@ -20,14 +20,14 @@ from ponder.figures.accuracy import Accuracy
 from ponder.figures.budget import Budget
 from ponder.figures.effort import Effort
 from ponder.figures.frontier import Frontier
-from ponder.results.page import draw_figure
+from ponder.results.charts import draw_figure
 
 
 def test_the_frontier_is_drawn_and_said() -> None:
     outcomes = attempts()
     figure = Frontier()
     found = draw_figure("frontier", figure, outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     assert [p["panel"] for p in found.tables["panels"]] == ["execution", "tents"]
     rows = [r for r in found.tables["variants"] if r["panel"] == "tents"]
     assert [r["variant"] for r in rows] == list(MADE_UP)
@@ -38,7 +38,7 @@ def test_the_frontier_is_drawn_and_said() -> None:
     assert (dpo["seeds"], dpo["attempts"], dpo["problems"], dpo["made_tokens"]) == (3, 240, 80, 3e6)
     assert len([s for s in found.tables["seeds"] if s["panel"] == "tents"]) == 10
     assert dpo["difference"] == pytest.approx(dpo["accuracy"] - rows[0]["accuracy"])
-    said = [s for s in found.figure.findings if s.startswith("tents: ")]
+    said = [s for s in found.findings if s.startswith("tents: ")]
     chances = {r["variant"].removeprefix("pocket + "): r["frontier_chance"] for r in rows}
     perhaps = ", ".join(f"{name} ({c:.0%})" for name, c in chances.items() if 0.05 < c < 0.95)
     assert said[0] == f"tents: on the frontier: perhaps {perhaps}."
@@ -96,8 +96,8 @@ def test_published_points() -> None:
     assert rows["MATH500", "k1.5-short w/ rl"]["aes"] == pytest.approx(123 / 1320 + 3 * 0.5 / 94.1)
     assert rows["AIME2024", "Claude 3.5"]["tokens_per_right"] == pytest.approx(629 / 0.16)
     assert not rows["AIME2024", "k1.5-short w/ merge"]["on_frontier"]
-    assert len(found.chart.spec["vconcat"]) == 2
-    said = next(s for s in found.figure.findings if s.startswith("AIME2024"))
+    assert len(found.spec["vconcat"]) == 2
+    said = next(s for s in found.findings if s.startswith("AIME2024"))
     assert "chance on 30 problems: k1.5-shortest (−37.4), gpt-4-0513 (−54.0)" in said
     for (benchmark, _), row in rows.items():
         if row["difference"]:
@@ -110,7 +110,7 @@ def test_published_points() -> None:
 
 def test_budgets_are_drawn_and_said() -> None:
     found = draw_figure("budget", Budget(), attempts())
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     areas = {r["variant"]: r for r in found.tables["variants"] if r["panel"] == "tents"}
     most = found.tables["panels"][1]["most"]
     line = [
@@ -123,12 +123,11 @@ def test_budgets_are_drawn_and_said() -> None:
     gain = areas["pocket + length_rl"]
     assert gain["auc_gain"] == pytest.approx(gain["auc"] - areas["pocket"]["auc"])
     assert any(
-        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ")
-        for s in found.figure.findings
+        s.startswith("tents: most accurate under a budget, as measured: pocket-short up to ") for s in found.findings
     )
     # Beyond chance by itself, but not as one of twelve comparisons.
     assert gain["p_value"] < 0.05 < gain["q_value"]
-    assert "tents: above pocket on average over budgets, beyond chance: none." in found.figure.findings
+    assert "tents: above pocket on average over budgets, beyond chance: none." in found.findings
     figure = Budget(reference="pocket + sft")
     tables = figure.estimate(attempts())
     areas = {r["variant"]: r for r in tables["variants"] if r["panel"] == "tents"}

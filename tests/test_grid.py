@@ -12,7 +12,9 @@ from scipy import stats
 from ponder.core import Outcome
 from ponder.figures import published
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.grid import chi_square_tail, from_accuracies, grid, matched, paired_difference, two_way
+from ponder.stats.distributions import chi2_tail
+from ponder.stats.grid import from_accuracies, grid, two_way
+from ponder.stats.paired import matched, paired_difference
 
 
 def mapped(right, **settings):
@@ -92,9 +94,9 @@ def test_an_effect_of_rows_is_not_one_of_columns() -> None:
 @pytest.mark.parametrize("df", [1, 2, 3, 12, 19, 40])
 def test_chi_square_is_scipys(df) -> None:
     for x in (0.01, 1, 9.13, 30, 200):
-        assert chi_square_tail(x, df) == pytest.approx(stats.chi2.sf(x, df), rel=1e-9)
-    assert chi_square_tail(0, df) == 1
-    assert chi_square_tail(1e9, df) == 0
+        assert chi2_tail(x, df) == pytest.approx(stats.chi2.sf(x, df), rel=1e-9)
+    assert chi2_tail(0, df) == 1
+    assert chi2_tail(1e9, df) == 0
 
 
 def test_the_published_map_is_noise() -> None:

@@ -10,8 +10,9 @@ import pytest
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
-from ponder.results.page import draw_figure
-from ponder.stats.grid import grid, matched, paired_difference
+from ponder.results.charts import draw_figure
+from ponder.stats.grid import grid
+from ponder.stats.paired import matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 
@@ -54,9 +55,9 @@ def test_a_planted_peak_is_found_and_said() -> None:
     assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
     assert panel["p_value"] < 0.001
     assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
-    assert "no other cell could be the best" in drawn.figure.findings[0]
-    assert "cells differ by more than sampling noise (p < 0.001)" in drawn.figure.findings[0]
-    assert drawn.chart.png.startswith(b"\x89PNG")
+    assert "no other cell could be the best" in drawn.findings[0]
+    assert "cells differ by more than sampling noise (p < 0.001)" in drawn.findings[0]
+    assert drawn.picture.png.startswith(b"\x89PNG")
 
 
 def test_noise_is_called_noise() -> None:
@@ -163,12 +164,12 @@ def test_published_maps_stand_below() -> None:
     drawn = draw_figure("heatmap", figure, attempts())
     assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
-    assert len(drawn.chart.spec["vconcat"]) == 2
-    said = next(s for s in drawn.figure.findings if "AIME24" in s)
+    assert len(drawn.spec["vconcat"]) == 2
+    said = next(s for s in drawn.findings if "AIME24" in s)
     assert "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best" in said
     assert "no structure beyond binomial noise (p = 0.97)" in said
     assert "About 3,500 attempts per cell" in said
-    assert any("4 cells tie for the best" in s for s in drawn.figure.findings)
+    assert any("4 cells tie for the best" in s for s in drawn.findings)
 
 
 def test_failed_attempts_are_left_out_and_counted() -> None:
@@ -203,8 +204,8 @@ def test_time_per_token_stands_beside_the_bytes() -> None:
         ("dynts", 3.0, 4.0),
         ("full", 2.0, 4.0),
     }
-    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.figure.findings[0]
-    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).figure.findings[0]
+    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.findings[0]
+    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).findings[0]
 
 
 def test_accuracy_by_bytes() -> None:
@@ -219,14 +220,12 @@ def test_accuracy_by_bytes() -> None:
     assert point["accuracy"] == np.mean([o.correct for o in part])
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
-    assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.figure.findings[0]
+    assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.findings[0]
     # The smallest cache whose loss against the full one may be none.
     near = [p for p in points if p["policy"] != "full" and p["gain_high"] >= 0]
     assert 1 < len(near) < 9
-    assert (
-        f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.figure.findings[0]
-    )
-    assert drawn.chart.png.startswith(b"\x89PNG")
+    assert f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.findings[0]
+    assert drawn.picture.png.startswith(b"\x89PNG")
 
 
 def test_fidelity_stands_beside_accuracy() -> None:

@@ -17,8 +17,8 @@ from ponder.core import Estimate, Outcome
 from ponder.figures import _settings, effort
 from ponder.results import coverage as covering
 from ponder.stats.accuracy import effective_sample, wilson
-from ponder.stats.bands import simultaneous_level
 from ponder.stats.columns import clusters, one_series
+from ponder.stats.frontier import simultaneous_level
 from ponder.stats.horizon import horizon, rollouts
 from ponder.store import outcomes
 from ponder.store.outcomes import Details
@@ -243,7 +243,7 @@ def test_correlations_of_parts_are_those_of_all(monkeypatch) -> None:
     values, vectors = np.linalg.eigh(corr)
     largest = np.quantile(np.abs(drawn @ (vectors * np.sqrt(values.clip(0))).T).max(axis=1), 0.95)
     assert whole == pytest.approx(2 * stats.norm.cdf(largest) - 1, abs=2e-4)
-    monkeypatch.setattr("ponder.stats.bands.PART", 7)
+    monkeypatch.setattr("ponder.stats.frontier.PART", 7)
     assert simultaneous_level(right, 0.95, attempts) == pytest.approx(whole, abs=2e-4)
 
 

@@ -176,7 +176,8 @@ def test_failed_attempts_are_still_to_run(tmp_path) -> None:
         store._db.execute("UPDATE attempt SET status = 'failed', digest = NULL WHERE id <= 5")
     (forecast,) = plan(study, tmp_path / "s.db").forecasts
     assert (forecast.stored, forecast.to_run) == (7, 5)
-    assert counts(study.cells, tmp_path / "s.db") == (5, 7)
+    with Store(tmp_path / "s.db") as store:
+        assert counts(study.cells, store) == (5, 7)
 
 
 def test_a_line_for_each_model_and_task(tmp_path, folder, write) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ponder.core import Outcome
 from ponder.core.ballots import ballots
 from ponder.figures.samples import Samples
-from ponder.results.page import draw_figure
+from ponder.results.charts import draw_figure
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
 from ponder.study.study import Study
@@ -57,7 +57,7 @@ def by_counting(votes, k):
 def test_the_figure_counts_every_subset_of_the_samples() -> None:
     outcomes = sampled()
     drawn = draw_figure("samples", Samples(), random.Random(2).sample(outcomes, len(outcomes)))
-    assert drawn.chart.png.startswith(b"\x89PNG")
+    assert drawn.picture.png.startswith(b"\x89PNG")
     rows = {r["k"]: r for r in drawn.tables["samples"]}
     assert list(rows) == [1, 2, 4, 6]
     votes = [[o.details.get("ballot") for o in outcomes if o.problem == f"p{p:02}"] for p in range(12)]
@@ -67,7 +67,7 @@ def test_the_figure_counts_every_subset_of_the_samples() -> None:
         assert row["tokens"] == pytest.approx(k * 155)
         assert row["maj_at_k_low"] < row["maj_at_k"] < row["maj_at_k_high"]
         assert (row["samples"], row["problems"]) == (72, 12)
-    (said,) = drawn.figure.findings
+    (said,) = drawn.findings
     assert said.startswith(f"math500: qwq: pass@1 {rows[1]['pass_at_k']:.1%} [")
     assert f"; of 6 samples pass@6 {rows[6]['pass_at_k']:.1%} [" in said
     assert f" and maj@6 {rows[6]['maj_at_k']:.1%} [" in said
@@ -89,8 +89,8 @@ def test_each_model_has_a_line_and_each_task_a_panel() -> None:
     drawn = draw_figure("samples", Samples(against="tokens"), outcomes)
     assert [p["panel"] for p in drawn.tables["panels"]] == ["math500", "aime24"]
     assert Counter(r["model"] for r in drawn.tables["samples"]) == {"qwq": 4, "r1": 5}
-    assert drawn.figure.findings[-1].endswith("; pass@k and maj@k need `samples = 2` or more in the study.")
-    title = drawn.chart.spec["concat"][0]["layer"][1]["encoding"]["x"]["title"]
+    assert drawn.findings[-1].endswith("; pass@k and maj@k need `samples = 2` or more in the study.")
+    title = drawn.spec["concat"][0]["layer"][1]["encoding"]["x"]["title"]
     assert title == "output tokens (thinking + answer) per problem (log scale)"
 
 
@@ -99,10 +99,10 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
     tables = Samples().estimate(turns)
     assert [r["maj_at_k"] is None for r in tables["samples"]] == [False, True, True, True]
     assert "no majority vote" in Samples().findings(tables)[0]
-    assert draw_figure("samples", Samples(), turns).chart.png
+    assert draw_figure("samples", Samples(), turns).picture.png
     cut = [outcome("qwq", f"p{p}", s, right=False, status="truncated") for p in range(3) for s in range(4)]
     assert [r["maj_at_k"] for r in Samples().estimate(cut)["samples"]] == [0, 0, 0]
-    assert draw_figure("samples", Samples(), cut).chart.png
+    assert draw_figure("samples", Samples(), cut).picture.png
 
 
 def test_answers_that_are_equal_as_mathematics_vote_together() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
-from ponder.results.page import draw_figure
+from ponder.results.charts import draw_figure
 from ponder.stats.frontier import accuracy_difference, fraction, variants
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
@@ -77,7 +77,7 @@ def pile(gain=1.5, rewards=("pocket-m",), **more):
 def test_students_are_drawn_as_counted() -> None:
     outcomes = pile()
     found = draw_figure("selection", Selection(), outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     rows = {(s["line"], s["number"]): s for s in found.tables["students"]}
     assert next(iter(rows)) == ("untrained", 0)
     assert set(rows) == {("untrained", 0), ("all", 4000), ("longest", 100)} | {
@@ -211,7 +211,7 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     outcomes = pile(rewards=(*SIZES, "a judge"))
     figure = Selection(overlay="prm_selection_samples", overlay_size="prm_selection_size")
     found = draw_figure("selection", figure, outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
     assert sizes == {"a judge": None, **SIZES}
     data = {v.name: v for v in variants(outcomes).variants}
@@ -221,17 +221,17 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     ends = [row[f"difference{e}"] for e in ("", "_low", "_high")]
     assert (row["line"], row["less"], ends) == ("pocket-l", "pocket-s", [apart.value, apart.low, apart.high])
     how = "beats" if apart.low > 0 else "can't be told from"
-    said = [s for s in found.figure.findings if s.startswith("tents, 100 traces: ")]
+    said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
     assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
-    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.figure.findings
+    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
     # One panel by number, one by size for each number of traces, and the published points of both below.
-    measured, below = (row["hconcat"] for row in found.chart.spec["vconcat"])
+    measured, below = (row["hconcat"] for row in found.spec["vconcat"])
     assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
         "students of 100 traces",
         "students of 1,000 traces",
     ]
     assert [panel["title"]["text"] for panel in below] == ["MATH500, published"] * 2
-    drawn, chance = (found.chart.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
+    drawn, chance = (found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
     assert [s["line"] for s in drawn] == ["pocket-s", "pocket-m", "pocket-l"]
     assert [(s["by"], s["number"]) for s in chance] == [("random", 100)]
 
@@ -256,7 +256,7 @@ def test_published_points() -> None:
     assert len(rows) == 6
     assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
     names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
-    said = found.figure.findings[-1]
+    said = found.findings[-1]
     assert said.startswith("MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: ")
     assert "differ by −1.5 to −1.0 points for the same students" in said
     _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])
@@ -324,14 +324,14 @@ def test_pools_of_traces_stand_apart_and_rules_name_lines() -> None:
     baselines = {d["less"] for d in found.tables["differences"] if d["line"] == "pocket-l, filter + shortest"}
     assert baselines == {"untrained", "random", "right", "right and short"}
     # Only pools with several numbers or sizes have panels by number; all are in the panel by pool, with what they share.
-    first, last = (row["hconcat"] for row in found.chart.spec["vconcat"])
+    first, last = (row["hconcat"] for row in found.spec["vconcat"])
     titles = [
         first[0]["vconcat"][0]["title"]["text"],
         first[1]["title"]["text"],
         last[0]["vconcat"][0]["title"]["text"],
     ]
     assert titles == [names[1], "by size of the reward model", names[2]]
-    shown = found.chart.spec["datasets"][last[1]["data"]["name"]]
+    shown = found.spec["datasets"][last[1]["data"]["name"]]
     assert {(s["pool"], s["line"]) for s in shown} == {
         (pool, line)
         for pool, lines in (("faults 50 %", ("random", "right", "pocket-l")), ("good, wordy", ("random", "right")))

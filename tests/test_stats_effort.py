@@ -15,8 +15,8 @@ from scipy import optimize, stats
 from ponder.core import Estimate, Outcome
 from ponder.stats.columns import Columns, columns
 from ponder.stats.critical import critical_size
+from ponder.stats.distributions import f_tail
 from ponder.stats.effort import by_budget, effort, power_law
-from ponder.stats.tails import f_tail
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 from coverage_effort import scenario

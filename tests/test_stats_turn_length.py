@@ -11,7 +11,7 @@ from scipy import stats
 from ponder.core import Outcome
 from ponder.figures import published
 from ponder.figures.tradeoff import Tradeoff
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 from ponder.stats.turn_length import independent, turn_length
 
 LENGTHS = (1, 2, 4, 8, 16)

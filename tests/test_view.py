@@ -17,12 +17,12 @@ from viewed import cookie, fill, get, mapped, served, study
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.results.behind import ENDINGS, behind
 from ponder.results.view import comparison
+from ponder.results.view.app import Rate
 from ponder.results.view.index import Index
-from ponder.results.view.live import Rate, progress
 from ponder.results.view.pages import transcript
 from ponder.results.view.queries import Query, find, search
 from ponder.results.view.stores import ViewedStore
-from ponder.results.view.studies import ViewedStudy, studies, study_named
+from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
 from ponder.study.study import Study

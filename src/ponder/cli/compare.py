@@ -15,6 +15,7 @@ from ponder.core.text import number
 
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
+    from ponder.results.results import Results
     from ponder.study.cell import Cell
     from ponder.study.study import Study
 
@@ -60,19 +61,17 @@ def compare(
     """
     if figure and figure.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"a figure is a .png, .svg or .pdf file, not `{figure}`", where="--figure")
-    from ponder.results.studied import looked_at
-
     loaded = load(study, settings, models)
-    other = looked_at(load(b_study, (), ()) if b_study else loaded, b_store or store)
-    loaded = looked_at(loaded, store)
-    a, b = _two(loaded, other, a, b, same=b_study is None and b_store in (None, store))
+    other = load(b_study, (), ()) if b_study else loaded
+    results_a, results_b = loaded.results(store), other.results(b_store or store)
+    a, b = _two(results_a.study, results_b.study, a, b, same=b_study is None and b_store in (None, store))
     run_a = command("run", study, settings, store, models)
     run_b = (
         command("run", b_study, (), b_store or store)
         if b_study
         else command("run", study, settings, b_store or store, models)
     )
-    first, second = _model(loaded, a, store, run_a), _model(other, b, b_store or store, run_b)
+    first, second = _model(results_a, a, run_a), _model(results_b, b, run_b)
     tasks = _by_task(first, second)
     elsewhere = [*(("--b-study", b_study) if b_study else ()), *(("--b-store", str(b_store)) if b_store else ())]
     again = command("compare", study, settings, store, models, (a, b, *elsewhere))
@@ -107,23 +106,20 @@ def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool
     return a, b
 
 
-def _model(study: Study, label: str, path: Path, run: str) -> Model:
-    """A model's attempts in a store; `run` is the command that would ask it."""
+def _model(results: Results, label: str, run: str) -> Model:
+    """Return a model's attempts in a store; `run` is the command that would ask it."""
     from ponder.core.plugins import nearest
-    from ponder.results.studied import studied
-    from ponder.store.store import Store
 
+    study = results.study
     by_variant = label in {cell.variant_label for cell in study.cells}
     if not by_variant and label not in {cell.model_label for cell in study.cells}:
         known = dict.fromkeys(name for cell in study.cells for name in (cell.variant_label, cell.model_label))
         raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
-    with Store(path) as opened:
-        read = studied(study, opened, voting=False)  # of an adaptive run, what it asked
-        cells = [c for c in read.cells if label == (c.variant_label if by_variant else c.model_label)]
-        outcomes = [o for o in read.outcomes if label == (o.variant if by_variant else o.model)]
-        if not any(o.status != "failed" for o in outcomes):
-            raise UserError(f"{path} has no answers of `{label}`", hint=f"run it first: {run}")
-    return Model(label, cells, path, outcomes)
+    cells = [c for c in results.cells if label == (c.variant_label if by_variant else c.model_label)]
+    outcomes = [o for o in results.outcomes if label == (o.variant if by_variant else o.model)]
+    if not any(o.status != "failed" for o in outcomes):
+        raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
+    return Model(label, cells, results.store, outcomes)
 
 
 def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list[Outcome]]]:

@@ -127,11 +127,15 @@ def _comments(cls: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
         source = textwrap.dedent(inspect.getsource(base))
-        beside, definition = comments(source), ast.parse(source).body[0]
+        beside = comments(source)
+        definition = ast.parse(source).body[0]
         assert isinstance(definition, ast.ClassDef)
         for node in definition.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in beside:
-                found[node.target.id] = beside[node.end_lineno]
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)  # several if the value is wrapped
+                text = " ".join(beside[line] for line in lines if line in beside)
+                if text:
+                    found[node.target.id] = text
     return found
 
 

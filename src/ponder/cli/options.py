@@ -50,6 +50,14 @@ SET_STUDY = click.option(
     metavar="KEY=VALUE",
     help="Override keys of the study for this command, such as model.id=qwq samples=8. May be repeated.",
 )
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
+)
+RAY = click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
+)
 SPLIT = click.option(
     "--by",
     type=click.Choice(["blank", "sentence", "task"]),
@@ -120,7 +128,7 @@ def plugin_settings(of: str) -> Callable[[Verb], Verb]:
 class Verbs(click.Group):
     """Commands in the order in which they were added. A user's mistake is printed without a traceback: exit code 2."""
 
-    gone: Mapping[str, str] = {}  # verbs of earlier versions, and the command that replaces each
+    gone: Mapping[str, str] = {}  # verbs of earlier versions and what replaces each; … stands for the words after it
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(self.commands)
@@ -133,7 +141,9 @@ class Verbs(click.Group):
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             from ponder.core.plugins import nearest
 
-            hint = f"use `{self.gone[name]}`" if name in self.gone else nearest(name, known)
+            hint = nearest(name, known)
+            if name in self.gone:
+                hint = f"use `{self.gone[name].replace('…', shlex.join(args[1:]))}`"
             raise UserError(f"there is no command `{ctx.command_path} {name}`", hint=hint)
         return super().resolve_command(ctx, args)
 

@@ -76,12 +76,12 @@ def score(
 
 
 def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
-    from ponder.cli import understood
+    from ponder.cli import trace_preview
 
-    shown = [understood.data(reading, by) for reading in islice(source.understood(), number)]
+    shown = [trace_preview.data(reading, by) for reading in islice(source.understood(), number)]
     if not shown:
         raise UserError(f"there are no traces in {source.path}", hint="; ".join(source.skipped[:1]))
-    say(shown, as_json, lambda: "\n\n".join(understood.text(n, one) for n, one in enumerate(shown, 1)))
+    say(shown, as_json, lambda: "\n\n".join(trace_preview.text(n, one) for n, one in enumerate(shown, 1)))
 
 
 @click.command()

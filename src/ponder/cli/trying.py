@@ -93,7 +93,7 @@ def try_(
     `ponder try math500 --id NAME -n 20` asks an endpoint; --model takes any other model. The attempts are stored: a
     study that asks the same, such as `ponder run math500`, doesn't ask them again.
     """
-    from ponder.cli.study import run_shown
+    from ponder.cli.study import run_in_terminal
     from ponder.run.summary import summary
     from ponder.store.store import Store
 
@@ -107,8 +107,7 @@ def try_(
         content: dict[str, Any] = {"model": tables, "problems": problems, "samples": samples, "cap_per": "run"}
         content |= {"max_tokens": max_tokens} if max_tokens else {}
         study = _study(task, content, size, settings)
-        study.check()
-        tally = run_shown(study, store)
+        tally = run_in_terminal(study, store, warn=False)
     with Store(store) as opened:
         attempts = [row for cell in study.cells for row in _attempts(cell, opened)]
         totals = [_total(cell, opened) for cell in study.cells]

@@ -12,7 +12,7 @@ from ponder.figures import flat
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures._variants import panels, pooled_in_panels, seeds_pooled
 from ponder.stats.frontier import Variant, accuracy_difference, difference_p, fraction
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 
 Row = dict[str, Any]
 UNTRAINED, REWARD, RANDOM, ALL = "untrained", "reward", "random", "all"

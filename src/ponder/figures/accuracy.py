@@ -37,7 +37,7 @@ from ponder.figures._units import LEVELS, at, size_title, unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
-from ponder.stats.ladder import LEVEL, after_ladder
+from ponder.stats.designs.critical_size import LEVEL, after_ladder
 
 WIDTH, HEIGHT = 520, 300  # pixels
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # a task's curves, where colours are the models'

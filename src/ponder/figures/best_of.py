@@ -27,8 +27,8 @@ from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import compared, corrected, panel_title, panels, points, pooled_in_panels, tested
 from ponder.stats.columns import Ints, summed
-from ponder.stats.difference import difference
 from ponder.stats.frontier import Variant, Variants, accuracy_difference, difference_p, fraction, mean_tokens
+from ponder.stats.paired import newcombe
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
 
 Row = dict[str, Any]
@@ -322,7 +322,7 @@ def _leads(own: Records) -> str:
     most, benchmark = max(r["n"] for r in own), own[0]["benchmark"]
     last = {r["selector"]: on_benchmark(r["accuracy"], benchmark) for r in own if r["n"] == most}
     votes = last.pop(MAJORITY)
-    beyond, within = split_by_chance({selector: difference(right, votes) for selector, right in last.items()})
+    beyond, within = split_by_chance({selector: newcombe(right, votes) for selector, right in last.items()})
     return (
         f"{benchmark}, published: leads over {MAJORITY} with n = {most:g} in points, beyond binomial chance on "
         f"{PROBLEMS[benchmark]} problems: {beyond}; within it: {within}."

@@ -20,7 +20,7 @@ from ponder.figures._settings import beneath, beside, in_words, owners, setting,
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
-from ponder.stats.grid import matched, paired_difference
+from ponder.stats.paired import matched, paired_difference
 from ponder.stats.settings import pooled
 
 FULL = "full"  # the policy that evicts nothing, and a model without a policy

@@ -140,7 +140,7 @@ def _accuracy(record: dict[str, Any], panel: dict[str, Any], sizes: Records, who
 
 def _tokens(panel: dict[str, Any], sizes: Records, rows: Records) -> Any:
     x = _x(panel, sizes)
-    ends = [r[end] for r in sizes for end in ("ratio_low", "ratio_high") if r[end]]
+    ends = [r[bound] for r in sizes for bound in ("ratio_low", "ratio_high") if r[bound]]
     up = alt.Scale(type="log", domain=[min([0.9, *ends]) / 1.02, max([1.1, *ends]) * 1.02], nice=False)
     axis = alt.Axis(
         format="~g",

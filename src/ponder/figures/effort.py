@@ -41,8 +41,8 @@ from ponder.figures._tokens import TITLES, Tokens, counted, estimated, overlay_n
 from ponder.figures._units import size_title, unit_of
 from ponder.stats.columns import columns
 from ponder.stats.critical import critical_size
+from ponder.stats.designs.critical_size import LEVEL, after_ladder
 from ponder.stats.effort import by_budget, effort
-from ponder.stats.ladder import LEVEL, after_ladder
 
 ADAPTIVE = "adaptive run: more near the critical size"
 MAX_LISTED = 100_000  # rows of the table of attempts; `ponder export` has every attempt

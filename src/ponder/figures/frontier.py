@@ -36,7 +36,6 @@ from ponder.figures._variants import (
     tested,
     with_answers,
 )
-from ponder.stats.difference import difference
 from ponder.stats.frontier import (
     Comparison,
     Variant,
@@ -46,6 +45,7 @@ from ponder.stats.frontier import (
     summarize,
     verdict,
 )
+from ponder.stats.paired import newcombe
 
 Row = dict[str, Any]
 PUBLISHED_REFERENCE = "k1.5-long"
@@ -125,7 +125,7 @@ class Frontier(Figure):
                         tokens_per_right=r["tokens"] / r["accuracy"],
                         on_frontier=here,
                         aes=score,
-                        difference=difference(accuracy, of_ref),
+                        difference=newcombe(accuracy, of_ref),
                     )
                 )
         return rows

@@ -23,7 +23,8 @@ from ponder.figures._settings import beneath, beside, in_words, owners, setting_
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
-from ponder.stats.grid import Grid, from_accuracies, grid, matched, paired_difference
+from ponder.stats.grid import Grid, from_accuracies, grid
+from ponder.stats.paired import matched, paired_difference
 from ponder.stats.settings import apart, pooled
 
 Panel = dict[str, Any]

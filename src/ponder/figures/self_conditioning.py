@@ -29,7 +29,7 @@ from ponder.figures import (
 )
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
-from ponder.stats.difference import difference
+from ponder.stats.paired import newcombe
 from ponder.stats.settings import apart, pooled
 
 DRAWN = ("history_turns", "error_rate")
@@ -60,7 +60,7 @@ class SelfConditioning(Figure):
                 tables["points"].append(flat(**row, turn_accuracy=right, attempts=right.attempts))
                 effect, baseline = ("self-conditioning", (turns, 0.0)) if rate else ("long context", (0, 0.0))
                 if turns and baseline in measured:
-                    tables["effects"].append(flat(**row, effect=effect, drop=difference(measured[baseline], right)))
+                    tables["effects"].append(flat(**row, effect=effect, drop=newcombe(measured[baseline], right)))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:

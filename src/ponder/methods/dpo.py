@@ -30,7 +30,7 @@ class Dpo(SampleSettings, WeightMethod):
     beta: float = 0.1  # strength of the preference; a smaller beta allows a larger change from the reference
     longer: float = 1.5  # a right sample is rejected if it is this many times as long as the chosen one
     pairs: int = 4  # per problem, at most
-    epochs: int = 1
+    epochs: int = 1  # passes over the pairs
 
     trl_trainer = "dpo"
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 4, "longer": 1.0, "rate": 1e-5}

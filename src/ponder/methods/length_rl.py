@@ -70,11 +70,11 @@ MEANS = ("accuracy", "tokens", "answered", "process")  # over an iteration's sam
 class LengthRl(TrainingSettings, WeightMethod):
     reward: LengthReward = field(default_factory=Kimi)  # `ponder list length_rewards`
     weight: float = 0.5  # of the length reward; a right answer counts 1
-    iterations: int = 24
+    iterations: int = 24  # rounds of sampling and updating
     problems: int = 16  # per iteration
     n: int = 8  # samples per problem
     pool: int = 400  # problems from which each iteration draws
-    temperature: float = 1.0
+    temperature: float = 1.0  # of the samples
     tau: float = 0.05  # weight of the squared log-ratio to the policy that drew the samples
     inner: int = 2  # optimizer steps per iteration
     free: int = 0  # iterations without the length reward

@@ -22,7 +22,7 @@ from ponder.training.weights import average, combine
 class Merge(WeightMethod):
     other: Model  # as in [[model]]: { name = "pocket", style = "short" }
     weight: float = renamed("share", 0.5)  # of the other model, from 0 to 1
-    how: Literal["linear", "ties", "dare", "slerp"] = "linear"
+    how: Literal["linear", "ties", "dare", "slerp"] = "linear"  # how the weights are combined
     base: Model | None = None  # the model that both were trained from; TIES and DARE need it
 
     example: ClassVar[dict[str, Any]] = {"other": {"name": "pocket", "style": "short"}}

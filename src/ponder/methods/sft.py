@@ -85,7 +85,7 @@ class Sft(EpochSettings, WeightMethod):
     tolerance: float = 0.0  # scores that differ by at most this are ties, broken at random
     match_length: bool = False  # the same as rule = "match_length"
     cut: Cut = "blank"  # where the reward splits steps
-    epochs: int = 3
+    epochs: int = 3  # passes over the examples
     batch: int = 16
 
     example: ClassVar[dict[str, Any]] = {"teachers": [{"name": "pocket"}], "pool": 4, "number": 2, "by": "random"}

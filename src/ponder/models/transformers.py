@@ -57,7 +57,7 @@ FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_int
 
 @dataclass(kw_only=True)
 class Transformers(LocalWeights, Prunable, Forecast, Measuring):
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the weights and of the arithmetic
     # Like dtype it is in the key if set: last bits of sums differ, and a close call between two tokens goes otherwise.
     attn: Attention = "auto"  # attention implementation; auto: what transformers chooses, mostly sdpa
 

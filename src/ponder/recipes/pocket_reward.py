@@ -1,4 +1,4 @@
-"""Trains the pocket rewards that ship with Ponder: `ponder make pocket_reward -o FOLDER`, on one CPU thread.
+"""Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one CPU thread.
 
 First a language model learns which word follows, in right traces and in traces with errors; words that don't follow are
 read but not learned. Small and medium start from random weights, large starts from the pocket model for execution. Then

@@ -105,7 +105,7 @@ class Attempts:
     def _written(self, store: Store, attempt: int, cell: Cell) -> str:
         stored = store.attempt(attempt)
         assert stored is not None, "its outcome was read from this store"
-        return rendered("packed.html", one=Transcript(attempt, stored.problem, cell, stored.attempt))
+        return rendered("packed.html", one=Transcript(cell, stored.attempt, attempt, stored.problem))
 
     def _wanted(self) -> Iterator[Iterable[Outcome]]:
         """The groups that want transcripts; those of one kind take turns."""

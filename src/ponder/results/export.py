@@ -3,15 +3,16 @@
 CSV and Parquet have one row per attempt with every column of `Outcome`, the answer that the task reads in the reply
 (`parsed`) and the right one (`gold`), and no texts; each setting that differs between cells of the study has a column
 of its own too, such as `task.mode`. JSONL has one line per turn with its texts, both answers, its details and, if the
-task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what
-`ponder score`, `ponder make reward` and the method `sft` read, with the problem, so that its task can check steps. An
-Inspect log has room for one model, so each model has one.
+task judges turns, the turn's own grade; the model `replay` can answer from it. Traces are what `ponder score`,
+`ponder prepare reward` and the method `sft` read, with the problem, so that its task can check steps. An Inspect log
+has room for one model, so each model has one.
 """
 
 from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import re
 import sys
@@ -20,16 +21,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
 
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Request, Task, UserError, digest
+from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Records, Request, Task, UserError, digest
 from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
-from ponder.results.page import no_answers
-from ponder.results.spreadsheet import inert
+from ponder.results import document
 from ponder.results.transcript import Transcript
 from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
@@ -37,16 +37,26 @@ from ponder.study.cell import Cell
 from ponder.study.study import Study
 from ponder.traces import Trace, trace_of
 
+if TYPE_CHECKING:
+    from ponder.results.results import Results
+
 ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
 ANSWERS = ("parsed", "gold")  # columns of CSV and Parquet besides those of `Outcome`
 STDOUT = Path("-")  # for formats of one text file
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of texts that a spreadsheet would run
 BATCH = 1000  # rows of a Parquet file that are in memory together
 
 
-def write(study: Study, store: Store, form: str, path: Path | None = None) -> tuple[list[Path], int]:
+def write(results: Results, form: str, path: Path | None = None) -> tuple[list[Path], int]:
     """Write the attempts and return the files and the number of attempts. The path `-` is standard output."""
-    if not any(True for _ in store.outcomes(study.cells)):
-        raise no_answers(study, store)
+    with Store(results.store) as store:
+        if not any(True for _ in store.outcomes(results.study.cells)):
+            raise results.no_answers()
+        return write_attempts(results.study, store, form, path)
+
+
+def write_attempts(study: Study, store: Store, form: str, path: Path | None) -> tuple[list[Path], int]:
+    """Write the attempts of an open store."""
     path = path or Path(f"{study.name}.{ENDINGS.get(form, form)}")
     try:
         if form == "inspect":
@@ -89,7 +99,7 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
 
 def _answers(cell: Cell, attempt: Attempt) -> dict[str, str | None]:
     """Return the answer that the task reads in a reply and the right one, as text or JSON."""
-    transcript = Transcript(0, 0, cell, attempt)
+    transcript = Transcript(cell, attempt)
     return {"parsed": transcript.parsed, "gold": transcript.gold}
 
 
@@ -134,6 +144,33 @@ def _csv(study: Study, store: Store, path: Path) -> int:
             table.writerow(inert(row))
             written += 1
     return written
+
+
+def csv_text(records: Records) -> str:
+    """Return a table of a figure as the text of a CSV file."""
+    text = io.StringIO()
+    rows = csv.DictWriter(text, document.columns(records), lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(map(inert, records))
+    return text.getvalue()
+
+
+def inert(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a CSV file whose texts no spreadsheet runs: those that look like formulas get an apostrophe.
+
+    Numbers stay as they are, also those written as text.
+    """
+    return {name: f"'{value}" if _is_formula(value) else value for name, value in row.items()}
+
+
+def _is_formula(value: Any) -> bool:
+    if not (isinstance(value, str) and value.startswith(FORMULA_STARTS)):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _parquet(study: Study, store: Store, path: Path) -> int:

@@ -36,7 +36,7 @@ class Heads(Weighted):
 
         if not (path := Path(self.id) / HEADS).is_file():
             what = f"{self.id} isn't a trained reward: it has no {HEADS}"
-            raise UserError(what, hint="ponder make reward TRACES --from MODEL -o DIR trains one")
+            raise UserError(what, hint="ponder prepare reward TRACES --from MODEL -o DIR trains one")
         saved = load_file(path)
         heads = torch.nn.Linear(saved["weight"].shape[1], 2).to(self.device)
         heads.load_state_dict(saved)

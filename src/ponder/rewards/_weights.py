@@ -132,7 +132,7 @@ class Weighted(Reward, RatesEach, InMemory):
     revision: str = ""  # of a model on the hub
     window: int | None = None  # tokens per sequence; if not given, the model's maximum
     context: float = 0.25  # fraction of the window that repeats earlier steps, if a trace is longer than it
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the weights and of the arithmetic
     device: str = not_in_key("cpu")  # or cuda, mps
     threads: int = not_in_key(1)  # on a CPU
     batch: int | None = not_in_key(None)  # tokens per batch, padding included; if not given, 2048 on a CPU, else 16384

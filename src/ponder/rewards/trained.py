@@ -1,7 +1,7 @@
 """Scores with a reward that Ponder trained, or trains one on samples of the model that it scores.
 
-With `id` it is the reward in that folder, which `ponder make reward` or `ponder make own_reward` wrote. Without, a
-method that picks samples (`best_of`) first draws samples of its own model on training problems, labels them with the
+With `id` it is the reward in that folder, which `ponder prepare reward` or `ponder prepare own_reward` wrote. Without,
+a method that picks samples (`best_of`) first draws samples of its own model on training problems, labels them with the
 task, and trains on them. A reward learns to tell apart what it was trained on, so one that was trained on other models'
 errors may not see those of yours.
 
@@ -35,7 +35,7 @@ class Trained(Heads):
     sampler: Model | None = None  # draws the samples instead: for example the same weights behind an endpoint
     problems: int = 550  # to sample
     n: int = 8  # samples per problem
-    training: dict[str, Any] = field(default_factory=dict)  # its settings, as for `ponder make reward --set`
+    training: dict[str, Any] = field(default_factory=dict)  # its settings, as for `ponder prepare reward --set`
 
     example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
 
@@ -63,7 +63,7 @@ class Trained(Heads):
     def check_id(self) -> None:
         if not self.id:
             what = "this reward has not been trained: only `best_of` trains one on its own model's samples"
-            raise UserError(what, hint="ponder make own_reward STUDY -o DIR, then id = DIR")
+            raise UserError(what, hint="ponder prepare own_reward STUDY -o DIR, then id = DIR")
         super().check_id()
 
     def ready(self) -> None:

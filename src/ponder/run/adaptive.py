@@ -18,10 +18,10 @@ import numpy as np
 from ponder.core import Estimate, UserError, error_at
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
-from ponder.stats.dominated import Frontier
-from ponder.stats.elimination import Best
-from ponder.stats.ladder import Ladder
-from ponder.stats.paired import Paired, Precise
+from ponder.stats.designs.best_arm import Best
+from ponder.stats.designs.critical_size import Ladder
+from ponder.stats.designs.frontier import Frontier
+from ponder.stats.designs.sequential import Paired, Precise
 from ponder.study.adaptive_settings import Question, Stopping, contestants
 from ponder.study.cell import Cell
 

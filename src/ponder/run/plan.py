@@ -85,19 +85,27 @@ class Plan:
         return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
 
 
-def slow(study: Study, path: Path) -> str:
-    """The warning of a plan, where a model of the study knows its speed; for others nothing is planned."""
-    return plan(study, path).warning() if any(map(guesses, study.cells)) else ""
+def slow_warning(study: Study, cells: Sequence[Cell], store: Store) -> str:
+    """Return a warning if the replies of models that know their speed will take more than a day; else ""."""
+    timed = [group for group in _groups(cells) if guesses(group[0])]
+    if not timed:
+        return ""
+    undecided, _ = _adaptive(study, store)
+    durations = []
+    for group in timed:
+        forecast = _forecast(group, store, undecided)
+        durations.append((forecast.model, forecast.duration))
+    return warning(durations)
 
 
-def counts(cells: Sequence[Cell], path: Path) -> tuple[int, int]:
-    """How many attempts are to be made, without those that a search or `stop` decides on, and how many are stored."""
+def counts(cells: Sequence[Cell], store: Store) -> tuple[int, int]:
+    """Return how many attempts are still to be made and how many are stored.
+
+    Those that a search or `stop` decides on are not among the first.
+    """
     fixed = [cell for cell in cells if not cell.search and not cell.adaptive]
-    asked = sum(cell.samples * cell.count for cell in fixed)
-    if not _holds_something(path):
-        return asked, 0
-    with Store(path) as store:
-        return asked - store.spent(fixed)[0], store.spent(cells)[0]
+    wanted = sum(cell.samples * cell.count for cell in fixed)
+    return wanted - store.spent(fixed)[0], store.spent(cells)[0]
 
 
 def plan(study: Study, path: Path) -> Plan:
@@ -106,7 +114,7 @@ def plan(study: Study, path: Path) -> Plan:
     store = Store(path) if _holds_something(path) else None
     try:
         still, stop = _adaptive(study, store)
-        forecasts = [_forecast(cells, store, still) for cells in _groups(study)]
+        forecasts = [_forecast(cells, store, still) for cells in _groups(study.cells)]
         spent = Money(*store.spent_by_runs(study.name)) if store and study.cap_per == "study" else Money()
     finally:
         if store:
@@ -151,9 +159,10 @@ def _holds_something(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _groups(study: Study) -> Iterable[list[Cell]]:
-    for _, cells in itertools.groupby(study.cells, key=lambda c: (c.model_label, c.task_label)):
-        yield list(cells)
+def _groups(cells: Sequence[Cell]) -> Iterable[list[Cell]]:
+    """Yield the cells of each model on each task."""
+    for _, group in itertools.groupby(cells, key=lambda cell: (cell.model_label, cell.task_label)):
+        yield list(group)
 
 
 class _Left(NamedTuple):

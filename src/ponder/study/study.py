@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
 from ponder.core import (
     Figure,
@@ -102,7 +102,7 @@ class Study:
     folder: Path | None = Path()  # of its file; None: it was read from a store, so its plugins can't be files
 
     @classmethod
-    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Study:
+    def load(cls, name: str, settings: Sequence[str] = (), models: Sequence[Table] = ()) -> Self:
         """Read a built-in study by its name, or a study file by its path. `models`, if given, replace its own."""
         name = str(name)  # in Python it may be a `Path`
         path = BUILT_IN / f"{name}.toml" if name in built_in() else Path(name)
@@ -123,7 +123,7 @@ class Study:
     @classmethod
     def from_table(
         cls, content: Table, *, name: str = "study", where: str = "study", folder: Path | None = None
-    ) -> Study:
+    ) -> Self:
         """Check the content of a study file and build the study. `where` names the file in errors.
 
         Without a folder its plugins can't be files, as befits a study that is read from a store.

@@ -30,7 +30,7 @@ Objective: TypeAlias = Callable[[Trainer, Sequence[Unit]], tuple[Sequence[Unit],
 class EpochSettings(TrainingSettings):
     """The settings of a training that sees the same examples several times."""
 
-    epochs: int = 2
+    epochs: int = 2  # passes over the data
     steps: int | None = None  # instead of epochs: this many steps, however much there is to train on
     batch: int = 32  # texts, or pairs of texts, per step
 

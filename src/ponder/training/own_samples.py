@@ -56,7 +56,7 @@ class OwnSamples:
     reward: Trained
     train_on: tuple[TrainingProblems, ...]
     cut: By = "blank"
-    seed: int = 1
+    seed: int = 1  # of the samples
 
     def identity(self) -> dict[str, Any]:
         return self.reward.trained_on(self.train_on, self.cut, self.seed)

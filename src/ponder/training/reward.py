@@ -43,7 +43,7 @@ class RewardSettings(TrainingSettings, Targets):
     loss: Literal["squared", "cross-entropy"] = "squared"
     step_weight: float = 1.0  # of the steps' loss
     trajectory_weight: float = 1.0  # of the trajectories' loss
-    epochs: int = 2
+    epochs: int = 2  # passes over the data
     batch: int = 32  # traces per step
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ from ponder.models.pocket.tents import TentsCodec
 CODECS: dict[str, PocketCodec] = {codec.task: codec for codec in (TentsCodec(), ExecutionCodec())}
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = WEIGHTS / "tents"
-MAKE = "ponder make pocket -o DIR makes such a folder"
+MAKE = "ponder prepare pocket -o DIR makes such a folder"
 
 
 def codec_for(task: str) -> PocketCodec:
@@ -62,7 +62,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 @dataclass(kw_only=True)
 class Pocket(Model, WithWeights, WithCodec, Sampled):
     style: Style = "plain"  # how much it writes on execution: short, plain, long or wordy
-    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder make pocket` wrote; default: shipped
+    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder prepare pocket` wrote; default: shipped
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: greedy, so all samples of a problem are equal
     concurrency: int = not_in_key(64)  # replies generated at once; each takes up to 3 MB of memory

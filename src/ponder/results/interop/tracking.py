@@ -22,11 +22,10 @@ from urllib.request import urlopen
 from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
 from ponder.results.page import ended
-from ponder.results.studied import studied
+from ponder.results.results import Results
 from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
 from ponder.stats.settings import dotted
-from ponder.store.store import Store
 from ponder.study.cell import Cell
 from ponder.study.study import Study
 
@@ -47,11 +46,11 @@ class Tracked:
     files: Sequence[Path] = ()
 
 
-def track(study: Study, store: Store, files: Sequence[Path], tracker: Tracker) -> int:
+def track(results: Results, files: Sequence[Path], tracker: Tracker) -> int:
     """Log a study's estimates, and the files of its report; returns the number of runs."""
-    runs = tracked(study, store, files)
+    runs = tracked(results, files)
     try:
-        _TRACKERS[tracker](study, runs)
+        _TRACKERS[tracker](results.study, runs)
     except Exception as error:  # of whatever these libraries raise, the user needs the sentence
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "the report itself is written; MLFLOW_TRACKING_URI and WANDB_MODE say where to log to"
@@ -59,13 +58,13 @@ def track(study: Study, store: Store, files: Sequence[Path], tracker: Tracker) -
     return len(runs)
 
 
-def tracked(study: Study, store: Store, files: Sequence[Path]) -> list[Tracked]:
-    """A run for each model that has answers, and one for the figures."""
-    cells, outcomes, _, _ = studied(study, store, voting=False)
+def tracked(results: Results, files: Sequence[Path]) -> list[Tracked]:
+    """Return a run for each model that has answers, and one for the figures."""
+    study = results.study
     groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
+    for outcome in results.outcomes:
         groups.setdefault(outcome.model, []).append(outcome)
-    of_label = {cell.model_label: cell for cell in cells}
+    of_label = {cell.model_label: cell for cell in results.cells}
     runs = [_model(study, of_label[label], mine) for label, mine in groups.items()]
     return [*runs, Tracked(FIGURES, digest(study.name, FIGURES).hex(), files=files)]
 

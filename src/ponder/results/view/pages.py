@@ -19,7 +19,7 @@ from ponder.results.behind import (
     not_filters,
     settings_of,
 )
-from ponder.results.estimated import Estimated
+from ponder.results.charts import DrawnFigure
 from ponder.results.transcript import Transcript
 from ponder.results.view.index import (
     OPEN,
@@ -28,7 +28,6 @@ from ponder.results.view.index import (
     UNPARSED,
     WRONG,
 )
-from ponder.results.view.live import progress
 from ponder.results.view.queries import (
     PAGE,
     Query,
@@ -37,7 +36,7 @@ from ponder.results.view.queries import (
     search,
 )
 from ponder.results.view.stores import ViewedStore
-from ponder.results.view.studies import ViewedStudy, studies
+from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
 from ponder.study.study import Study
@@ -207,7 +206,7 @@ def _problem_name(study: ViewedStudy, row: str) -> str:
 
 
 def figures(
-    study: ViewedStudy, query: Query, drawn: Sequence[Estimated], asked: str | None = None
+    study: ViewedStudy, query: Query, drawn: Sequence[DrawnFigure], asked: str | None = None
 ) -> list[dict[str, Any]]:
     """Figures with the addresses that lead from their marks and rows to attempts, and those of downloads.
 
@@ -227,7 +226,7 @@ def figures(
     ]
 
 
-def _tables(study: ViewedStudy, query: Query, figure: Estimated, asked: str) -> list[dict[str, Any]]:
+def _tables(study: ViewedStudy, query: Query, figure: DrawnFigure, asked: str) -> list[dict[str, Any]]:
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         links = [_behind(study, query, row) for row in rows]
@@ -344,7 +343,7 @@ def transcript(study: ViewedStudy, attempt: int) -> Transcript | None:
     except (zlib.error, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise DamagedStore(study.store.path, str(error)) from None
     cell = next((c for c in study.cells if stored and study.index.cells.get(c.key) == stored.cell), None)
-    return Transcript(attempt, stored.problem, cell, stored.attempt) if stored and cell else None
+    return Transcript(cell, stored.attempt, attempt, stored.problem) if stored and cell else None
 
 
 def attempt_page(study: ViewedStudy, query: Query, attempt: int) -> dict[str, Any] | None:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from ponder.core import UserError
-from ponder.results.studied import STORED_CELLS, currency, hub_benchmarks, without_data_sets
+from ponder.results.behind import ENDINGS
+from ponder.results.results import Results
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
-from ponder.store.store import Store
+from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.study.cell import Cell
 from ponder.study.study import Study
 
+FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
 
 
@@ -42,6 +44,7 @@ class ViewedStudy:
     def __init__(self, store: ViewedStore, runs: Runs, study: Study | None, error: str = "") -> None:
         self.store, self.runs, self.error = store, runs, error
         self.study = study
+        self.results = Results(study, store.path) if study else None
         self.index: Index = store.index
         self.version = store.version
         self.memo: dict[str, Any] = {}  # what others have worked out about it
@@ -81,22 +84,15 @@ class ViewedStudy:
         """How many attempts it asks for; None if a search decides that."""
         if any(cell.search for cell in self.cells):
             return None
-        cells = self._adaptive[0] if self._adaptive else self.cells
+        cells = self.results.cells if self.results and self._question_answered else self.cells
         return sum(cell.samples * cell.count for cell in cells)
 
     @cached_property
-    def _adaptive(self) -> tuple[Sequence[Cell], bool] | None:
-        """The cells of an adaptive run with the problems that it asked, and whether it has ended; None if it isn't one.
-
-        While it goes on, all that it may ask.
-        """
-        if not self.study or self.study.stop is None:
-            return None
-        from ponder.run.adaptive import asked_cells, decisions
-
-        with Store(self.store.path) as store:
-            ended = all(decision.ended for decision in decisions(self.study, store))
-            return (asked_cells(self.study, store) if ended else self.cells), ended
+    def _question_answered(self) -> bool:
+        """Whether it is an adaptive run that has ended; while it goes on, it may ask everything."""
+        if self.results is None or self.results.study.stop is None:
+            return False
+        return all(decision.ended for decision in self.results.decisions)
 
     @property
     def variants(self) -> int:
@@ -118,7 +114,7 @@ class ViewedStudy:
 
     @cached_property
     def currency(self) -> str:
-        return currency(self.cells)
+        return self.results.currency if self.results else ""
 
     @property
     def state(self) -> str:
@@ -129,7 +125,7 @@ class ViewedStudy:
             return "running"
         if self.asked is None:
             return "ended"
-        if self._adaptive and self._adaptive[1]:
+        if self._question_answered:
             return "complete"  # its question is answered, though some attempts may have failed
         if self.answered >= self.asked:
             return "complete"
@@ -150,6 +146,29 @@ class ViewedStudy:
     def _dearest(self) -> int:
         limits = (cell.turn_limit(0, None) for cell in self.cells)
         return max((limit.tokens for limit in limits if limit), default=0)
+
+
+def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
+    """How far a study is, as JSON."""
+    index, rows = study.index, study.rows
+    ended = {name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN}
+    left = None if study.asked is None else max(0, study.asked - study.answered)
+    failed = rows[index.ended[rows] == FAILED][-FAILURES:][::-1]
+    return {
+        "state": study.state,
+        "asked": study.asked,
+        "answered": study.answered,
+        "ended": ended,
+        "tokens": study.runs.tokens,
+        "cost": round(study.runs.cost, 4),
+        "held_tokens": study.runs.held_tokens,
+        "held_cost": round(study.runs.held_cost, 4),
+        "currency": study.currency,
+        "per_minute": None if rate is None else round(60 * rate, 1),
+        "seconds_left": None if not rate or left is None else round(left / rate),
+        "failures": [{"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]} for row in failed.tolist()],
+        "version": list(study.version),
+    }
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
@@ -208,7 +227,7 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
         study, error = (file, "") if file else _built(runs.resolved)
         if study is not None and hub_benchmarks(study):
             try:
-                study = without_data_sets(study, store.rows(STORED_CELLS))
+                study = with_digests(study, store.rows(STORED_CELLS))
             except UserError as wrong:
                 study, error = None, str(wrong)
         known = store.known[runs.name] = ViewedStudy(store, runs, study, error)

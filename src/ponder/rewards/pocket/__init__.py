@@ -1,9 +1,9 @@
 """Scores the pocket model's steps on the task `execution` with small Llamas trained to find errors.
 
 It reads traces with `task = "execution"` and their `problem`, split with `by = "task"`, in the pocket model's own
-tokens. Three sizes ship; their cards say how they were trained and how accurate they are. `ponder make pocket_reward -o
-DIR` trains them again, from correct traces and from traces with injected errors, whose labels are exact. A step's score
-is computed from the backbone's hidden state at its last token and from the token log-probabilities of its pass.
+tokens. Three sizes ship; their cards say how they were trained and how accurate they are. `ponder prepare pocket_reward
+-o DIR` trains them again, from correct traces and from traces with injected errors, whose labels are exact. A step's
+score is computed from the backbone's hidden state at its last token and from the token log-probabilities of its pass.
 """
 
 from __future__ import annotations
