@@ -31,7 +31,7 @@ from ponder.core.settings import from_table
 from ponder.core.wrapped import codec_name
 from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_light
-from ponder.rewards._heads import Heads
+from ponder.rewards._weights import Weighted
 from ponder.rewards.trained import Trained, reader
 from ponder.traces import steps, trace_of
 from ponder.traces.segments import By
@@ -173,6 +173,6 @@ def distinct(
                 yield steps(trace_of(one.request(), *text, codec, correct=sample.right), cut)
 
 
-def _plain(reward: Trained, weights: str) -> Heads:
+def _plain(reward: Trained, weights: str) -> Weighted:
     """A reward that reads text, with the settings of another."""
     return replace(reward, id=weights, start="", sampler=None, training={})
