@@ -20,12 +20,15 @@ from ponder.store.store import Store
 # A method that "trains": it changes nothing but says what making its weights cost.
 TRAINS = '''"""Trains nothing, and says what it cost."""
 from dataclasses import dataclass
-from ponder.core import Method, Model, Wrapped
+from ponder.core import Method, Model, Prepared, Wrapped
 
 
 @dataclass(frozen=True)
-class Practise(Method):
+class Practise(Method, Prepared):
     seed: int = 1
+
+    def make(self, model: Model):
+        yield from ()
 
     def apply(self, model: Model) -> Model:
         return Costly(model)

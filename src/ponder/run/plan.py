@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ponder.core import Bill, Limit, Message, Prices, Problem, Request, Spend, UserError
+from ponder.core import Bill, Limit, Message, Prepared, Prices, Problem, Request, Spend, UserError
 from ponder.run.caps import (
     Money,
     check,
@@ -138,12 +138,16 @@ def _adaptive(study: StudySpec, store: Store | None) -> tuple[set[bytes], str]:
 
 def _making(study: StudySpec) -> tuple[Spend | None, int]:
     """The most that methods sample to train on, and the trainings; what several models share, once."""
-    making = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    making = {}
+    for cell in study.cells:
+        for method in cell.methods:
+            if isinstance(method, Prepared):
+                making[method.folder(cell.model)] = method, cell.model
     limits: dict[Path, Limit] = {}
     trainings = 0
     for folder, (method, model) in making.items():
         limits |= method.sampling_limits(model)
-        trainings += folder in method.unmade(model) and method.training_seed() is not None
+        trainings += folder in method.missing_outputs(model) and method.training_seed() is not None
     total: Spend | None = Spend()
     for limit in limits.values():
         one = limit()

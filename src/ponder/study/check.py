@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
-from ponder.core.capabilities import Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
 
@@ -108,7 +108,7 @@ def _check_models(study: StudySpec) -> None:
 def _check_prompts(cell: Cell) -> None:
     """Whether the methods have room for the first prompt of each problem; of problems that are generated, for some."""
     for method in cell.methods:
-        if type(method).check_prompt is not Method.check_prompt:
+        if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
                 method.check_prompt(cell.model, Request.first_turn(cell.task, problem))
 

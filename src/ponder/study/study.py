@@ -15,7 +15,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
-from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, WithWeights, error_at, plugins
+from ponder.core import (
+    Figure,
+    Memory,
+    Method,
+    Model,
+    Prepared,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    error_at,
+    plugins,
+)
+from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
 from ponder.study.adaptive_settings import Stopping
 from ponder.study.cell import Cell, Hosting, Resources
@@ -293,7 +306,7 @@ class StudySpec:
                     making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
                     methods = self._methods([m for m, _ in links], model, where)
                     parts = (
-                        Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
+                        Part(m.title(), m, written, tuple(chosen), trains=training_seed(m) is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
                     yield model, methods, (base, *parts), _Settings(samples, hosting, making)
@@ -324,15 +337,13 @@ class StudySpec:
         for j, table in enumerate(tables):
             place = f"{where}.method[{j}]"
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = (
-                isinstance(model, WithWeights)
-                and model.ships()
-                and not any(before.changes_weights for before in methods)
-            )
+            ships = isinstance(model, WithWeights) and model.ships() and not any(map(changes_weights, methods))
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
                 train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
-            methods.append(method.with_training(train_on))
+            if isinstance(method, Prepared):
+                method = method.with_training(train_on)
+            methods.append(method)
         return tuple(methods)
 
     @cached_property
