@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import msgspec
 
 from ponder.core import Progress, Reward, Scores, UserError, digest, fingerprint
+from ponder.core.scoring import scores_by_index
 from ponder.traces import Trace, TraceFile, read, steps
 from ponder.traces.rows import is_hub
 from ponder.traces.segments import By
@@ -68,7 +69,7 @@ class Scoring:
         yield self._progress()
         with open_file(self.out, "ab") as file:
             for batch in batches(self._left()):
-                for n, scores in self.reward.stream([steps(trace, self.by) for _, trace in batch]):
+                for n, scores in scores_by_index(self.reward, [steps(trace, self.by) for _, trace in batch]):
                     key, trace = batch[n]
                     self._write(file, key, self._line(trace, scores, times[key]), scores)
                     yield self._progress()
