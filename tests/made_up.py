@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import make_dataclass, replace
 from functools import cache
 from typing import Any
 
-from ponder.core import Cell, Completion, Grade, Label, Method, Model, Outcome, Problem, Request, Task
+from ponder.core import (
+    Cell,
+    Completion,
+    Grade,
+    Label,
+    Method,
+    Model,
+    Outcome,
+    Prepared,
+    Problem,
+    Progress,
+    Request,
+    Task,
+)
 from ponder.figures._variants import by_variant
 from ponder.stats.frontier import Variants, variants
 
@@ -28,7 +41,10 @@ class MadeUpModel(Model):
         raise NotImplementedError
 
 
-class MadeUpMethod(Method):
+class MadeUpMethod(Prepared, Method):
+    def make(self, model: Model) -> Iterator[Progress]:
+        yield from ()
+
     def apply(self, model: Model) -> Model:
         return model
 

@@ -8,6 +8,7 @@ import made_up
 import numpy as np
 import pytest
 
+from ponder import Study
 from ponder.core import Outcome, UserError
 from ponder.figures._settings import beside, owners, setting
 from ponder.figures.budget import Budget
@@ -16,17 +17,19 @@ from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
 from ponder.store.store import Store
 from ponder.study.labels import beneath, in_words
-from ponder.study.study import Study
 
 # A method that "trains": it changes nothing but says what making its weights cost.
 TRAINS = '''"""Trains nothing, and says what it cost."""
 from dataclasses import dataclass
-from ponder.core import Method, Model, Wrapped
+from ponder.core import Method, Model, Prepared, Wrapped
 
 
 @dataclass(frozen=True)
-class Practise(Method):
+class Practise(Method, Prepared):
     seed: int = 1
+
+    def make(self, model: Model):
+        yield from ()
 
     def apply(self, model: Model) -> Model:
         return Costly(model)

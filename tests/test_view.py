@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from viewed import cookie, fill, get, mapped, served, study
 
+from ponder import Study
 from ponder.core import ENDINGS, Attempt, Bill, Completion, UserError
 from ponder.results.charts import Group
 from ponder.results.view import comparison
@@ -25,7 +26,6 @@ from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
@@ -74,9 +74,13 @@ def test_filters_choose_what_they_say(viewed) -> None:
     assert {row[1:3] for row in chosen("task=tents&size=16")} == {("tents", 16)}
     assert {row[3] for row in chosen("ended=wrong&ended=failed")} == {"wrong", "failed"}
     assert len(chosen("budget=300")) == 18
-    assert len(chosen("series=short, tents")) == 12
+    assert len(chosen("variant=short&task=tents")) == 12
+    keys = ".".join(cell.key.hex()[:8] for cell in viewed.cells[:2])
+    assert {row[:3] for row in chosen(f"cells={keys}")} == {
+        (cell.label.model, cell.label.task, cell.size) for cell in viewed.cells[:2]
+    }
     assert chosen("model=nobody") == []
-    for in_vain in ("budget=301", "series=nobody", "ended=wrongly", "problem=x"):
+    for in_vain in ("budget=301", "cells=ffffffff", "ended=wrongly", "problem=x"):
         assert chosen(in_vain) == []
     found = find(viewed, Query.read("nonsense=1&model=nobody&model=long&size=16&ended=wrongly&ended=right&problem=x"))
     assert found.unknown == ("model=nobody", "ended=wrongly", "problem=x")

@@ -11,20 +11,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
+from ponder.core.capabilities import Prepared, training_seed
 from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.keys import digest, seed_from
-from ponder.core.nouns import Ended, Memory, Problem, Progress, TurnLimit
+from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
 
 ENDINGS: tuple[Ended, ...] = get_args(Ended)
 ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")  # the endings that estimates count
 DEFAULT_MEMORY = Memory()
-SEED = "seed"  # the setting that `Method.training_seed` returns
+SEED = "seed"  # the setting that `Prepared.training_seed` returns
 
 
 class MethodUse(NamedTuple):
@@ -82,7 +83,7 @@ class Cell:
         seedless = []
         for method in self.methods:
             identity = method.identity()
-            if method.training_seed() is not None:
+            if training_seed(method) is not None:
                 identity.pop(SEED, None)
             seedless.append(identity)
         return digest(self.model.identity(), seedless)
@@ -148,7 +149,7 @@ class Cell:
     @cached_property
     def training_seeds(self) -> tuple[int, ...]:
         """One seed per method of the chain that trains."""
-        seeds = (method.training_seed() for method in self.methods)
+        seeds = map(training_seed, self.methods)
         return tuple(seed for seed in seeds if seed is not None)
 
     @cached_property
@@ -173,19 +174,12 @@ class Cell:
 
     def prepared_by(self) -> list[Model]:
         """Return the models that preparations still have to ask, such as teachers."""
-        return [model for method in self.methods for model in method.samplers(self.model)]
+        prepared = [method for method in self.methods if isinstance(method, Prepared)]
+        return [model for method in prepared for model in method.samplers(self.model)]
 
     def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
         """Return the seed of one request: different for every turn of every attempt."""
         return seed_from(self.key.hex(), problem.id, sample, turn)
-
-    def make_model(self) -> Generator[Progress, None, Model]:
-        """Apply the methods in the study's order, training where one needs it; yields progress, returns the model."""
-        model = self.model
-        for method in self.methods:
-            yield from method.make(model)
-            model = method.apply(model)
-        return model
 
 
 class Basis(str):

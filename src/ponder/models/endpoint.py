@@ -138,7 +138,6 @@ class Endpoint(Model, Served, Sampled):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    page: ClassVar[str] = "chat/completions"
     proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
@@ -244,8 +243,12 @@ class Endpoint(Model, Served, Sampled):
         self._names = ServedNames(self.id)
         return self
 
+    def _page(self) -> str:
+        """Return the page that answers, below `url`."""
+        return "chat/completions"
+
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
-        asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
+        asked, models = ((url / page).with_query(url.query) for page in (self._page(), "models"))
         tokenizer = ServerTokenizer(self._session, url, headers, self.id)
         return Server(name, asked, models, headers, tokenizer, beside_v1(url, "props"))
 
@@ -295,7 +298,7 @@ class Endpoint(Model, Served, Sampled):
                 return await self._try(payload, budget, request)
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
-                request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
+                request.observer.retried(request, Retry(failure.kind, why, failure.billed, wait))
                 if not wait:
                     raise ModelFailure(why) from None
             await sleep(wait)
@@ -331,7 +334,7 @@ class Endpoint(Model, Served, Sampled):
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
+            charge = await self._pace.start(prompt, budget, partial(request.observer.sent, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
@@ -402,7 +405,7 @@ class Endpoint(Model, Served, Sampled):
         if name and self._names.new(server.url, name):
             alias = not alike(name, self.id) and self.id in await self._listed(server)
             if warning := self._names.warning(server.url, name, alias=alias):
-                request.on_warning(warning)
+                request.observer.warned(warning)
 
     async def _listed(self, server: Server) -> list[str]:
         """Return the names in a server's model list; none if it has no list, or isn't asked for it."""
@@ -427,7 +430,7 @@ class Endpoint(Model, Served, Sampled):
             warned, server.wrong = server.wrong, error
             self._servers.check([one.wrong for one in self._servers.all])
             if not warned:
-                request.on_warning(f"{error.what}; this server is set aside")
+                request.observer.warned(f"{error.what}; this server is set aside")
             raise NoAnswer(error.what) from None
 
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:

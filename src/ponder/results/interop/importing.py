@@ -23,9 +23,9 @@ from ponder.core.text import count, visible
 from ponder.results.export import safe_name
 from ponder.results.interop import inspect_log, lm_eval
 from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
+from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import StudyCell
-from ponder.study.study import Study
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together

@@ -22,11 +22,11 @@ from urllib.request import urlopen
 from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
 from ponder.study.cell import StudyCell
 from ponder.study.labels import task_labels
-from ponder.study.study import Study
 
 Tracker: TypeAlias = Literal["mlflow", "wandb"]
 FIGURES = "figures"  # name of the run that has them

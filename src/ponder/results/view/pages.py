@@ -13,6 +13,7 @@ import numpy as np
 from ponder.core import ANSWERED, ENDINGS, UserError
 from ponder.core.text import count
 from ponder.results.charts import DrawnFigure
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.results.view.index import (
     OPEN,
@@ -36,7 +37,6 @@ from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
 from ponder.study.labels import group_label
-from ponder.study.study import Study
 
 PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}  # of a figure
 SEARCH_SECONDS = 0.5  # that one page may search

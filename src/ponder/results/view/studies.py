@@ -13,11 +13,11 @@ import numpy as np
 
 from ponder.core import ENDINGS, UserError
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.study.cell import StudyCell
-from ponder.study.study import Study
 
 FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
