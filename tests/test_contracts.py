@@ -15,7 +15,7 @@ import pytest
 from engines import fake_vllm
 
 from ponder.cli import check
-from ponder.cli.scaffold import scaffold
+from ponder.cli.plugin import scaffold
 from ponder.core import plugins
 from ponder.study.study import Study, built_in
 
