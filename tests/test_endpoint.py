@@ -15,13 +15,13 @@ import pytest
 from endpoint_calls import ask, reached, request, retries, watched
 from yarl import URL
 
+from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
 from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
 from ponder.models.oracle import Oracle
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 
 def test_what_is_sent(serve) -> None:

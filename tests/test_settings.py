@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from ponder import Study
 from ponder.core.errors import Location
-from ponder.study.study import Study
 
 GOOD = """
 title = "t"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_store_versions import version_4
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.run.caps import Recorded
 from ponder.run.grading import grade_again
@@ -20,7 +21,6 @@ from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 
 @pytest.fixture

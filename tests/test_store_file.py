@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ponder import Study
 from ponder.cli import main
 from ponder.core import UserError
 from ponder.store import file as store_file
 from ponder.store import schema
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 STUDY = """
 problems = 6

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, Problem, UserError
 from ponder.run.caps import Recorded
 from ponder.store.maintenance import merge
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"
 CONVERSATION = Problem("p", 3, ("one?", "two?", "three?"))

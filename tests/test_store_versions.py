@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Outcome, UserError
 from ponder.run.plan import plan
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"  # a store of version 4, and its two studies
 ATTEMPTS = {"conversation": 18, "merged": 8}

@@ -24,6 +24,7 @@ from ponder.cli import describe
 from ponder.core import (
     Completion,
     Figure,
+    Fitted,
     Grade,
     LengthReward,
     Method,
@@ -33,6 +34,7 @@ from ponder.core import (
     Outcome,
     Plugin,
     Policy,
+    Prepared,
     Problem,
     Request,
     Reward,
@@ -44,6 +46,7 @@ from ponder.core import (
     plugins,
 )
 from ponder.core.capabilities import FromLog, grade_turns, solve_turns
+from ponder.core.scoring import fitted_to
 from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
@@ -194,7 +197,10 @@ def policy(policy: Policy) -> Iterator[str]:
 
     on_model, on_task, _ = plugins.load("methods", "compress").tried_on
     folder = build("models", on_model, "tried_on", Path()).source(build("tasks", on_task, "tried_on", Path())).folder
-    fitted = policy.fitted(folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    unknown = sorted(set(policy.needs) - {"attention", "rope"})
+    if unknown:
+        yield f'`needs` may name "attention" and "rope", not "{unknown[0]}"'
+    fitted = fitted_to(policy, folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     with suppress(UserError):  # a policy that must know the whole text beforehand can't score one being written
         yield from _scores(fitted, AutoConfig.from_pretrained(folder, trust_remote_code=False).hidden_size)
     own = policy.plugin_name()
@@ -210,13 +216,13 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
     rows, heads, n, width = 2, 5, 24, 32
     torch.manual_seed(1)
     ids = torch.randint(9, 99, (rows, n))
-    features = policy.token_features(torch.randn(rows, n, hidden), ids)
+    features = policy.token_features(torch.randn(rows, n, hidden), ids) if isinstance(policy, Fitted) else None
     whole = CacheView(
         layer=0,
         keys=torch.randn(rows, heads, n, width),
         values=torch.randn(rows, heads, n, width),
         queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
-        accumulated=torch.rand(rows, heads, n) if policy.accumulates else None,
+        accumulated=torch.rand(rows, heads, n) if "attention" in policy.needs else None,
         scaling=width**-0.5,
         positions=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
         padding=torch.zeros(rows, 1, n, dtype=torch.bool),
@@ -224,7 +230,7 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         features=None if features is None else features[:, None],
         seen_tokens=n,
         seeds=torch.arange(rows),
-        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if policy.needs_rope else None,
+        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if "rope" in policy.needs else None,
     )
     scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
@@ -279,7 +285,8 @@ def method(method: Method) -> Iterator[str]:
     on_model, on_task, size = method.tried_on
     inner: Model = build("models", on_model, "tried_on", Path())
     task: Task = build("tasks", on_task, "tried_on", Path())
-    method = method.with_training((TrainingProblems(task, size, 0, 1),))
+    if isinstance(method, Prepared):
+        method = method.with_training((TrainingProblems(task, size, 0, 1),))
     cheaper = method.apply(inner)
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"

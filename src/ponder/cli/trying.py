@@ -23,9 +23,9 @@ from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
     from ponder.core import Estimate
+    from ponder.results.study import Study
     from ponder.store.store import Store
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
 
 BUDGET, TEMPERATURE = 32768, 0.6  # as in the studies of benchmarks, which so find what was tried
 SERVERS_OWN = "default"  # --temperature default: none is sent, so that the server uses its own
@@ -140,7 +140,8 @@ def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
 def _study(task: str, content: dict[str, Any], size: int | None, settings: Sequence[str]) -> Study:
     from ponder.core import plugins
     from ponder.core.settings import Typed, assign
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task in built_in() and task not in plugins.names("tasks"):
         raise UserError(f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks")
@@ -297,7 +298,8 @@ def _sentence(total: dict[str, Any]) -> str:
 
 def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path) -> str:
     """The command that runs the whole benchmark, if it is one, with the same model."""
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task not in built_in() or Study.load(task).task != [{"name": task}]:
         return ""

@@ -8,6 +8,7 @@ Nothing in this folder imports from the rest of the package.
 from ponder.core.capabilities import (
     Addends,
     CheckedSteps,
+    ChecksPrompts,
     Codec,
     ComparesAnswers,
     Conversation,
@@ -15,8 +16,10 @@ from ponder.core.capabilities import (
     Fidelity,
     Forecast,
     FromLog,
+    Limit,
     Measuring,
     ParsesAnswers,
+    Prepared,
     Prunable,
     Sampled,
     Served,
@@ -27,7 +30,6 @@ from ponder.core.capabilities import (
     require,
 )
 from ponder.core.contracts import (
-    Limit,
     Method,
     Model,
     Plugin,
@@ -73,17 +75,32 @@ from ponder.core.nouns import (
     TurnLimit,
     token_limit,
 )
-from ponder.core.scoring import AsyncScore, CacheBudget, LengthReward, Policy, Reward
+from ponder.core.scoring import (
+    Asking,
+    AsyncScore,
+    CacheBudget,
+    Fitted,
+    InMemory,
+    KeepsAll,
+    LengthReward,
+    Policy,
+    RatesEach,
+    Reward,
+    Trainable,
+    TrainedPerStudy,
+)
 from ponder.core.secrets import EnvVar
 from ponder.core.wrapped import Wrapped
 
 __all__ = [
-    "Addends", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "Codec", "ComparesAnswers", "Completion",
-    "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate", "Fidelity", "Figure", "Forecast",
-    "FromLog", "Grade", "LengthReward", "Limit", "Mark", "Measuring", "Memory", "Message", "Method", "MethodUse",
-    "Model", "ModelFailure", "ModelLabel", "Observer", "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prices",
-    "Problem", "Progress", "Prunable", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Sampled", "Scores",
+    "Addends", "Asking", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "ChecksPrompts", "Codec",
+    "ComparesAnswers", "Completion", "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate",
+    "Fidelity", "Figure", "Fitted", "Forecast", "FromLog", "Grade", "InMemory", "KeepsAll", "LengthReward", "Limit",
+    "Mark", "Measuring", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
+    "Observer", "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prepared", "Prices", "Problem", "Progress",
+    "Prunable", "RatesEach", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Sampled", "Scores",
     "Served", "SlowGrading", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenKind", "TokenTrace",
+    "Trainable", "TrainedPerStudy",
     "TrainingProblems", "TurnLimit", "UserError", "WithCodec", "WithWarning", "WithWeights", "Wrapped", "digest",
     "error_at", "fingerprint", "lines", "not_in_key", "renamed", "require", "seed_from", "token_limit",
     "weights_fingerprint",

@@ -138,7 +138,6 @@ class Endpoint(Model, Served, Sampled):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    page: ClassVar[str] = "chat/completions"
     proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
@@ -244,8 +243,12 @@ class Endpoint(Model, Served, Sampled):
         self._names = ServedNames(self.id)
         return self
 
+    def _page(self) -> str:
+        """Return the page that answers, below `url`."""
+        return "chat/completions"
+
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
-        asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
+        asked, models = ((url / page).with_query(url.query) for page in (self._page(), "models"))
         tokenizer = ServerTokenizer(self._session, url, headers, self.id)
         return Server(name, asked, models, headers, tokenizer, beside_v1(url, "props"))
 

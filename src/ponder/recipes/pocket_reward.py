@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ponder.core import Estimate, Progress, Request, Steps, fingerprint, seed_from
+from ponder.core.scoring import scored
 from ponder.models.pocket import CODECS, WEIGHTS
 from ponder.models.pocket.codec import ANSWER, EOS, Example
 from ponder.models.pocket.execution import Curriculum, digits
@@ -126,7 +127,7 @@ def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
     """The card's measurements: how well a reward finds errors in traces of held-out problems."""
     reward = Pocket(size=size, id=str(folder))
     tested = list(islice(traces(0, test=True), n))
-    scores = [list(rated.steps) for rated in reward.scored(tested)]
+    scores = [list(rated.steps) for rated in scored(reward, tested)]
     labels: list[list[bool]] = [trace.facts["labels"] for trace in tested]
     first = first_error(scores, [first_wrong(row) for row in labels])
     faulty = [n for n, row in enumerate(labels) if not all(row)]

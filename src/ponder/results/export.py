@@ -27,14 +27,14 @@ import msgspec
 
 from ponder import __version__
 from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Records, Request, Task, UserError, digest
-from ponder.core.capabilities import Conversation, parse_turns, right_answer
+from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
 from ponder.results import document
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 from ponder.traces import Trace, trace_of
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _traces(study: Study, store: Store, path: Path) -> int:
 def _trace(cell: Cell, attempt: Attempt) -> Trace:
     reply, codec = attempt.completions[0], codec_name(cell.model, cell.task)
     known = {"teacher": cell.model_label, "correct": attempt.correct, "gold": attempt.problem.gold}
-    if all(method.changes_weights for method in cell.methods):  # else the bill may be that of several replies
+    if all(map(changes_weights, cell.methods)):  # else the bill may be that of several replies
         known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
     return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
 

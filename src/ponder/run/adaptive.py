@@ -28,7 +28,7 @@ from ponder.study.cell import Cell
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 Design = Ladder | Best | Frontier | Paired | Precise
 Reader = Callable[[Cell], Mapping[int, tuple[int, int, int, int]]]  # as `Store.results`, in the order of `Cell.order`
@@ -131,7 +131,7 @@ def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
     return np.where(known == len(arm), total / len(arm), math.nan)
 
 
-def trials(study: Study) -> list[Trial]:
+def trials(study: StudySpec) -> list[Trial]:
     """The questions of a study with `stop`."""
     stopping = study.stopping
     if stopping is None:
@@ -187,7 +187,7 @@ class Decision:
     at_most: int
 
 
-def decisions(study: Study, store: Store) -> list[Decision]:
+def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """What each trial of a study has found so far."""
     found = []
     for trial in trials(study):
@@ -199,13 +199,13 @@ def decisions(study: Study, store: Store) -> list[Decision]:
     return found
 
 
-def asked_cells(study: Study, store: Store) -> tuple[Cell, ...]:
+def asked_cells(study: StudySpec, store: Store) -> tuple[Cell, ...]:
     """The cells of a study with the problems that its designs asked, without those that they left out."""
     fixed = [cell for cell in study.cells if not cell.adaptive]
     return tuple(fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])])
 
 
-def open_cells(study: Study, store: Store | None) -> set[bytes]:
+def open_cells(study: StudySpec, store: Store | None) -> set[bytes]:
     """The keys of the cells that a run may still ask more of."""
     still: set[bytes] = set()
     for trial in trials(study):
@@ -217,7 +217,7 @@ def open_cells(study: Study, store: Store | None) -> set[bytes]:
     return still
 
 
-def describe(study: Study) -> str:
+def describe(study: StudySpec) -> str:
     """What a run with `stop` will find out, as `plan` prints it."""
     stopping, found = study.stopping, trials(study)
     assert stopping is not None

@@ -30,7 +30,7 @@ from ponder.run.caps import Claim, Ledger
 from ponder.run.executors import Place
 from ponder.run.grading import graded
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.preparations import Preparations
+from ponder.run.prepare import Preparations
 from ponder.run.run_stats import LONGEST_REASON, Tally
 from ponder.store.store import Done, Store
 from ponder.store.writer import Writer

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
-from ponder.store.store import Recorded
+from ponder.store.store import Recorded, Store
 from ponder.study.cell import Cell
+from ponder.study.study import StudySpec
 
 
 class Money(NamedTuple):
@@ -311,3 +312,11 @@ def currencies(cells: Iterable[Cell]) -> set[str]:
             if model.prices:
                 names.add(model.prices.currency)
     return names
+
+
+def opened_ledger(study: StudySpec, store: Store) -> Ledger:
+    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
+    if study.cap_per == "run":
+        return Ledger(study.max_tokens, study.max_cost)
+    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
+    return Ledger(study.max_tokens, study.max_cost, before, held)

@@ -20,16 +20,15 @@ from ponder.core import Attempt, Model, Served, UserError
 from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
-from ponder.run.caps import Ledger, Money
 from ponder.run.executors import Place
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import LedgerTill
-from ponder.run.preparations import Preparations
+from ponder.run.prepare import Preparations
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -62,7 +61,7 @@ def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
 
 
 async def run(
-    study: Study,
+    study: StudySpec,
     store: Store,
     tally: Tally,
     stop: Stop | None = None,
@@ -73,7 +72,7 @@ async def run(
     stop, cells = stop or Stop(), study.cells if cells is None else cells
     caps.check(cells, study.max_tokens, study.max_cost)
     tally.stop, tally.currency = stop, caps.currency(cells)
-    tally.ledger = opened_ledger(study, store)
+    tally.ledger = caps.opened_ledger(study, store)
     run_id = store.record_study(study)
     tally.writer = Writer(store, run_id, tally.ledger.recorded)
     async with tally.writer as writer:
@@ -95,14 +94,6 @@ async def run(
         work.result()
 
 
-def opened_ledger(study: Study, store: Store) -> Ledger:
-    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
-    if study.cap_per == "run":
-        return Ledger(study.max_tokens, study.max_cost)
-    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
-    return Ledger(study.max_tokens, study.max_cost, before, held)
-
-
 async def _reach(cells: Sequence[Cell], run: Run) -> None:
     """Look once at each server that something is still to be asked of, before anything is asked."""
     servers: dict[str, Cell] = {}
@@ -122,7 +113,7 @@ def _unfinished(cell: Cell, store: Store) -> bool:
     return bool(cell.search) or cell.adaptive or len(store.done(cell)) < problems * cell.samples
 
 
-def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
+def _trials(study: StudySpec, cells: Sequence[Cell]) -> list[Trial]:
     if not any(cell.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need

@@ -43,7 +43,7 @@ from ponder.store.schema import (
     verify_turn,
 )
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 # The attempts that a cell asks for, with the parameters of `_asked`.
 ASKED = """cell = ? AND problem.position < ? AND sample < ?
@@ -190,7 +190,7 @@ class Store:
         finally:
             self._db.execute("ROLLBACK")
 
-    def record_study(self, study: Study) -> int:
+    def record_study(self, study: StudySpec) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
         with self._transaction():
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -21,8 +21,8 @@ from ponder.core import (
     MethodUse,
     Model,
     Plugin,
+    Prepared,
     Problem,
-    Progress,
     Task,
     TurnLimit,
     UserError,
@@ -30,6 +30,7 @@ from ponder.core import (
     digest,
     seed_from,
 )
+from ponder.core.capabilities import training_seed
 
 if TYPE_CHECKING:
     from ponder.study.search import Search
@@ -122,7 +123,7 @@ class Cell:
     @cached_property
     def training_seeds(self) -> tuple[int, ...]:
         """One seed per method of the chain that trains."""
-        seeds = (m.training_seed() for m in self.methods)
+        seeds = map(training_seed, self.methods)
         return tuple(seed for seed in seeds if seed is not None)
 
     @cached_property
@@ -147,7 +148,8 @@ class Cell:
 
     def prepared_by(self) -> list[Model]:
         """Return the models that preparations still have to ask, such as teachers."""
-        return [model for method in self.methods for model in method.samplers(self.model)]
+        prepared = [method for method in self.methods if isinstance(method, Prepared)]
+        return [model for method in prepared for model in method.samplers(self.model)]
 
     def spec(self) -> dict[str, Any]:
         """What the key is made of, as JSON."""
@@ -200,14 +202,6 @@ class Cell:
     def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
         """The seed of one request: different for every turn of every attempt."""
         return seed_from(self.key.hex(), problem.id, sample, turn)
-
-    def make_model(self) -> Generator[Progress, None, Model]:
-        """Apply the methods in the study's order, training where one needs it; yields progress, returns the model."""
-        model = self.model
-        for method in self.methods:
-            yield from method.make(model)
-            model = method.apply(model)
-        return model
 
 
 def in_key(plugin: Plugin) -> dict[str, Any]:

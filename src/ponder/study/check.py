@@ -15,13 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
-from ponder.core.capabilities import Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
 from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
 
 if TYPE_CHECKING:
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 HOTTEST = 2  # temperature: what OpenAI's API and most others accept
 SECONDS = 20.0  # that making one problem may take; the slowest built-in one takes 2
@@ -29,7 +29,7 @@ SOME_PROBLEMS = 10  # generated problems of a size, to see how long prompts are
 SOME_SECONDS = 0.1  # to generate them in
 
 
-def check(study: Study) -> None:
+def check(study: StudySpec) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
     _check_models(study)
     if study.stopping:
@@ -45,7 +45,7 @@ def check(study: Study) -> None:
         _check_figure(study, table, Location(study.where, "figure", i))
 
 
-def warnings(study: Study) -> list[str]:
+def warnings(study: StudySpec) -> list[str]:
     """Return a line about each setting of a study that is allowed but looks like a mistake."""
     lines = []
     for cells in _by_task(study.cells):
@@ -62,7 +62,7 @@ def warnings(study: Study) -> list[str]:
     return [f"warning: {study.where}: {line}" for line in lines if line]
 
 
-def _too_few(study: Study, cells: Sequence[Cell]) -> str:
+def _too_few(study: StudySpec, cells: Sequence[Cell]) -> str:
     """Return a warning if the study asks for more problems than a fixed set has."""
     cell = cells[0]
     if study.problems is None or cell.task.fixed() is None:
@@ -86,7 +86,7 @@ def _same_models(cells: Sequence[Cell]) -> list[str]:
     return [f"models `{a}` and `{b}` have the same settings, so they share their attempts" for a, b in same]
 
 
-def _check_models(study: Study) -> None:
+def _check_models(study: StudySpec) -> None:
     """Ask each model and each method once whether it is ready, and the first method whether it suits the model."""
     seen = set[int]()
     for cell in study.cells:
@@ -109,7 +109,7 @@ def _check_models(study: Study) -> None:
 def _check_prompts(cell: Cell) -> None:
     """Whether the methods have room for the first prompt of each problem; of problems that are generated, for some."""
     for method in cell.methods:
-        if type(method).check_prompt is not Method.check_prompt:
+        if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
                 method.check_prompt(cell.model, Request.first_turn(cell.task, problem))
 
@@ -162,7 +162,7 @@ class _Declared:
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check_figure(study: Study, table: Table, where: Location) -> None:
+def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
     check_name("figures", table, where)
     name = table["name"]
     declared = _declared(name, study, where)
@@ -178,7 +178,7 @@ def _check_figure(study: Study, table: Table, where: Location) -> None:
         _check_needs(study.cells, {**declared.defaults, **variant}, declared, owner, where)
 
 
-def _declared(name: str, study: Study, where: Location) -> _Declared | None:
+def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
     """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
     with error_at(where / "name"):
         source = plugins.source("figures", name, base(name, study.folder))

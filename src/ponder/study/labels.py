@@ -20,7 +20,7 @@ from ponder.study.cell import described, in_key
 
 LONGEST = 60  # characters of a value, unless more are needed to tell two apart
 DIGEST = "digest"  # the setting of a benchmark that only says what its problems are
-SEED = "seed"  # the setting that `Method.training_seed` returns
+SEED = "seed"  # the setting that `Prepared.training_seed` returns
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
-from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, WithWeights, error_at, plugins
+from ponder.core import (
+    Figure,
+    Memory,
+    Method,
+    Model,
+    Prepared,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    error_at,
+    plugins,
+)
+from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.errors import Location
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
 from ponder.study.adaptive_settings import Stopping
@@ -69,8 +82,11 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
-    """The content of a study file. In Python, `Study(task=[{…}], model=[{…}])` takes the same tables."""
+class StudySpec:
+    """What a study asks: the content of a study file, and the cells that it describes.
+
+    Everything below `results` takes this; `ponder.Study` is one that also runs itself and reads its results.
+    """
 
     task: Sequence[Table]
     model: Sequence[Table]
@@ -137,10 +153,11 @@ class Study:
             with error_at(Location(where, "figure", i, "name")):
                 if not plugins.is_file(figure, base(figure, folder)) and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
-        study = cls(**content, name=name, where=where, folder=folder)
-        study._check_numbers()
-        study.stopping  # noqa: B018 checks the key `stop`
-        return study
+        return cls(**content, name=name, where=where, folder=folder)
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self.stopping  # noqa: B018 checks the key `stop`
 
     def _check_numbers(self) -> None:
         for key in ("samples", "problems", "max_tokens", "max_cost"):
@@ -290,7 +307,7 @@ class Study:
                     making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
                     methods = self._methods([m for m, _ in links], model, where)
                     parts = (
-                        Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
+                        Part(m.title(), m, written, tuple(chosen), trains=training_seed(m) is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
                     yield model, methods, (base, *parts), _Settings(samples, hosting, making)
@@ -321,15 +338,13 @@ class Study:
         for j, table in enumerate(tables):
             place = where / "method" / j
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = (
-                isinstance(model, WithWeights)
-                and model.ships()
-                and not any(before.changes_weights for before in methods)
-            )
+            ships = isinstance(model, WithWeights) and model.ships() and not any(map(changes_weights, methods))
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
                 train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
-            methods.append(method.with_training(train_on))
+            if isinstance(method, Prepared):
+                method = method.with_training(train_on)
+            methods.append(method)
         return tuple(methods)
 
     @cached_property
@@ -358,7 +373,7 @@ class Study:
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
     """Return a hint that says where in a study a key belongs: at the top, or in a table that has it; "" if nowhere."""
-    if key in {f.name for f in dataclasses.fields(Study)} - {"name", "where", "folder", *TABLES}:
+    if key in {f.name for f in dataclasses.fields(StudySpec)} - {"name", "where", "folder", *TABLES}:
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
     for table, kind, common in (
         ("task", "tasks", TASK_KEYS),
