@@ -18,6 +18,7 @@ from ponder.cli.model_option import EXAMPLE, model_table
 from ponder.cli.options import JSON, STORE, columns, command, plugin_settings, say, tell
 from ponder.core import UserError
 from ponder.core.capabilities import grade_turns, parse_answer
+from ponder.core.errors import Location
 from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
@@ -162,17 +163,24 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        place = error.where.removeprefix("try: ")
-        key = place.partition(".")[2].split(".")[0]
-        if place.startswith("task[0]") and place not in WHERE:
-            place = f"--set {key}" if key else ""
-        elif place.startswith("model["):
-            place = f"--model {key.removesuffix('name')}".strip() if models else f"--{key}" if key in given else ""
-        example = EXAMPLE if error.where.removeprefix("try: ").startswith("model[") else "--set KEY=VALUE"
+        where: str = error.where
+        example = "--set KEY=VALUE"
+        if isinstance(error.where, Location):
+            parts = error.where.parts
+            path = str(Location("", *parts))
+            key = str(parts[2]) if len(parts) > 2 else ""
+            where = WHERE.get(path, path)
+            if parts[:2] == ("task", 0) and path not in WHERE:
+                where = f"--set {key}" if key else ""
+            elif parts[:1] == ("model",) and len(parts) > 1:
+                example = EXAMPLE
+                where = f"--{key}" if key in given else ""
+                if models:
+                    where = f"--model {key}" if key not in ("", "name") else "--model"
         hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
         hint = _with_options(hint, given, models)
-        raise UserError(error.what, where=WHERE.get(place, place), hint=hint) from None
+        raise UserError(error.what, where=where.removeprefix("try: "), hint=hint) from None
 
 
 def _with_options(hint: str, given: dict[str, Any], models: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ponder.core import Estimate, UserError, error_at
+from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
@@ -135,13 +136,15 @@ def trials(study: StudySpec) -> list[Trial]:
     stopping = study.stopping
     if stopping is None:
         return []
-    with error_at(f"{study.where}: stop"):
+    with error_at(Location(study.where, "stop")):
         question = stopping.question(study)
     cells = [cell for cell in study.cells if cell.adaptive]
     if question in ACROSS:
         if len(counts := {cell.count for cell in cells}) > 1:
             what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
-            raise UserError(what, where=f"{study.where}: stop", hint="set `problems` to the smallest, or remove `stop`")
+            raise UserError(
+                what, where=Location(study.where, "stop"), hint="set `problems` to the smallest, or remove `stop`"
+            )
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
         return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]

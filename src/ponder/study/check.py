@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
 from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
 
@@ -32,7 +33,7 @@ def check(study: StudySpec) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
     _check_models(study)
     if study.stopping:
-        with error_at(f"{study.where}: stop"):
+        with error_at(Location(study.where, "stop")):
             study.stopping.question(study)
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
@@ -41,7 +42,7 @@ def check(study: StudySpec) -> None:
             with error_at(f"{study.where}: task `{cells[0].task_label}`"):
                 _check_problem(max(cells, key=lambda cell: cell.size))
     for i, table in enumerate(study.figure):
-        _check_figure(study, table, f"{study.where}: figure[{i}]")
+        _check_figure(study, table, Location(study.where, "figure", i))
 
 
 def warnings(study: StudySpec) -> list[str]:
@@ -161,7 +162,7 @@ class _Declared:
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check_figure(study: StudySpec, table: Table, where: str) -> None:
+def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
     check_name("figures", table, where)
     name = table["name"]
     declared = _declared(name, study, where)
@@ -173,17 +174,17 @@ def _check_figure(study: StudySpec, table: Table, where: str) -> None:
         owner = f"figure `{name}`"
         check_keys(variant, declared.hints, declared.required, owner, where, elsewhere=study.place)
         for key, value in variant.items():
-            convert(value, declared.hints[key], f"{where}.{key}", study.folder)
+            convert(value, declared.hints[key], where / key, study.folder)
         _check_needs(study.cells, {**declared.defaults, **variant}, declared, owner, where)
 
 
-def _declared(name: str, study: StudySpec, where: str) -> _Declared | None:
+def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
     """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         source = plugins.source("figures", name, base(name, study.folder))
     if source is None:
         return None
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
     figures = [cls for cls in classes if [ast.unparse(base) for base in cls.bases] == ["Figure"]]
     if len(figures) != 1:
@@ -227,7 +228,7 @@ def _default(key: str, value: ast.expr | None) -> dict[str, Any]:
         return {}
 
 
-def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, owner: str, where: str) -> None:
+def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, owner: str, where: Location) -> None:
     """Whether some cell has all that the figure draws. A need that is the name of a key stands for the key's value."""
     named = {str(settings.get(need, need)): hint for need, hint in declared.needs.items()}
     if not named:
