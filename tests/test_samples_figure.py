@@ -13,6 +13,7 @@ import pytest
 
 from ponder import Study
 from ponder.core import Outcome
+from ponder.core.capabilities import equal_answers
 from ponder.figures.samples import Samples
 from ponder.results.charts import draw_figure
 from ponder.store.equal_answers import with_ballots
