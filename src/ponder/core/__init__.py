@@ -96,12 +96,5 @@ __all__ = [
     "Addends", "Asking", "AsyncScore", "Attempt", "Bill", "CacheBudget", "CheckedSteps", "ChecksPrompts", "Codec",
     "ComparesAnswers", "Completion", "Conversation", "CountedBy", "Drawable", "Drawing", "EnvVar", "Estimate",
     "Fidelity", "Figure", "Fitted", "Forecast", "FromLog", "Grade", "InMemory", "KeepsAll", "LengthReward", "Limit",
-    "Mark", "Measuring", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel",
-    "Observer", "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prepared", "Prices", "Problem", "Progress",
-    "Prunable", "RatesEach", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Sampled", "Scores",
-    "Served", "SlowGrading", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenKind", "TokenTrace",
-    "Trainable", "TrainedPerStudy",
-    "TrainingProblems", "TurnLimit", "UserError", "WithCodec", "WithWarning", "WithWeights", "Wrapped", "digest",
-    "error_at", "fingerprint", "lines", "not_in_key", "renamed", "require", "seed_from", "token_limit",
-    "weights_fingerprint",
+    "Mark", "Measuring", "Memory", "Message", "Method", "MethodUse", "Model", "ModelFailure", "ModelLabel", "Observer", "Outcome", "ParsesAnswers", "Part", "Plugin", "Policy", "Prepared", "Prices", "Problem", "Progress", "Prunable", "RatesEach", "Records", "Remember", "Request", "Retry", "Reward", "Role", "Sampled", "Scores", "Served", "SlowGrading", "Source", "Spend", "Status", "Steps", "Tables", "Task", "TokenKind", "TokenTrace", "Trainable", "TrainedPerStudy", "TrainingProblems", "TurnLimit", "UserError", "WithCodec", "WithWarning", "WithWeights", "Wrapped", "digest", "error_at", "fingerprint", "lines", "not_in_key", "renamed", "require", "seed_from", "token_limit", "weights_fingerprint",
 ]  # fmt: skip
