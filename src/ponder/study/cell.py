@@ -33,7 +33,7 @@ from ponder.core import (
 from ponder.core.capabilities import training_seed
 
 if TYPE_CHECKING:
-    from ponder.study.search import Search
+    from ponder.stats.designs.max_size import Search
 
 
 @dataclass(frozen=True)
