@@ -16,7 +16,7 @@ from engines import fake_vllm
 
 from ponder import Study
 from ponder.cli import check
-from ponder.cli.scaffold import scaffold
+from ponder.cli.plugin import scaffold
 from ponder.core import plugins
 from ponder.study.study import built_in
 
