@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from measured import table
 
+from ponder import Study
 from ponder.core import Estimate
 from ponder.models.pocket.codec import AGAIN
 from ponder.models.pocket.execution import number
 from ponder.stats.accuracy import accuracy, mean
 from ponder.store.store import Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 HEADS = (
     "model",

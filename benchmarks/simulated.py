@@ -136,8 +136,8 @@ def write_store(study: str, attempts: int, folder: Path) -> None:
 
 
 def _write(study: str, attempts: int, folder: Path) -> None:
+    from ponder import Study
     from ponder.store.store import Store
-    from ponder.study.study import Study
 
     copies = 10 if attempts >= 1_000_000 else 1
     problems = math.ceil(attempts / copies / CELLS[study] / SAMPLES[study])

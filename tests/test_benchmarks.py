@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from viewed import attempt, get
 
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.core.settings import build
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 from ponder.tasks import reading
 from ponder.tasks.reading.maths import MathVerify
 

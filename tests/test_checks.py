@@ -12,9 +12,10 @@ import pytest
 from engines import fake_vllm
 
 import ponder as ponder_api
+from ponder import Study
 from ponder.core import Request, UserError
 from ponder.study import check
-from ponder.study.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, built_in
 from ponder.training import launch
 
 SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
@@ -276,7 +277,7 @@ def test_a_check_imports_no_drawing_library(write) -> None:
     write("s.toml", SUM + ORACLE + figure("frontier", 'overlay = "long2short"') + figure("effort"))
     code = """
 import sys
-from ponder.study.study import Study
+from ponder import Study
 Study.load("s.toml").check()
 loaded = {"altair", "numpy", "torch"} & set(sys.modules)
 sys.exit(f"loaded {loaded}" if loaded else 0)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ponder import cli
+from ponder import Study, cli
 from ponder.cli import describe
 from ponder.cli.options import watch
 from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.study.study import built_in
 
 VERBS = [
     "list",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ponder import Study
 from ponder.core import MethodUse, Outcome, UserError
 from ponder.figures._settings import beneath, beside, in_words, owners, setting
 from ponder.figures.budget import Budget
@@ -15,7 +16,6 @@ from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
 from ponder.stats.frontier import variants
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 # A method that "trains": it changes nothing but says what making its weights cost.
 TRAINS = '''"""Trains nothing, and says what it cost."""

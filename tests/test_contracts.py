@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from engines import fake_vllm
 
+from ponder import Study
 from ponder.cli import check
 from ponder.cli.scaffold import scaffold
 from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.study.study import built_in
 
 EVERY = [(kind, name) for kind in plugins.KINDS for name in plugins.files(kind)]
 

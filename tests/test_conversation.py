@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Bill, Completion, Message, Model, Problem, Request
 from ponder.methods.vote import Vote
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.execution import EXAMPLE, Execution, _shot, dictionary
 
 STUDY = """

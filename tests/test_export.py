@@ -14,11 +14,11 @@ from types import MappingProxyType
 import polars
 import pytest
 
+from ponder import Study
 from ponder.core import MethodUse, Outcome
 from ponder.results.export import write_attempts
 from ponder.rewards.oracle import Oracle
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.traces import Trace, read, request_messages, steps
 
 # One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import vl_convert
 
+from ponder import Study
 from ponder.core import Figure, Outcome, Status, UserError
 from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, UNPARSED, WRONG, span, wrapped
 from ponder.figures.accuracy import Accuracy
@@ -18,7 +19,6 @@ from ponder.figures.max_turn import MaxTurn
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
 from ponder.stats.accuracy import wilson
-from ponder.study.study import Study
 
 LONG_NAME = "endpoint deepseek-ai/DeepSeek-R1-Distill-Qwen-32B temperature=0.6 + compress policy=rkv budget=512"
 

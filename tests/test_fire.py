@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 LONG = bool(os.environ.get("PONDER_FIRE"))
 KILLS = 50 if LONG else 6

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from texts import texts
 from viewed import TABLE, fill, study
 
+from ponder import Study
 from ponder.core import Problem, UserError
 from ponder.core.jsonl import MOST_UNPACKED
 from ponder.core.settings import build, toml
@@ -35,7 +36,6 @@ from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
 from ponder.rewards import _checkpoint
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks._benchmark import LINE as ROW
 from ponder.tasks.jsonl import EXAMPLE as JSONL_EXAMPLE
 from ponder.tasks.jsonl import LINE as PROBLEM

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, UserError
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
@@ -21,7 +22,6 @@ from ponder.run.run_stats import Tally
 from ponder.run.workers import Hosted, HostLost, received
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Hosting, Resources
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 TABLE = {

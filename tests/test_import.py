@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.results.interop import inspect_log
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 LOGS = Path(__file__).parent / "data" / "logs"
 EVAL, JSON = LOGS / "sums.eval", LOGS / "sums.json"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
-from ponder.study.study import Study
 
 EXECUTION = {"name": "execution", "size": 4}
 ORACLE = {"name": "oracle"}

@@ -9,11 +9,12 @@ import tomllib
 
 import pytest
 
+from ponder import Study
 from ponder.models.transformers import Transformers
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import BUILT_IN, Study
+from ponder.study.study import BUILT_IN
 from ponder.tasks.jsonl import Jsonl
 from ponder.training.made_models import local_weights
 

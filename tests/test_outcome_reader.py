@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ponder import Study
 from ponder.core import Estimate, Outcome
 from ponder.figures import _settings, effort
 from ponder.results import coverage as covering
@@ -24,7 +25,6 @@ from ponder.store import outcomes
 from ponder.store.outcomes import Details
 from ponder.store.schema import digest
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 EXECUTION = """
 problems = 5

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from reward_cases import RlhflowCase
 
+from ponder import Study
 from ponder.core import Bill, Completion, Model, Request, TrainingProblems, UserError
 from ponder.methods.best_of import BestOf
 from ponder.models.pocket import Pocket
@@ -21,7 +22,6 @@ from ponder.rewards.pocket import Pocket as PocketReward
 from ponder.rewards.trained import Trained
 from ponder.run.plan import plan
 from ponder.run.prepare import make_reward
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.training.loop import TokenExample

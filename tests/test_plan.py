@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ponder as ponder_api
+from ponder import Study
 from ponder.core import Attempt, Bill, Retry, UserError
 from ponder.run import progress, run_stats
 from ponder.run.caps import Money
@@ -26,7 +27,6 @@ from ponder.run.plan import (
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 

@@ -16,6 +16,7 @@ import virtual_time
 from engines import alive, wait_for
 
 import ponder
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.run import progress
 from ponder.run.executors import place
@@ -26,7 +27,6 @@ from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 

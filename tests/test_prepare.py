@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.run.interrupt import Stop
 from ponder.run.prepare import Preparations, make_model, prepare
@@ -18,7 +19,6 @@ from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 SHARED = str(Path(__file__).parent / "data/shared_training.py")
 METHOD = str(Path(__file__).parent / "data/slow_training.py")

@@ -24,6 +24,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays
 from engines import alive, done, fake_vllm, wait_for
 from ray.cluster_utils import Cluster as LocalNodes
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.models import models_folder
 from ponder.run import ray_cluster
@@ -32,7 +33,6 @@ from ponder.run.ray_cluster import Cluster
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")

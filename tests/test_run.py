@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.interrupt import Stop
 from ponder.run.run import _Feed, run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 STUDY = """
 problems = {problems}

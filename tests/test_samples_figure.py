@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ponder import Study
 from ponder.core import Outcome
 from ponder.core.ballots import ballots
 from ponder.figures.samples import Samples
 from ponder.results.charts import draw_figure
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.math500 import Math500
 

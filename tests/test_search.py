@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Estimate
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 STUDY = """
 seed = 3

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
 from ponder.store.writer import MAX_WAITING, Writer
-from ponder.study.study import Study
 
 STUDY = """
 problems = 100000

@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from test_store_versions import version_2, version_3
+from test_store_versions import version_4
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.run.caps import Recorded
 from ponder.run.grading import grade_again
@@ -20,7 +21,6 @@ from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 
 @pytest.fixture
@@ -135,15 +135,14 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
     assert outcome.cached_tokens == 4
 
 
-@pytest.mark.parametrize("make", [version_3, version_2])
-def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
-    make(tmp_path / "s.db")
+def test_what_runs_spend_adds_up(tmp_path, study) -> None:
+    version_4(tmp_path / "s.db")
     cell = study.cells[0]
     right = Attempt(next(cell.asked()), 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),))
     with Store(tmp_path / "s.db") as reader:
-        assert reader.spent_by_runs("conversation") == (0, 0.0)
+        assert reader.spent_by_runs("conversation") == (6686, 0.0)
     with Store(tmp_path / "s.db", lock=True) as store:
-        assert store.spent_by_runs("conversation") == (0, 0.0)
+        assert store.spent_by_runs("conversation") == (6686, 0.0)
         first, second = store.record_study(study), store.record_study(study)
         assert first != second
         store.add([Done(cell, 0, right)], run=first, spent=Recorded(6, 0.5, 100, 40, 0.25))
@@ -158,7 +157,7 @@ def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
         with pytest.raises(UnicodeEncodeError):
             store.add([bad], run=second, spent=Recorded(9999, 9.0, 9, 9, 9.0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
-        assert store.spent_by_runs("conversation") == (0, 0.0)
+        assert store.spent_by_runs("conversation") == (6686, 0.0)
 
 
 def test_a_cell_of_a_batch_that_was_rolled_back_is_stored_by_the_next(tmp_path, study) -> None:

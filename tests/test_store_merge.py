@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, Problem, UserError
 from ponder.run.caps import Recorded
-from ponder.store.copy import merge
+from ponder.store.maintenance import merge
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"
 CONVERSATION = Problem("p", 3, ("one?", "two?", "three?"))
@@ -103,7 +103,7 @@ def test_a_store_and_its_copy_spent_once(make, study, folder) -> None:
 
 def test_merged_stores_are_whole_and_the_old_ones_unchanged(make, ponder) -> None:
     paths = [make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(1, "open", 2, "b"))]
-    shutil.copy(DATA / "version2.db", "old.db")
+    shutil.copy(DATA / "version4.db", "old.db")
     paths.append(Path("old.db"))
     before = [path.read_bytes() for path in paths]
     result = ponder("store", "merge", *paths, "-o", "new.db", "--json")

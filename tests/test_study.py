@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 GOOD = """
 title = "t"

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ponder import Study
 from ponder.core import (
     CacheBudget,
     Grade,
@@ -51,7 +52,6 @@ from ponder.policies.last_query import LastQuery
 from ponder.policies.random import Random
 from ponder.policies.snapkv import Snapkv
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 

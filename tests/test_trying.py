@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.cli.model_option import model_table
 from ponder.core import UserError
-from ponder.study.study import Study
 from ponder.tasks.gpqa import Gpqa
 from ponder.tasks.math500 import Math500
 

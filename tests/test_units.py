@@ -12,6 +12,7 @@ from test_figures import data, every, puzzles, spec, svg
 from test_frontier import outcome as answer
 from test_tokens import titles
 
+from ponder import Study
 from ponder.core import Outcome
 from ponder.figures.accuracy import SIDE_BY_SIDE, WIDTH, Accuracy
 from ponder.figures.budget import Budget
@@ -21,7 +22,6 @@ from ponder.figures.max_turn import MaxTurn
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 def asked(task: str, unit: str, sizes: tuple[int, ...], models: tuple[str, ...] = ("m",)) -> list[Outcome]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from viewed import cookie, fill, get, mapped, served, study
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.results.behind import ENDINGS, behind
 from ponder.results.view import comparison
@@ -25,7 +26,6 @@ from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 

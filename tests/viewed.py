@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, Problem
 from ponder.core.capabilities import solve_turn
 from ponder.results.view.app import View
@@ -18,7 +19,6 @@ from ponder.run.caps import Recorded
 from ponder.run.grading import graded
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> \x1b[31m \u202e {{7*7}}"
 TABLE: dict[str, Any] = {

@@ -16,8 +16,8 @@ from ponder.core.text import number
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
     from ponder.results.results import Results
+    from ponder.results.study import Study
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
 
 
 class Model(NamedTuple):

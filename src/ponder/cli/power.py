@@ -17,8 +17,8 @@ from ponder.stats.power import Components, guessed, power_of, problems_for_margi
 
 if TYPE_CHECKING:
     from ponder.core import Outcome
+    from ponder.results.study import Study
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
 
 SAMPLES, SEEDS = (1, 2, 4, 8), (2, 3, 5, 8)
 GUESSES = ("accuracy", "discordant", "within", "seeds", "tokens")

@@ -8,12 +8,12 @@ from typing import Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count, printable
+from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
 from ponder.run.plan import Forecast, Plan, Range, saved
 from ponder.run.progress import short
 from ponder.run.summary import money_text
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ponder.results.coverage import Coverage
+    from ponder.results.study import Study
     from ponder.run.run_stats import Tally
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
 
 
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)

@@ -167,6 +167,6 @@ def _studies(names: tuple[str, ...]) -> list[str]:
 
 def _asked(studies: list[str]) -> Iterator[Problem]:
     """Every problem that these studies ask."""
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
     return (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())

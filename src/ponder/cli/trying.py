@@ -18,13 +18,14 @@ from ponder.cli.model_option import EXAMPLE, model_table
 from ponder.cli.options import JSON, STORE, columns, command, plugin_settings, say, tell
 from ponder.core import UserError
 from ponder.core.capabilities import grade_turns, parse_answer
+from ponder.core.errors import Location
 from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
     from ponder.core import Estimate
+    from ponder.results.study import Study
     from ponder.store.store import Store
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
 
 BUDGET, TEMPERATURE = 32768, 0.6  # as in the studies of benchmarks, which so find what was tried
 SERVERS_OWN = "default"  # --temperature default: none is sent, so that the server uses its own
@@ -139,7 +140,8 @@ def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
 def _study(task: str, content: dict[str, Any], size: int | None, settings: Sequence[str]) -> Study:
     from ponder.core import plugins
     from ponder.core.settings import Typed, assign
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task in built_in() and task not in plugins.names("tasks"):
         raise UserError(f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks")
@@ -161,17 +163,24 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        place = error.where.removeprefix("try: ")
-        key = place.partition(".")[2].split(".")[0]
-        if place.startswith("task[0]") and place not in WHERE:
-            place = f"--set {key}" if key else ""
-        elif place.startswith("model["):
-            place = f"--model {key.removesuffix('name')}".strip() if models else f"--{key}" if key in given else ""
-        example = EXAMPLE if error.where.removeprefix("try: ").startswith("model[") else "--set KEY=VALUE"
+        where: str = error.where
+        example = "--set KEY=VALUE"
+        if isinstance(error.where, Location):
+            parts = error.where.parts
+            path = str(Location("", *parts))
+            key = str(parts[2]) if len(parts) > 2 else ""
+            where = WHERE.get(path, path)
+            if parts[:2] == ("task", 0) and path not in WHERE:
+                where = f"--set {key}" if key else ""
+            elif parts[:1] == ("model",) and len(parts) > 1:
+                example = EXAMPLE
+                where = f"--{key}" if key in given else ""
+                if models:
+                    where = f"--model {key}" if key not in ("", "name") else "--model"
         hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
         hint = _with_options(hint, given, models)
-        raise UserError(error.what, where=WHERE.get(place, place), hint=hint) from None
+        raise UserError(error.what, where=where.removeprefix("try: "), hint=hint) from None
 
 
 def _with_options(hint: str, given: dict[str, Any], models: Sequence[str]) -> str:
@@ -289,7 +298,8 @@ def _sentence(total: dict[str, Any]) -> str:
 
 def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path) -> str:
     """The command that runs the whole benchmark, if it is one, with the same model."""
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task not in built_in() or Study.load(task).task != [{"name": task}]:
         return ""

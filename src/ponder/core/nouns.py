@@ -196,16 +196,20 @@ class Retry(NamedTuple):
     wait: float = 0.0  # seconds until the next try; 0 if there is none
 
 
-def _sent(request: Request) -> None:
-    pass
+class Observer:
+    """Hears of every try of a request, so that a run knows what may have been billed. This one ignores it all."""
+
+    def sent(self, request: Request) -> None:
+        """Called right before each try is sent; may raise, so that it isn't."""
+
+    def retried(self, request: Request, retry: Retry) -> None:
+        """Called after each try without an answer, the last included, before the next; may raise to prevent that."""
+
+    def warned(self, text: str) -> None:
+        """Called with what the user should know."""
 
 
-def _ignore(request: Request, retry: Retry) -> None:
-    pass
-
-
-def _unheard(warning: str) -> None:
-    pass
+IGNORE = Observer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +224,7 @@ class Request:
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
     limit: Spend | None = None  # the most that it may take, if it asks another model than the study's: a judge
-    # A model that asks a server calls `on_send` right before each try is sent, and `on_retry` after every try that gave
-    # no answer, the last one included, before it waits to repeat it. So that a run knows what may have been billed, and
-    # can say no: both may raise.
-    on_send: Callable[[Request], None] = field(default=_sent, compare=False, repr=False)
-    on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
-    on_warning: Callable[[str], None] = field(default=_unheard, compare=False, repr=False)  # what the user should know
+    observer: Observer = field(default=IGNORE, compare=False, repr=False)  # a model that asks a server reports each try
 
     @property
     def prompt_limit(self) -> int:

@@ -30,11 +30,11 @@ from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Records,
 from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
 from ponder.results import document
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 from ponder.traces import Trace, trace_of
 
 if TYPE_CHECKING:

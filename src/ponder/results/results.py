@@ -22,12 +22,12 @@ from ponder.results.behind import ENDINGS, ended
 from ponder.results.coverage import Coverage, coverage
 from ponder.results.document import columns, shown_value
 from ponder.results.notebook import renderer
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision

@@ -153,9 +153,7 @@ class Judge(Reward, RatesEach, Asking):
             request = _request(trace, steps, first, new, last)
             if turn:
                 limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
-                request = replace(
-                    request, limit=limit, on_send=turn.on_send, on_retry=turn.on_retry, on_warning=turn.on_warning
-                )
+                request = replace(request, limit=limit, observer=turn.observer)
             try:
                 async with free:
                     # In a run, the turn that it scores for has reserved what it may take.

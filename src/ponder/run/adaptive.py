@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ponder.core import Estimate, UserError, error_at
+from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
@@ -27,7 +28,7 @@ from ponder.study.cell import Cell
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 Design = Ladder | Best | Frontier | Paired | Precise
 Reader = Callable[[Cell], Mapping[int, tuple[int, int, int, int]]]  # as `Store.results`, in the order of `Cell.order`
@@ -130,18 +131,20 @@ def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
     return np.where(known == len(arm), total / len(arm), math.nan)
 
 
-def trials(study: Study) -> list[Trial]:
+def trials(study: StudySpec) -> list[Trial]:
     """The questions of a study with `stop`."""
     stopping = study.stopping
     if stopping is None:
         return []
-    with error_at(f"{study.where}: stop"):
+    with error_at(Location(study.where, "stop")):
         question = stopping.question(study)
     cells = [cell for cell in study.cells if cell.adaptive]
     if question in ACROSS:
         if len(counts := {cell.count for cell in cells}) > 1:
             what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
-            raise UserError(what, where=f"{study.where}: stop", hint="set `problems` to the smallest, or remove `stop`")
+            raise UserError(
+                what, where=Location(study.where, "stop"), hint="set `problems` to the smallest, or remove `stop`"
+            )
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
         return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]
@@ -184,7 +187,7 @@ class Decision:
     at_most: int
 
 
-def decisions(study: Study, store: Store) -> list[Decision]:
+def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """What each trial of a study has found so far."""
     found = []
     for trial in trials(study):
@@ -196,13 +199,13 @@ def decisions(study: Study, store: Store) -> list[Decision]:
     return found
 
 
-def asked_cells(study: Study, store: Store) -> tuple[Cell, ...]:
+def asked_cells(study: StudySpec, store: Store) -> tuple[Cell, ...]:
     """The cells of a study with the problems that its designs asked, without those that they left out."""
     fixed = [cell for cell in study.cells if not cell.adaptive]
     return tuple(fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])])
 
 
-def open_cells(study: Study, store: Store | None) -> set[bytes]:
+def open_cells(study: StudySpec, store: Store | None) -> set[bytes]:
     """The keys of the cells that a run may still ask more of."""
     still: set[bytes] = set()
     for trial in trials(study):
@@ -214,7 +217,7 @@ def open_cells(study: Study, store: Store | None) -> set[bytes]:
     return still
 
 
-def describe(study: Study) -> str:
+def describe(study: StudySpec) -> str:
     """What a run with `stop` will find out, as `plan` prints it."""
     stopping, found = study.stopping, trials(study)
     assert stopping is not None

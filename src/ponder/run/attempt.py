@@ -15,6 +15,7 @@ from ponder.core import (
     Message,
     Model,
     ModelFailure,
+    Observer,
     Problem,
     Request,
     Retry,
@@ -161,7 +162,7 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry, on_warning=run.tally.warn)
+        watched = replace(request, observer=sent)
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion
@@ -178,19 +179,19 @@ async def _call(
         run.ledger.settle(claim, bill)
 
 
-class _Sent:
+class _Sent(Observer):
     """The calls of one turn that were sent and are not settled: what the server may have billed of it, at most."""
 
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
         self._open = Spend()
 
-    def on_send(self, request: Request) -> None:
+    def sent(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
             raise Stopped  # but replies that are there are still scored
         self._open = self._open.plus(self._limit(request))
 
-    def on_retry(self, request: Request, retry: Retry) -> None:
+    def retried(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)
         self._open = self._open.minus(limit)
         self._run.tally.retried(retry)
@@ -198,6 +199,9 @@ class _Sent:
             self._run.ledger.lose(self._claim, limit)
         if retry.wait:
             self._run.ledger.check_room()
+
+    def warned(self, text: str) -> None:
+        self._run.tally.warn(text)
 
     def _limit(self, request: Request) -> Spend:
         return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
 from ponder.store.store import Recorded, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 
 class Money(NamedTuple):
@@ -314,7 +314,7 @@ def currencies(cells: Iterable[Cell]) -> set[str]:
     return names
 
 
-def opened_ledger(study: Study, store: Store) -> Ledger:
+def opened_ledger(study: StudySpec, store: Store) -> Ledger:
     """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
     if study.cap_per == "run":
         return Ledger(study.max_tokens, study.max_cost)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ponder.core import Attempt, Completion, Status, Task, UserError
 from ponder.core.capabilities import FromLog, grade_turns
 from ponder.store.store import Store, reward_part
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
 IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the log"
@@ -33,7 +33,7 @@ def _measured(turns: Sequence[Completion]) -> dict[str, float]:
     return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
 
 
-def grade_again(study: Study, store: Store) -> int:
+def grade_again(study: StudySpec, store: Store) -> int:
     """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
     changed = 0
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]

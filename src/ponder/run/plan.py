@@ -34,7 +34,7 @@ from ponder.run.duration import (
 from ponder.store.store import Store
 from ponder.study.cell import Cell
 from ponder.study.check import some_problems
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
 
@@ -85,7 +85,7 @@ class Plan:
         return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
 
 
-def slow_warning(study: Study, cells: Sequence[Cell], store: Store) -> str:
+def slow_warning(study: StudySpec, cells: Sequence[Cell], store: Store) -> str:
     """Return a warning if the replies of models that know their speed will take more than a day; else ""."""
     timed = [group for group in _groups(cells) if guesses(group[0])]
     if not timed:
@@ -108,7 +108,7 @@ def counts(cells: Sequence[Cell], store: Store) -> tuple[int, int]:
     return wanted - store.spent(fixed)[0], store.spent(cells)[0]
 
 
-def plan(study: Study, path: Path) -> Plan:
+def plan(study: StudySpec, path: Path) -> Plan:
     """A forecast for each model on each task, given what the store at a path already holds."""
     check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
@@ -122,12 +122,12 @@ def plan(study: Study, path: Path) -> Plan:
     return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
 
 
-def saved(study: Study, path: Path) -> Forecast:
+def saved(study: StudySpec, path: Path) -> Forecast:
     """What the attempts that an adaptive run left out would take."""
     return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
 
 
-def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
+def _adaptive(study: StudySpec, store: Store | None) -> tuple[set[bytes], str]:
     """The cells of which an adaptive run may still ask more, and what it will find out."""
     if study.stop is None:
         return set(), ""
@@ -136,7 +136,7 @@ def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
     return open_cells(study, store), describe(study)
 
 
-def _making(study: Study) -> tuple[Spend | None, int]:
+def _making(study: StudySpec) -> tuple[Spend | None, int]:
     """The most that methods sample to train on, and the trainings; what several models share, once."""
     making = {}
     for cell in study.cells:
@@ -305,7 +305,7 @@ def _sum(ranges: Sequence[Range]) -> Range:
     return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
 
 
-def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
+def probe(study: StudySpec, attempts: int) -> tuple[Cell, ...]:
     """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
 
     Cells, not a smaller study: its methods would train on other problems.

@@ -29,7 +29,7 @@ from ponder.run.run_stats import Tally
 from ponder.run.summary import cap_reached
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Resources
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
 STORE = Path("ponder.db")  # counts what a study with a cap spends
@@ -225,7 +225,7 @@ class Preparations:
             await asyncio.sleep(0.5)
 
 
-def prepare(study: Study, place: Place | None = None, store: Path = STORE) -> Iterator[Progress]:
+def prepare(study: StudySpec, place: Place | None = None, store: Path = STORE) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again.
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
@@ -235,7 +235,7 @@ def prepare(study: Study, place: Place | None = None, store: Path = STORE) -> It
         yield from _prepared(study, list(cells.values()), store, place)
 
 
-def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
+def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
     """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
     changed = {c.model_label: c for c in study.cells if any(map(changes_weights, c.methods))}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
@@ -245,7 +245,7 @@ def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iter
     yield {"made": str(out)}
 
 
-def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
+def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
     """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
     trains = {}
     for cell in study.cells:
@@ -273,7 +273,7 @@ def _reward_folder(cell: Cell, chain: Sequence[Model]) -> Path | None:
 
 
 def _prepared(
-    study: Study, cells: Sequence[Cell], store: Path, place: Place | None = None
+    study: StudySpec, cells: Sequence[Cell], store: Path, place: Place | None = None
 ) -> Generator[Progress, None, dict[str, list[Model]]]:
     """Make the models of cells, under the study's caps; return the chain of each by its label.
 
@@ -320,7 +320,7 @@ def _prepared(
 
 
 @contextmanager
-def _paid(study: Study, path: Path) -> Iterator[LedgerTill]:
+def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
     """Count what is asked of models while the block runs, under the study's caps; raise `UserError` at a cap."""
     check(study.cells, study.max_tokens, study.max_cost)
     with ExitStack() as stack:
@@ -343,7 +343,7 @@ def _paid(study: Study, path: Path) -> Iterator[LedgerTill]:
             raise UserError(what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])) from None
 
 
-def _chosen(study: Study, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
+def _chosen(study: StudySpec, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
     """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
     if not label and len(cells) == 1:
         label = next(iter(cells))

@@ -28,7 +28,7 @@ from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -61,7 +61,7 @@ def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
 
 
 async def run(
-    study: Study,
+    study: StudySpec,
     store: Store,
     tally: Tally,
     stop: Stop | None = None,
@@ -113,7 +113,7 @@ def _unfinished(cell: Cell, store: Store) -> bool:
     return bool(cell.search) or cell.adaptive or len(store.done(cell)) < problems * cell.samples
 
 
-def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
+def _trials(study: StudySpec, cells: Sequence[Cell]) -> list[Trial]:
     if not any(cell.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need

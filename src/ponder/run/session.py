@@ -22,14 +22,14 @@ from ponder.run.run_stats import Tally
 from ponder.run.summary import summary
 from ponder.store.store import Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 
 @dataclass(frozen=True)
 class Session:
     """A run that is ready to start: its study is checked, and its store is open for writing."""
 
-    study: Study
+    study: StudySpec
     cells: Sequence[Cell]  # to ask
     store: Store
     executor: Place | None  # other processes that share the work; None: everything happens in this one
@@ -50,7 +50,7 @@ class Session:
 
 @contextmanager
 def open_session(
-    study: Study,
+    study: StudySpec,
     path: Path,
     tell: Callable[[str], object],
     *,
@@ -87,7 +87,7 @@ def open_session(
                 raise
 
 
-def _release_lost(study: Study, store: Store, tell: Callable[[str], object]) -> None:
+def _release_lost(study: StudySpec, store: Store, tell: Callable[[str], object]) -> None:
     """Count as not spent what was in flight when runs of the study were killed."""
     tokens, _ = store.held_by_runs(study.name)
     store.release_held(study.name)

@@ -43,7 +43,7 @@ from ponder.store.schema import (
     verify_turn,
 )
 from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 # The attempts that a cell asks for, with the parameters of `_asked`.
 ASKED = """cell = ? AND problem.position < ? AND sample < ?
@@ -190,7 +190,7 @@ class Store:
         finally:
             self._db.execute("ROLLBACK")
 
-    def record_study(self, study: Study) -> int:
+    def record_study(self, study: StudySpec) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
         with self._transaction():
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.
@@ -290,14 +290,9 @@ class Store:
                 self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
 
     def _made(self, cell: Cell) -> dict[str, float]:
-        """What making the weights cost. Before version 3 this was in the details of every attempt, as `made_…`."""
-        row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (cell.key,)).fetchone()
-        if row is None or row[1]:
-            return json.loads(row[1]) if row else {}
-        sql = "SELECT details FROM attempt WHERE cell = ? AND details LIKE '%\"made_%' LIMIT 1"
-        details = self._db.execute(sql, (row[0],)).fetchone()
-        old = json.loads(details[0]) if details else {}
-        return {name.removeprefix("made_"): value for name, value in old.items() if name.startswith("made_")}
+        """Return what making the weights cost."""
+        row = self._db.execute("SELECT made FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else {}
 
     def _find(self, cell: Cell) -> int | None:
         row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
@@ -311,8 +306,11 @@ class Store:
             return set(self._db.execute(sql, (self._find(cell),)))
 
     def score(self, cell: Cell) -> tuple[int, int]:
-        """How many answers of a cell are right, and how many there are."""
-        return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
+        """Return how many answers of a cell are right, and how many there are."""
+        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND sample < ? AND status NOT IN (?, ?)"
+        with self._one_at_a_time, self._reading():
+            right, answers = self._db.execute(sql, (self._find(cell), cell.samples, "failed", "open")).fetchone()
+        return int(right), answers
 
     def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
         """By position: right answers to a problem, all answers, attempts (some failed), output tokens of answers."""

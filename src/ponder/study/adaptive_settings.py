@@ -10,7 +10,7 @@ from ponder.core import UserError
 
 if TYPE_CHECKING:
     from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 Question = Literal["critical_size", "best", "frontier", "difference", "accuracy"]
 FEWEST_SIZES = 4  # with fewer, a ladder has nothing to leave out
@@ -36,7 +36,7 @@ class Stopping:
             hint = "stop = { decide = true }, or stop = { margin = 0.03 }"
             raise UserError("`stop` needs a `margin` or `decide = true`", hint=hint)
 
-    def question(self, study: Study) -> Question:
+    def question(self, study: StudySpec) -> Question:
         """What the run has to find out: as given, or what the figures show of a study of this shape."""
         cells = [cell for cell in study.cells if cell.adaptive]
         question: Question = self.of or _shape(study, cells)
@@ -69,7 +69,7 @@ def contestants(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return arms
 
 
-def _shape(study: Study, cells: Sequence[Cell]) -> Question:
+def _shape(study: StudySpec, cells: Sequence[Cell]) -> Question:
     by_size = {table["name"] for table in study.figure} & {"accuracy", "effort"}
     if by_size and not _few_sizes(cells):
         return "critical_size"

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
 from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
 from ponder.study.cell import Cell
 
 if TYPE_CHECKING:
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 HOTTEST = 2  # temperature: what OpenAI's API and most others accept
 SECONDS = 20.0  # that making one problem may take; the slowest built-in one takes 2
@@ -28,11 +29,11 @@ SOME_PROBLEMS = 10  # generated problems of a size, to see how long prompts are
 SOME_SECONDS = 0.1  # to generate them in
 
 
-def check(study: Study) -> None:
+def check(study: StudySpec) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
     _check_models(study)
     if study.stopping:
-        with error_at(f"{study.where}: stop"):
+        with error_at(Location(study.where, "stop")):
             study.stopping.question(study)
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
@@ -41,10 +42,10 @@ def check(study: Study) -> None:
             with error_at(f"{study.where}: task `{cells[0].task_label}`"):
                 _check_problem(max(cells, key=lambda cell: cell.size))
     for i, table in enumerate(study.figure):
-        _check_figure(study, table, f"{study.where}: figure[{i}]")
+        _check_figure(study, table, Location(study.where, "figure", i))
 
 
-def warnings(study: Study) -> list[str]:
+def warnings(study: StudySpec) -> list[str]:
     """Return a line about each setting of a study that is allowed but looks like a mistake."""
     lines = []
     for cells in _by_task(study.cells):
@@ -61,7 +62,7 @@ def warnings(study: Study) -> list[str]:
     return [f"warning: {study.where}: {line}" for line in lines if line]
 
 
-def _too_few(study: Study, cells: Sequence[Cell]) -> str:
+def _too_few(study: StudySpec, cells: Sequence[Cell]) -> str:
     """Return a warning if the study asks for more problems than a fixed set has."""
     cell = cells[0]
     if study.problems is None or cell.task.fixed() is None:
@@ -85,7 +86,7 @@ def _same_models(cells: Sequence[Cell]) -> list[str]:
     return [f"models `{a}` and `{b}` have the same settings, so they share their attempts" for a, b in same]
 
 
-def _check_models(study: Study) -> None:
+def _check_models(study: StudySpec) -> None:
     """Ask each model and each method once whether it is ready, and the first method whether it suits the model."""
     seen = set[int]()
     for cell in study.cells:
@@ -161,7 +162,7 @@ class _Declared:
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check_figure(study: Study, table: Table, where: str) -> None:
+def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
     check_name("figures", table, where)
     name = table["name"]
     declared = _declared(name, study, where)
@@ -173,17 +174,17 @@ def _check_figure(study: Study, table: Table, where: str) -> None:
         owner = f"figure `{name}`"
         check_keys(variant, declared.hints, declared.required, owner, where, elsewhere=study.place)
         for key, value in variant.items():
-            convert(value, declared.hints[key], f"{where}.{key}", study.folder)
+            convert(value, declared.hints[key], where / key, study.folder)
         _check_needs(study.cells, {**declared.defaults, **variant}, declared, owner, where)
 
 
-def _declared(name: str, study: Study, where: str) -> _Declared | None:
+def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
     """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         source = plugins.source("figures", name, base(name, study.folder))
     if source is None:
         return None
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
     figures = [cls for cls in classes if [ast.unparse(base) for base in cls.bases] == ["Figure"]]
     if len(figures) != 1:
@@ -227,7 +228,7 @@ def _default(key: str, value: ast.expr | None) -> dict[str, Any]:
         return {}
 
 
-def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, owner: str, where: str) -> None:
+def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, owner: str, where: Location) -> None:
     """Whether some cell has all that the figure draws. A need that is the name of a key stands for the key's value."""
     named = {str(settings.get(need, need)): hint for need, hint in declared.needs.items()}
     if not named:

@@ -298,7 +298,7 @@ class Endpoint(Model, Served, Sampled):
                 return await self._try(payload, budget, request)
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
-                request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
+                request.observer.retried(request, Retry(failure.kind, why, failure.billed, wait))
                 if not wait:
                     raise ModelFailure(why) from None
             await sleep(wait)
@@ -334,7 +334,7 @@ class Endpoint(Model, Served, Sampled):
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._rate_limit.start(prompt, budget, partial(request.on_send, request))
+            charge = await self._rate_limit.start(prompt, budget, partial(request.observer.sent, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
@@ -405,7 +405,7 @@ class Endpoint(Model, Served, Sampled):
         if name and self._names.new(server.url, name):
             alias = not alike(name, self.id) and self.id in await self._listed(server)
             if warning := self._names.warning(server.url, name, alias=alias):
-                request.on_warning(warning)
+                request.observer.warned(warning)
 
     async def _listed(self, server: Server) -> list[str]:
         """Return the names in a server's model list; none if it has no list, or isn't asked for it."""
@@ -430,7 +430,7 @@ class Endpoint(Model, Served, Sampled):
             warned, server.wrong = server.wrong, error
             self._servers.check([one.wrong for one in self._servers.all])
             if not warned:
-                request.on_warning(f"{error.what}; this server is set aside")
+                request.observer.warned(f"{error.what}; this server is set aside")
             raise NoAnswer(error.what) from None
 
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:

@@ -21,7 +21,7 @@ import msgspec
 from ponder.core import Grade, Problem, Task, UserError
 from ponder.core.capabilities import grade_turns, solve_turns
 from ponder.core.settings import build
-from ponder.study.study import Study
+from ponder.results.study import Study
 from ponder.tasks.reading import split_thinking
 
 Split: TypeAlias = Literal["train", "test"]

@@ -24,9 +24,9 @@ from ponder.results.export import safe_name
 from ponder.results.interop import inspect_log, lm_eval
 from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
 from ponder.results.page import ended
+from ponder.results.study import Study
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together

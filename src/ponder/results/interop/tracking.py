@@ -23,11 +23,11 @@ from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
 from ponder.results.page import ended
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
 from ponder.stats.settings import dotted
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 Tracker: TypeAlias = Literal["mlflow", "wandb"]
 FIGURES = "figures"  # name of the run that has them

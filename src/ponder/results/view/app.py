@@ -32,12 +32,12 @@ from ponder.core import UserError
 from ponder.results.behind import behind, chosen_cells
 from ponder.results.charts import DrawnFigure
 from ponder.results.document import ASSETS, asset, templates
+from ponder.results.study import Study
 from ponder.results.view import comparison, pages
 from ponder.results.view.estimates import Asked, Estimates, asked
 from ponder.results.view.queries import Query, narrowed
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, study_named
-from ponder.study.study import Study
 
 POLL = 0.25  # seconds; one look takes 10 µs
 BEAT = 15.0  # seconds after which a line is sent though nothing changed, so that a dead connection is noticed

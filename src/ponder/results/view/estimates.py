@@ -157,7 +157,7 @@ def _warm() -> None:
 def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
     """Return the figures and outcomes that are asked for; those of the whole study stay in memory."""
     from ponder.results.results import Results
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
     global _held  # noqa: PLW0603 the memory of this process
     whole = question._replace(cells=None)

@@ -20,6 +20,7 @@ from ponder.results.behind import (
     settings_of,
 )
 from ponder.results.charts import DrawnFigure
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.results.view.index import (
     OPEN,
@@ -39,7 +40,6 @@ from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
-from ponder.study.study import Study
 
 PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}  # of a figure
 SEARCH_SECONDS = 0.5  # that one page may search

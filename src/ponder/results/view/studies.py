@@ -14,11 +14,11 @@ import numpy as np
 from ponder.core import UserError
 from ponder.results.behind import ENDINGS
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
