@@ -16,7 +16,7 @@ from engines import fake_vllm
 
 from ponder import Study
 from ponder.cli import check
-from ponder.cli.scaffold import scaffold
+from ponder.cli.plugin import scaffold
 from ponder.core import UserError, plugins
 from ponder.study.study import built_in
 
@@ -104,6 +104,15 @@ def test_a_file_imports_only_from_what_stands_above_it() -> None:
             used = [m.split(".")[1] for m in modules if m.startswith("ponder.")]
             backward += [(str(path), u) for u in used if u in order and order.index(u) > order.index(place)]
     assert backward == []
+
+
+def test_an_interface_fits_on_a_screen() -> None:
+    contracts = [plugins.Plugin, *(kind.contract for kind in plugins.KINDS.values())]
+    members = {
+        c: [name for name in {**vars(c), **vars(c).get("__annotations__", {})} if name[0] != "_"] for c in contracts
+    }
+    assert all(len(names) <= 10 for names in members.values()), members
+    assert sum(map(len, members.values())) <= 50
 
 
 def test_listing_imports_no_plugin() -> None:
