@@ -70,8 +70,8 @@ def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
 def rows(study: Study, store: Store) -> Iterable[Sequence[str]]:
     kinds: dict[tuple[str, int], list[Cell]] = {}
     for cell in study.cells:
-        if cell.base_label == "long" and store.done(cell):
-            kinds.setdefault((cell.variant_label, cell.size), []).append(cell)
+        if cell.label.base == "long" and store.done(cell):
+            kinds.setdefault((cell.label.variant, cell.size), []).append(cell)
     for (model, _), cells in kinds.items():
         yield measured(model, cells, store)
 

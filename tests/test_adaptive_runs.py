@@ -329,7 +329,7 @@ def answered(study: str) -> dict[str, list[str]]:
                 " WHERE key = ? ORDER BY attempt.id",
                 (cell.key,),
             )
-            problems[cell.model_label] = [name for (name,) in rows]
+            problems[cell.label.model] = [name for (name,) in rows]
     return problems
 
 

@@ -108,7 +108,7 @@ def test_a_missing_file_is_found_when_the_study_loads(tmp_path: Path) -> None:
 def test_a_study_loads_without_the_sets() -> None:
     tables = [{"name": name} for name in (*MATHS, "gpqa")]
     study = Study.from_table({"task": tables, "model": [{"name": "oracle"}]})
-    assert [(c.size, c.problems) for c in study.cells] == [(0, None)] * 5
+    assert [(c.size, c.quota.problems) for c in study.cells] == [(0, None)] * 5
     with pytest.raises(UserError, match="math500 has no sizes"):
         _ = Study.from_table({"task": [{"name": "math500", "size": 3}], "model": [{"name": "oracle"}]}).cells
 

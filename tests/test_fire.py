@@ -74,7 +74,7 @@ def texts(store: str) -> dict[tuple, tuple]:
             )
             for cell in cells
             for done in opened.attempts(cell)
-            if done.attempt.status != "failed"
+            if done.attempt.ended != "failed"
         }
 
 

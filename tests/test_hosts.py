@@ -91,7 +91,7 @@ class FakeCluster:
         self._dies = iter(dies)
 
     def lane(self, cell: Cell) -> str:
-        return cell.model_label
+        return cell.label.model
 
     def hosted(self, cells: Sequence[Cell], model: Any) -> Hosted:
         tasks = list({id(cell.task): cell.task for cell in cells}.values())
@@ -226,7 +226,7 @@ def test_a_failed_call_is_no_lost_host() -> None:
 def test_what_a_model_needs_on_a_cluster_is_in_no_key_and_no_label() -> None:
     def cells(**ray: Any) -> list[tuple[bytes, str]]:
         model = {"name": "pocket", **ray, "method": [{"name": "vote", "n": 2, **ray}]}
-        return [(cell.key, cell.model_label) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
+        return [(cell.key, cell.label.model) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
 
     assert cells(ray={"gpus": 2, "cpus": 4}) == cells()
 

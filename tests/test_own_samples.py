@@ -86,7 +86,7 @@ def test_it_never_trains_on_a_problem_that_is_asked(models) -> None:
         assert not asked & {one.problem.id for one in trained_on}
     # Seeds are training seeds: one variant, and other problems to train on.
     assert {cell.training_seeds for cell in study.cells} == {(1,), (2,)}
-    assert len({cell.variant_label for cell in study.cells}) == 1
+    assert len({cell.label.variant for cell in study.cells}) == 1
     first, second = (draw_problems(ON, 20, seed) for seed in (1, 2))
     assert not {one.problem.id for one in first} & {one.problem.id for one in second}
     # What it is trained on is part of the attempts' key.

@@ -149,8 +149,8 @@ def test_preparations_are_tasks_and_a_lost_one_is_resumed(address, models, tmp_p
     with Cluster(address, study.cells) as executor:
         reports = list(prepare(study, executor))
     for cell in study.cells:
-        assert {"model": cell.model_label, "waits_for": "1 CPU"} in reports
-        assert {"ready": cell.model_label} in reports
+        assert {"model": cell.label.model, "waits_for": "1 CPU"} in reports
+        assert {"ready": cell.label.model} in reports
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert sum(line.startswith("sample") for line in log) == 1
     assert sum(line.startswith("begin") for line in log) == 6  # each was killed once

@@ -29,8 +29,8 @@ def test_set(write) -> None:
     study = Study.load("s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"])
     assert study.problems == 7
     (cell,) = study.cells
-    assert study.cells[0].variant_label == "two words"
-    assert (cell.size, cell.model.error, cell.model_label) == (8, 0.25, "two words")  # type: ignore[attr-defined]
+    assert study.cells[0].label.variant == "two words"
+    assert (cell.size, cell.model.error, cell.label.model) == (8, 0.25, "two words")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("setting", ["problems", "model.x.y=1", "models.id=1", "model[3].id=1", "=1"])

@@ -179,7 +179,7 @@ def cell():
 
 def attempts(cell, number: int) -> list[Done]:
     problems = itertools.islice(cell.task.problems(2, 0), number)
-    return [Done(cell, n, Attempt(problem, 0, "graded", True, "", ())) for n, problem in enumerate(problems)]
+    return [Done(cell, n, Attempt(problem, 0, "right", "", ())) for n, problem in enumerate(problems)]
 
 
 def nothing_spent() -> Recorded:

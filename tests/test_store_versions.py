@@ -74,8 +74,8 @@ def test_keys_of_an_old_store_are_still_valid(tmp_path, name) -> None:
         assert tally.done == 0
         for cell in old(name).cells:
             stored = list(store.attempts(cell))
-            assert len(stored) == cell.samples * (cell.problems or 0)
-            for done, problem in zip(stored[:: cell.samples], cell.asked(), strict=True):
+            assert len(stored) == cell.quota.samples * (cell.quota.problems or 0)
+            for done, problem in zip(stored[:: cell.quota.samples], cell.asked(), strict=True):
                 kept = done.attempt.problem
                 assert (kept.id, kept.system, kept.turns, kept.history, kept.gold) == (
                     problem.id, problem.system, problem.turns, problem.history, problem.gold,

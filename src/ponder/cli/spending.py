@@ -68,7 +68,7 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
         calls, tokens = short(plan.making.calls), f"{short(most.tokens)} tokens{cost}"
         counted = ", which the caps count" if study.max_tokens is not None or study.max_cost is not None else ""
         notes.append(f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}")
-    endless = sorted({cell.model_label for cell in study.cells if cell.turn_limit(0, None) is None})
+    endless = sorted({cell.label.model for cell in study.cells if cell.turn_limit(0, None) is None})
     if endless:
         names = ", ".join(f"`{name}`" for name in endless)
         notes.append(

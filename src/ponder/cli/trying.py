@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ponder.core import Estimate
     from ponder.results.study import Study
     from ponder.store.store import Store
-    from ponder.study.cell import Cell
+    from ponder.study.cell import StudyCell
 
 BUDGET, TEMPERATURE = 32768, 0.6  # as in the studies of benchmarks, which so find what was tried
 SERVERS_OWN = "default"  # --temperature default: none is sent, so that the server uses its own
@@ -214,19 +214,18 @@ def _words(table: dict[str, Any]) -> list[str]:
     return words
 
 
-def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
+def _attempts(cell: StudyCell, store: Store) -> Iterator[dict[str, Any]]:
     """What became of each attempt: how it ended, what was read from it, and what would have been right."""
     for done in store.attempts(cell):
         attempt, parsed = done.attempt, None
-        if attempt.status == "graded":
+        if attempt.ended in ("right", "wrong"):
             parsed = grade_turns(cell.task, attempt.problem, [c.answer for c in attempt.completions]).parsed
-        ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
         reply = attempt.completions[-1].answer if attempt.completions else ""
         yield {
-            "model": cell.model_label,
+            "model": cell.label.model,
             "problem": done.position + 1,
             "sample": attempt.sample + 1,
-            "result": ended,
+            "result": attempt.ended,
             "why": attempt.why,
             "tokens": attempt.bill.thinking_tokens + attempt.bill.answer_tokens,
             "parsed": parsed,
@@ -235,7 +234,7 @@ def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
         }
 
 
-def _total(cell: Cell, store: Store) -> dict[str, Any]:
+def _total(cell: StudyCell, store: Store) -> dict[str, Any]:
     """Accuracy and output tokens of a model, with intervals."""
     from ponder.stats.accuracy import by_size
     from ponder.stats.columns import columns as arrays
@@ -244,10 +243,10 @@ def _total(cell: Cell, store: Store) -> dict[str, Any]:
     row = next(iter(by_size(arrays(outcomes, "output"))), None)
     ends = {key: getattr(row, key, 0) for key in ("unparsed", "truncated", "failed")}
     if row is None or not row.accuracy.attempts:
-        return {"model": cell.model_label, "task": cell.task_label, "attempts": 0, "problems": 0, **ends}
+        return {"model": cell.label.model, "task": cell.label.task, "attempts": 0, "problems": 0, **ends}
     numbers = {"attempts": row.accuracy.attempts, "problems": row.accuracy.problems, **ends}
     estimates = {"pass_at_1": _ends(row.accuracy), "output_tokens": _ends(row.tokens)}
-    return {"model": cell.model_label, "task": cell.task_label, **estimates, **numbers}
+    return {"model": cell.label.model, "task": cell.label.task, **estimates, **numbers}
 
 
 def _ends(estimate: Estimate) -> list[float | None]:

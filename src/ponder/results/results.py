@@ -15,10 +15,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Figure, Outcome, Problem, Records, Tables, UserError, plugins
+from ponder.core import ENDINGS, Figure, Outcome, Problem, Records, Tables, UserError, plugins
 from ponder.core.settings import build
 from ponder.results import export
-from ponder.results.behind import ENDINGS, ended
 from ponder.results.coverage import Coverage, coverage
 from ponder.results.document import columns, shown_value
 from ponder.results.notebook import renderer
@@ -27,7 +26,8 @@ from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
+from ponder.study.labels import model_labels, task_labels, variant_labels
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
@@ -43,7 +43,7 @@ class Results:
     store: Path
 
     @cached_property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[StudyCell]:
         """The study's cells, with the problems that were asked of them, which an adaptive run decides."""
         if self.study.stop is None:
             return self.study.cells
@@ -164,16 +164,16 @@ class Results:
 
     def attempts(self, *, model: str = "", task: str = "", problem: Problem | str = "") -> Iterator[Transcript]:
         """Attempts with their texts, in the order of the study. Models and tasks are named by their labels."""
-        models = {cell.model_label for cell in self.study.cells}
+        models = {cell.label.model for cell in self.study.cells}
         if model and model not in models:
             raise UserError(f"this study has no model `{model}`", hint=plugins.nearest(model, models))
-        tasks = {cell.task_label for cell in self.study.cells}
+        tasks = {cell.label.task for cell in self.study.cells}
         if task and task not in tasks:
             raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
         problem_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
             for cell in self.cells:
-                if model in ("", cell.model_label) and task in ("", cell.task_label):
+                if model in ("", cell.label.model) and task in ("", cell.label.task):
                     for done in store.attempts(cell):
                         if problem_id in ("", done.attempt.problem.id):
                             yield Transcript(cell, done.attempt)
@@ -219,14 +219,14 @@ class Results:
 
 def any_answer(outcomes: Iterable[Outcome]) -> bool:
     """Return whether any attempt has an answer."""
-    return any(outcome.status != "failed" for outcome in outcomes)
+    return any(outcome.answered for outcome in outcomes)
 
 
 def endings(outcomes: Sequence[Outcome]) -> Records:
     """Count how the attempts of each model ended, by task if there are several, and the tokens they took."""
     rows = []
     for names, group in by_model(outcomes).items():
-        number = Counter(ended(outcome) for outcome in group)
+        number = Counter(outcome.ended for outcome in group)
         row: dict[str, Any] = {**dict(names), "attempts": len(group)}
         for ending in ENDINGS[1:]:
             row[ending] = number[ending]
@@ -238,11 +238,11 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
 
 def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
     """Return the attempts of each model, by task if there are several: tasks are never pooled in silence."""
-    several_tasks = len({outcome.task for outcome in outcomes}) > 1
+    models, tasks = model_labels(outcomes), task_labels(outcomes)
     groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
     for outcome in outcomes:
-        task = (("task", outcome.task),) if several_tasks else ()
-        groups.setdefault((("model", outcome.model), *task), []).append(outcome)
+        task = (("task", tasks[outcome.cell.task_key]),) if len(tasks) > 1 else ()
+        groups.setdefault((("model", models[outcome.cell.model_key]), *task), []).append(outcome)
     return groups
 
 
@@ -275,7 +275,7 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
     """
     if not isinstance(results, Results):
         raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
-    labels = {outcome.variant for outcome in results.outcomes}
+    labels = variant_labels(results.outcomes).values()
     for label in (a, b):
         if label and label not in labels:
             raise UserError(f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels))

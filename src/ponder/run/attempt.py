@@ -34,7 +34,7 @@ from ponder.run.prepare import Preparations
 from ponder.run.run_stats import LONGEST_REASON, Tally
 from ponder.store.store import Done, Store
 from ponder.store.writer import Writer
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class Job(NamedTuple):
     """An attempt to make."""
 
-    cell: Cell
+    cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
     problem: Problem
     sample: int
@@ -53,7 +53,7 @@ class Job(NamedTuple):
     def kind(self) -> Hashable:
         """Which conversations take about as many tokens; None for a single turn."""
         cell = self.cell
-        return (cell.model_label, cell.task_label, cell.size) if len(self.problem.turns) > 1 else None
+        return cell.key if len(self.problem.turns) > 1 else None
 
 
 @dataclass
@@ -73,9 +73,9 @@ class Run:
     def ledger(self) -> Ledger:
         return self.tally.ledger
 
-    def at(self, cell: Cell) -> AbstractContextManager[None]:
+    def at(self, cell: StudyCell) -> AbstractContextManager[None]:
         """Adds the study and the model to errors that don't say where they are."""
-        return error_at(f"{self.where}: model `{cell.model_label}`")
+        return error_at(f"{self.where}: model `{cell.label.model}`")
 
 
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
@@ -88,7 +88,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
     try:
         attempt = await _ask(model, job, run, claim)
     finally:
-        complete = attempt is not None and attempt.status != "failed" and not job.begun
+        complete = attempt is not None and attempt.ended != "failed" and not job.begun
         run.ledger.close(claim, job.kind, complete=complete)
     return attempt
 
@@ -96,7 +96,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
     cell, problem = job.cell, job.problem
     replies, past, tokens = list[Completion](), list[Message](), dict[Message, int]()
-    attempt = Attempt(problem, job.sample, "open", False, "", ())
+    attempt = Attempt(problem, job.sample, "open", "", ())
     for turn, text in enumerate(problem.turns):
         asked, last = Message("user", text), turn + 1 == len(problem.turns)
         if turn < len(job.begun):
@@ -113,7 +113,7 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
             except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
                 failed = Attempt(
-                    problem, job.sample, "failed", False, encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
+                    problem, job.sample, "failed", encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
                 )
                 await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
                 return failed
@@ -141,7 +141,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
         done = await asyncio.to_thread(graded, task, attempt) if slow else graded(task, attempt)
     except Exception as error:
         await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))
-        what = f"the grader of task `{job.cell.task_label}` raised {type(error).__name__}: {error}"
+        what = f"the grader of task `{job.cell.label.task}` raised {type(error).__name__}: {error}"
         hint = "the answer is stored: correct the task and run again to grade it"
         raise UserError(what, where=run.where, hint=hint) from error
     await run.writer.put(Done(job.cell, job.position, done, stored=stored))
@@ -149,7 +149,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
 
 
 async def _call(
-    model: Model, cell: Cell, request: Request, prompt_tokens: int, run: Run, claim: Claim
+    model: Model, cell: StudyCell, request: Request, prompt_tokens: int, run: Run, claim: Claim
 ) -> Completion | None:
     """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
     limit = cell.turn_limit(prompt_tokens, None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ponder.core import Forecast, Spend
 from ponder.core.text import count
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 DAY = 86_400.0
 HINT = (
@@ -29,13 +29,13 @@ class Duration(NamedTuple):
     how: str
 
 
-def guesses(cell: Cell) -> bool:
+def guesses(cell: StudyCell) -> bool:
     """Whether a cell's model knows how fast it is."""
     return isinstance(cell.model, Forecast)
 
 
 def duration(
-    cells: Sequence[Cell], store: Store | None, expected: float | None, limit: Spend | None
+    cells: Sequence[StudyCell], store: Store | None, expected: float | None, limit: Spend | None
 ) -> Duration | None:
     """How long the replies of one model on one task will take; None if that is unknown."""
     cell = cells[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ponder.core import Attempt, Completion, Status, Task, UserError
+from ponder.core import Attempt, Completion, Ended, Task, UserError
 from ponder.core.capabilities import FromLog, grade_turns
 from ponder.store.store import Store, reward_part
 from ponder.study.study import StudySpec
@@ -21,10 +21,13 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
     # A server that says why it gave no answer knows better than the grader. Of a stored attempt, its reason tells.
     noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
     why = noted if grade.parsed is None else ""
-    status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
-    correct = grade.correct and status == "graded"
+    ended: Ended = "right" if grade.correct else "wrong"
+    if truncated:
+        ended = "truncated"
+    elif grade.parsed is None:
+        ended = "unparsed"
     details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
-    return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
+    return replace(attempt, ended=ended, why=why or grade.why, details=details)
 
 
 def _measured(turns: Sequence[Completion]) -> dict[str, float]:
@@ -43,7 +46,7 @@ def grade_again(study: StudySpec, store: Store) -> int:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)
-            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
+            if done.attempt.ended != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
         ]
         store.regrade(changes)
         changed += len(changes)

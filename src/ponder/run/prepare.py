@@ -28,7 +28,7 @@ from ponder.run.paying import Account, LedgerTill, LoopTill
 from ponder.run.run_stats import Tally
 from ponder.run.summary import cap_reached
 from ponder.store.store import Store
-from ponder.study.cell import Cell, Resources
+from ponder.study.cell import Resources, StudyCell
 from ponder.study.study import StudySpec
 
 PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
@@ -55,20 +55,20 @@ class Preparations:
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
 
-    async def model(self, cell: Cell) -> Model:
+    async def model(self, cell: StudyCell) -> Model:
         """Return the cell's model, with everything that its methods need."""
         return (await self.chain(cell))[-1]
 
-    async def chain(self, cell: Cell) -> list[Model]:
+    async def chain(self, cell: StudyCell) -> list[Model]:
         """Return the cell's model, and the model after each of its methods."""
-        label = cell.model_label
+        label = cell.label.model
         if label not in self._chains:
             self._chains[label] = asyncio.create_task(self._make(cell))
         return await self._chains[label]
 
-    async def _make(self, cell: Cell) -> list[Model]:
+    async def _make(self, cell: StudyCell) -> list[Model]:
         """Make what each method needs, here or elsewhere, and apply it: the only place where models are prepared."""
-        label = cell.model_label
+        label = cell.label.model
         chain = [cell.model]
         try:
             for index, method in enumerate(cell.methods):
@@ -82,15 +82,15 @@ class Preparations:
             self._report(label, None)
         return chain
 
-    async def start(self, cell: Cell, model: Model) -> None:
+    async def start(self, cell: StudyCell, model: Model) -> None:
         """Start the server of a model, if it has one to start."""
         server = server_of(model)
         if server is None:
             return
         try:
-            await self._driven(cell.model_label, lambda: server.start(cell.task))
+            await self._driven(cell.label.model, lambda: server.start(cell.task))
         finally:
-            self._report(cell.model_label, None)
+            self._report(cell.label.model, None)
 
     async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
         """Do work that reports progress, in a thread. To stop, it waits for the next report."""
@@ -118,9 +118,9 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(self, executor: Executor, method: Method, cell: Cell, index: int, model: Model) -> None:
+    async def _make_there(self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model) -> None:
         """Make what the method says is missing, as soon as nobody else is making any of it."""
-        label = cell.model_label
+        label = cell.label.model
         assert isinstance(method, Prepared)
         while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
             if missing & self._being_made:
@@ -230,17 +230,17 @@ def prepare(study: StudySpec, executor: Executor | None = None, store: Path = ST
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
     """
-    cells = {cell.model_label: cell for cell in study.cells if cell.methods}
+    cells = {cell.model_key: cell for cell in study.cells if cell.methods}
     if cells:
         yield from _prepared(study, list(cells.values()), store, executor)
 
 
 def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
     """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
-    changed = {c.model_label: c for c in study.cells if any(map(changes_weights, c.methods))}
+    changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
-    model = chains[cell.model_label][-1]
+    model = chains[cell.label.model][-1]
     shutil.copytree(require(model, WithWeights).source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
 
@@ -250,19 +250,19 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
     trains = {}
     for cell in study.cells:
         if any(training_seed(method) is not None and not changes_weights(method) for method in cell.methods):
-            trains[cell.model_label] = cell
+            trains[cell.label.model] = cell
     folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
     if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
         label = label or next(iter(trains))
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     chains = yield from _prepared(study, [cell], store)
-    folder = _reward_folder(cell, chains[cell.model_label])
+    folder = _reward_folder(cell, chains[cell.label.model])
     assert folder
     shutil.copytree(folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
 
 
-def _reward_folder(cell: Cell, chain: Sequence[Model]) -> Path | None:
+def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
     """Return where the reward is that a method of the cell trains, given the model before each method."""
     for method, model in zip(cell.methods, chain, strict=False):
         if isinstance(method, Prepared) and not method.changes_weights:
@@ -273,7 +273,7 @@ def _reward_folder(cell: Cell, chain: Sequence[Model]) -> Path | None:
 
 
 def _prepared(
-    study: StudySpec, cells: Sequence[Cell], store: Path, executor: Executor | None = None
+    study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
 ) -> Generator[Progress, None, dict[str, list[Model]]]:
     """Make the models of cells, under the study's caps; return the chain of each by its label.
 
@@ -287,8 +287,8 @@ def _prepared(
         if progress is not None:
             reports.append({"model": label, **progress})
 
-    async def make(cell: Cell, preparations: Preparations) -> None:
-        label = cell.model_label
+    async def make(cell: StudyCell, preparations: Preparations) -> None:
+        label = cell.label.model
         with error_at(f"{study.where}: model `{label}`"):
             chains[label] = await preparations.chain(cell)
         reports.append({"ready": label})
@@ -343,7 +343,9 @@ def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
             raise UserError(what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])) from None
 
 
-def _chosen(study: StudySpec, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
+def _chosen(
+    study: StudySpec, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str
+) -> StudyCell:
     """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
     if not label and len(cells) == 1:
         label = next(iter(cells))

@@ -21,7 +21,7 @@ from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.run.summary import summary
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.study import StudySpec
 
 
@@ -30,7 +30,7 @@ class Session:
     """A run that is ready to start: its study is checked, and its store is open for writing."""
 
     study: StudySpec
-    cells: Sequence[Cell]  # to ask
+    cells: Sequence[StudyCell]  # to ask
     store: Store
     executor: Executor | None  # other processes that share the work; None: everything happens in this one
     tally: Tally
@@ -54,7 +54,7 @@ def open_session(
     path: Path,
     tell: Callable[[str], object],
     *,
-    cells: Sequence[Cell] | None = None,
+    cells: Sequence[StudyCell] | None = None,
     jobs: int = 1,
     ray: str | None = None,
     release_lost: bool = False,

@@ -11,10 +11,10 @@ from ponder.core import Outcome
 from ponder.core.capabilities import equal_answers, parse_answer
 from ponder.store.outcomes import Details
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 
-def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
+def with_ballots(store: Store, cells: Sequence[StudyCell]) -> list[Outcome]:
     """The outcomes of these cells. Samples of a problem with the same answer have the same `details["ballot"]`.
 
     Unparsed and truncated samples have none, nor do conversations: a vote on their last turn would say little.
@@ -23,7 +23,7 @@ def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
     alone: dict[int, Details] = {}  # the details of attempts that have no other
     with store.snapshot():
         for cell in cells:
-            votes = dict(_votes(store, cell)) if cell.samples > 1 else {}
+            votes = dict(_votes(store, cell)) if cell.quota.samples > 1 else {}
             for o in store.outcomes([cell]):
                 vote = votes.get((o.problem, o.sample))
                 if vote is None:
@@ -35,7 +35,7 @@ def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
     return outcomes
 
 
-def _votes(store: Store, cell: Cell) -> Iterator[tuple[tuple[str, int], int | None]]:
+def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int | None]]:
     for problem, samples in store.answers(cell):
         if len(problem.turns) > 1:
             continue

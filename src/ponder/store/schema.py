@@ -10,9 +10,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from types import NoneType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from ponder.core import Status
+from ponder.core import Ended
 
 VERSION = 5
 OLDEST = 4  # version that can be read
@@ -84,7 +84,14 @@ ADDED = (
 )
 
 
-_STATUSES = get_args(Status)
+# The column `status`. An attempt with an answer is `graded`, and the column `correct` says how.
+_STATUSES: dict[str, Ended] = {
+    "open": "open",
+    "graded": "wrong",
+    "unparsed": "unparsed",
+    "truncated": "truncated",
+    "failed": "failed",
+}
 _BILL: tuple[Any, ...] = (int, int, int, float, str, int)
 _ATTEMPT_TYPES: tuple[Any, ...] = (int, int, int, str, int, str, (str, NoneType), *_BILL)
 _TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (str, NoneType))
@@ -148,6 +155,20 @@ def verify_attempt(what: str, row: Sequence[Any], check: int | None) -> None:
     verify(what, row, check)
     if check is None and not (row[3] in _STATUSES and all(map(isinstance, row, _ATTEMPT_TYPES))):
         raise ValueError(f"{what} can't be read")
+
+
+def ended(status: str, correct: int) -> Ended:
+    """Return how a stored attempt ended."""
+    if status == "graded" and correct:
+        return "right"
+    if status not in _STATUSES:
+        raise ValueError(f"an attempt can't have ended as {status!r}")
+    return _STATUSES[status]
+
+
+def status_of(ended: Ended) -> str:
+    """Return what the column `status` holds."""
+    return "graded" if ended in ("right", "wrong") else ended
 
 
 def verify_turn(row: Sequence[Any], check: int | None) -> None:

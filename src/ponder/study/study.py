@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_t
 
 from ponder.core import (
     Figure,
+    Label,
     Memory,
     Method,
     Model,
@@ -32,8 +33,8 @@ from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.errors import Location
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
 from ponder.study.adaptive_settings import Stopping
-from ponder.study.cell import Cell, Hosting, Resources
-from ponder.study.labels import Chain, Label, Part, labels
+from ponder.study.cell import Hosting, Quota, Resources, StudyCell
+from ponder.study.labels import Chain, Names, Part, labels
 
 if TYPE_CHECKING:
     from ponder.study.search import Search
@@ -195,28 +196,41 @@ class StudySpec:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[StudyCell, ...]:
         """Every cell of the study, model by model."""
         tasks: list[_Asked] = []
         for one in self._tasks(self.task, "task"):
             if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
                 tasks.append(one)
-        task_labels = labels([(one.part,) for one in tasks])
+        task_names = labels([(one.part,) for one in tasks])
         models = list(self._models())
         cells = []
-        given_labels = self._model_labels([chain for _, _, chain, _ in models])
-        for (model, methods, _, settings), label in zip(models, given_labels, strict=True):
-            for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
-                with error_at(f"{self.where}: model `{label.whole}`"):
+        for (model, methods, _, settings), names in zip(
+            models, self._model_labels([chain for _, _, chain, _ in models]), strict=True
+        ):
+            for (task, size, memory, _, search), task_name in zip(tasks, task_names, strict=True):
+                with error_at(f"{self.where}: model `{names.whole}`"):
                     model.check(task, size)
-                counts = (search.most, 1) if search else (self._problems(task), settings.samples)
-                names = (label.base, label.whole, label.variant)
-                adaptive, needs = self.stop is not None and not search, (settings.hosting, settings.making)
-                what = (task, of_task.whole, size, model, methods)
-                cells.append(Cell(*what, *names, *counts, self.seed, memory, search, adaptive, *needs))
+                if search:
+                    quota = Quota(problems=search.most, samples=1, search=search)
+                else:
+                    quota = Quota(self._problems(task), settings.samples, adaptive=self.stop is not None)
+                cell = StudyCell(
+                    task=task,
+                    size=size,
+                    model=model,
+                    methods=methods,
+                    memory=memory,
+                    seed=self.seed,
+                    label=Label(task_name.whole, names.base, names.whole, names.variant, names.methods),
+                    quota=quota,
+                    hosting=settings.hosting,
+                    making=settings.making,
+                )
+                cells.append(cell)
         return tuple(cells)
 
-    def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
+    def _model_labels(self, chains: Sequence[Chain]) -> list[Names]:
         given = labels(chains)
         seen = set[str]()
         for label in given:
