@@ -34,7 +34,7 @@ from ponder.models.replay import Replay
 from ponder.results.interop import importing, inspect_log
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
-from ponder.rewards import _checkpoint
+from ponder.rewards import skywork
 from ponder.store.store import Store
 from ponder.tasks._benchmark import LINE as ROW
 from ponder.tasks.jsonl import EXAMPLE as JSONL_EXAMPLE
@@ -374,7 +374,7 @@ def weights(path: Path) -> None:
     assert model.identity()
     model.tokens_per_second(Jsonl(JSONL_EXAMPLE))
     training_weights.tensors(folder)
-    assert _checkpoint.tensor_names(str(folder)) is not None
+    assert skywork.tensor_names(str(folder)) is not None
 
 
 def configured(path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ponder import Study
-from ponder.core.ballots import ballots
+from ponder.core.capabilities import equal_answers
 from ponder.figures.samples import Samples
 from ponder.results.charts import draw_figure
 from ponder.store.equal_answers import with_ballots
@@ -108,8 +108,8 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
 def test_answers_that_are_equal_as_mathematics_vote_together() -> None:
     pytest.importorskip("math_verify")
     answers = ["\\frac{1}{2}", None, "0.5", "2", "\\sqrt{4}", "x = 2", "3"]
-    assert ballots(Math500(file=Path(Math500.example["file"])), answers) == [0, None, 0, 3, 3, 3, 6]
-    assert ballots(ChainSum(), ["0.5", "1/2", "0.5"]) == [0, 1, 0]
+    assert equal_answers(Math500(file=Path(Math500.example["file"])), answers) == [0, None, 0, 3, 3, 3, 6]
+    assert equal_answers(ChainSum(), ["0.5", "1/2", "0.5"]) == [0, 1, 0]
 
 
 @pytest.fixture

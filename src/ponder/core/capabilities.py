@@ -365,6 +365,24 @@ def same_answer(task: Task, one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
+    """Return for each parsed answer the index of the first that is the same; None where there is no answer.
+
+    Samples with the same number vote together: while a run asks, and when stored attempts are counted.
+    """
+    distinct: list[int] = []  # indices of answers that differ from all before them
+    firsts: list[int | None] = []
+    for index, answer in enumerate(parsed):
+        if answer is None:
+            firsts.append(None)
+            continue
+        first = next((other for other in distinct if same_answer(task, answer, parsed[other])), index)
+        if first == index:
+            distinct.append(index)
+        firsts.append(first)
+    return firsts
+
+
 def grades_slowly(task: Task, answers: Iterable[str]) -> bool:
     """Return whether these answers should be graded in a thread, so that a run's other calls don't wait."""
     return isinstance(task, SlowGrading) or sum(map(len, answers)) > LONG_ANSWER

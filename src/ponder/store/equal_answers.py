@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ponder.core import Outcome
-from ponder.core.ballots import ballots
-from ponder.core.capabilities import parse_answer
+from ponder.core.capabilities import equal_answers, parse_answer
 from ponder.store.outcomes import Details
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
@@ -44,5 +43,5 @@ def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int
         right, wrong = ([(n, answer) for n, ok, answer in samples if ok == correct] for correct in (True, False))
         for first, part in ((0, right), (len(right), wrong)):
             parsed = [parse_answer(cell.task, problem, answer) for _, answer in part]
-            for (sample, _), vote in zip(part, ballots(cell.task, parsed), strict=True):
+            for (sample, _), vote in zip(part, equal_answers(cell.task, parsed), strict=True):
                 yield (problem.id, sample), None if vote is None else first + vote
