@@ -18,8 +18,8 @@ from yarl import URL
 from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
-from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.failures import retry_after
 from ponder.models.oracle import Oracle
 from ponder.study.cell import Cell
 
@@ -302,7 +302,7 @@ def test_what_waits_for_a_connection_has_not_started(serve) -> None:
         async with Endpoint(id="m", url=served.url, concurrency=1, tokens_per_minute=1e12) as model:
             asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
             await asyncio.to_thread(served.wait, held=1)
-            started = len(model._pace._charges)  # a request is counted, and its timeout begins, when it is sent
+            started = len(model._rate_limit._charges)  # a request is counted, and its timeout begins, when it is sent
             await asyncio.to_thread(served.release)
             await asyncio.gather(*asked)
             return started

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from endpoint_calls import request, watched
 
-from ponder.models._served_names import MOST, ServedNames, alike
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.served_names import MOST, ServedNames, alike
 
 STUDY = (
     'problems = 8\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\nconcurrency = 4\n'

@@ -12,8 +12,8 @@ import virtual_time
 from endpoint_calls import ask, reached, request, watched
 
 from ponder.core import Completion, ModelFailure, Retry, UserError
-from ponder.models._servers import Server, Servers
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.servers import Server, Servers
 
 STUDY = 'problems = {}\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "served"\n'
 

@@ -13,8 +13,11 @@ import pytest
 
 from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, UserError
+from ponder.core.wrapped import server_of
+from ponder.methods.vote import Vote
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
+from ponder.models.vllm import Vllm
 from ponder.run import workers
 from ponder.run.pickling import packed, unpacked
 from ponder.run.run import run
@@ -79,7 +82,7 @@ class FakeHost:
 
 
 class FakeCluster:
-    """A place whose hosts are in this process."""
+    """An executor whose hosts are in this process."""
 
     jobs = None
 
@@ -103,11 +106,11 @@ class FakeCluster:
         raise AssertionError("there is nothing to make")
 
 
-def stored(path: Path, place: Any = None, **changes: Any) -> tuple[list[Any], Tally]:
+def stored(path: Path, executor: Any = None, **changes: Any) -> tuple[list[Any], Tally]:
     """What a run stores, but for seconds and the order of arrival."""
     study, tally = Study.from_table({**TABLE, **changes}), Tally()
     with Store(path, lock=True) as store:
-        asyncio.run(run(study, store, tally, place=place))
+        asyncio.run(run(study, store, tally, executor=executor))
         outcomes = [outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)]
         return sorted(outcomes, key=lambda outcome: (outcome.size, outcome.problem)), tally
 
@@ -263,3 +266,9 @@ def test_ray_that_is_not_installed(ponder, monkeypatch) -> None:
     refused = ponder("run", "effort", "--ray", "auto", "--set", "problems=1")
     assert refused.exit_code == 2
     assert "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder-lab[ray]'" in refused.output
+
+
+def test_no_server_is_started_here_if_hosts_answer() -> None:
+    hosted = Hosted(Vllm(id="pocket"), [], lambda: None, 1)
+    assert server_of(Vote(2).apply(hosted)) is hosted
+    assert list(hosted.start(TASK)) == []

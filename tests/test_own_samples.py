@@ -197,7 +197,7 @@ def test_what_cannot_be_trained_is_refused(models, tmp_path) -> None:
         Trained().score(
             list(distinct(draw_problems(SUMS, 1, 1), [[Sample(TokenExample([], []), True, "a", "b")]], Sums(), "blank"))
         )
-    assert "make own_reward" in error.value.hint
+    assert "prepare own_reward" in error.value.hint
 
 
 def test_a_studys_reward_is_copied_into_a_folder(models, tmp_path) -> None:

@@ -1,8 +1,7 @@
 """The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in `scoring.py`.
 
 A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
-its documentation. What a plugin can't do it leaves to the default here, which raises a `UserError` that says so, so
-that no caller has to probe with `hasattr`.
+its documentation. These interfaces hold what every plugin has; what only some can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from ponder.core.errors import UserError
 from ponder.core.keys import digest, fingerprint, seed_from
@@ -28,11 +27,6 @@ from ponder.core.nouns import (
     Spend,
     TurnLimit,
 )
-
-if TYPE_CHECKING:
-    pass
-
-Fidelity: TypeAlias = Literal["no", "also", "only"]
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from ponder.core.capabilities import WithCodec, WithWeights, equal_answers, grades_slowly, parse_answer
+from ponder.core.capabilities import Served, WithCodec, WithWeights, equal_answers, grades_slowly, parse_answer
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
@@ -76,6 +76,15 @@ class Wrapped(Model):
 def innermost(model: Model) -> Model:
     """Return the model that answers, below all methods that change how it is asked."""
     while isinstance(model, Wrapped):
+        model = model.inner
+    return model
+
+
+def server_of(model: Model) -> Served | None:
+    """Return the part of a model that servers answer for; None if no server does."""
+    while not isinstance(model, Served):
+        if not isinstance(model, Wrapped):
+            return None
         model = model.inner
     return model
 

@@ -20,9 +20,9 @@ import numpy as np
 from ponder.core import CacheBudget, Codec, Completion, Policy, Request, Source, UserError, plugins
 from ponder.core.scoring import fitted_to
 from ponder.models import read_card
-from ponder.models._bars import no_bars
 from ponder.models._batch import Floats, Generation
 from ponder.models._gpu_memory import stop_servers
+from ponder.models._local_weights import no_bars
 from ponder.tasks.reading import split_thinking
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ponder.core import Bill, InMemory, RatesEach, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
-from ponder.models._bars import no_bars
 from ponder.models._gpu_memory import stop_servers
-from ponder.models._local_weights import FIRST
+from ponder.models._local_weights import FIRST, no_bars
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:

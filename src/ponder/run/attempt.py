@@ -27,7 +27,7 @@ from ponder.core import (
 from ponder.core.capabilities import Served, grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.grading import graded
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.prepare import Preparations
@@ -65,7 +65,7 @@ class Run:
     tally: Tally
     stop: Stop
     preparations: Preparations
-    place: Place | None = None  # other processes that do the heavy work
+    executor: Executor | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
     where: str = "study"  # the study's file, in errors
 

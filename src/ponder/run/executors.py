@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Report = Callable[["Progress | Account"], None]
 
 
-class Place(Protocol):
-    """Other processes that do a run's work."""
+class Executor(Protocol):
+    """Other processes that do a run's work: those of `--jobs`, or a Ray cluster."""
 
     jobs: int | None  # preparations made at once; None: as many as there is room for
 
@@ -42,8 +42,8 @@ class Place(Protocol):
 
 
 @contextmanager
-def place(cells: Sequence[StudyCell], ray: str | None = None, jobs: int = 1) -> Iterator[Place | None]:
-    """Where to work, while the block runs; None: in this process."""
+def executing(cells: Sequence[StudyCell], ray: str | None = None, jobs: int = 1) -> Iterator[Executor | None]:
+    """Yield the executor that options name, open while the block runs; None: everything happens in this process."""
     if jobs < 1:
         raise UserError(f"jobs must be at least 1, not {jobs}")
     if ray is not None:

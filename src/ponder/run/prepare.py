@@ -17,12 +17,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ponder.core import Method, Model, Prepared, Progress, Served, Spend, UserError, WithWeights, error_at, require
+from ponder.core import Method, Model, Prepared, Progress, Spend, UserError, WithWeights, error_at, require
 from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.metering import METER, CapReached, Meter
-from ponder.core.wrapped import innermost
+from ponder.core.wrapped import server_of
 from ponder.run.caps import NOTHING, Claim, Ledger, Money, check, currency, opened_ledger, priced_at_most
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import Account, LedgerTill, LoopTill
 from ponder.run.run_stats import Tally
@@ -43,14 +43,14 @@ class Preparations:
 
     def __init__(
         self,
-        place: Place | None,
+        executor: Executor | None,
         stop: Stop,
         report: Callable[[str, Progress | None], None],
         till: LedgerTill | None = None,
     ) -> None:
-        self._place, self._stop, self._report = place, stop, report
+        self._executor, self._stop, self._report = executor, stop, report
         self._till = till or LedgerTill(Ledger())
-        self._room = asyncio.Semaphore(place.jobs or 1_000_000 if place else 1)
+        self._room = asyncio.Semaphore(executor.jobs or 1_000_000 if executor else 1)
         self._chains: dict[str, asyncio.Task[list[Model]]] = {}
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
@@ -74,8 +74,8 @@ class Preparations:
             for index, method in enumerate(cell.methods):
                 model = chain[-1]
                 if isinstance(method, Prepared):
-                    if self._place:
-                        await self._make_there(self._place, method, cell, index, model)
+                    if self._executor:
+                        await self._make_there(self._executor, method, cell, index, model)
                     await self._driven(label, partial(method.make, model))  # what is left to make
                 chain.append(await asyncio.to_thread(method.apply, model))
         finally:
@@ -84,8 +84,8 @@ class Preparations:
 
     async def start(self, cell: StudyCell, model: Model) -> None:
         """Start the server of a model, if it has one to start."""
-        server = innermost(model)
-        if not isinstance(server, Served):
+        server = server_of(model)
+        if server is None:
             return
         try:
             await self._driven(cell.label.model, lambda: server.start(cell.task))
@@ -118,7 +118,7 @@ class Preparations:
         finally:
             interrupted = True
 
-    async def _make_there(self, place: Place, method: Method, cell: StudyCell, index: int, model: Model) -> None:
+    async def _make_there(self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model) -> None:
         """Make what the method says is missing, as soon as nobody else is making any of it."""
         label = cell.label.model
         assert isinstance(method, Prepared)
@@ -137,11 +137,11 @@ class Preparations:
                         self._report(label, {"model": label, **progress})
                         self._release({path for path in claimed if path.exists()})
 
-                    await self._make_paid(place, method, model, needs, report)
+                    await self._make_paid(executor, method, model, needs, report)
                     await self._seen(method, model)
 
     async def _make_paid(
-        self, place: Place, method: Method, model: Model, needs: Resources, report: Callable[[Progress], None]
+        self, executor: Executor, method: Method, model: Model, needs: Resources, report: Callable[[Progress], None]
     ) -> None:
         """Make something in another process, with an allowance; with another one if that was less than it needs."""
         ledger = self._till.ledger
@@ -159,7 +159,7 @@ class Preparations:
 
             try:
                 await self._till.record()
-                await self._stop.unless_asked(place.make(method, model, needs, listen, allowance))
+                await self._stop.unless_asked(executor.make(method, model, needs, listen, allowance))
             finally:
                 lost = allowance or NOTHING
                 spent = account or Account(lost, lost, int(lost != NOTHING))  # it was killed: nobody knows
@@ -225,14 +225,14 @@ class Preparations:
             await asyncio.sleep(0.5)
 
 
-def prepare(study: StudySpec, place: Place | None = None, store: Path = STORE) -> Iterator[Progress]:
+def prepare(study: StudySpec, executor: Executor | None = None, store: Path = STORE) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again.
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
     """
     cells = {cell.model_key: cell for cell in study.cells if cell.methods}
     if cells:
-        yield from _prepared(study, list(cells.values()), store, place)
+        yield from _prepared(study, list(cells.values()), store, executor)
 
 
 def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
@@ -273,7 +273,7 @@ def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
 
 
 def _prepared(
-    study: StudySpec, cells: Sequence[StudyCell], store: Path, place: Place | None = None
+    study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
 ) -> Generator[Progress, None, dict[str, list[Model]]]:
     """Make the models of cells, under the study's caps; return the chain of each by its label.
 
@@ -294,14 +294,14 @@ def _prepared(
         reports.append({"ready": label})
 
     async def make_all(preparations: Preparations) -> None:
-        if place is None:
+        if executor is None:
             for cell in cells:
                 await make(cell, preparations)
         else:
             await asyncio.gather(*(make(cell, preparations) for cell in cells))
 
     async def begin(till: LedgerTill) -> asyncio.Task[None]:
-        return asyncio.create_task(make_all(Preparations(place, Stop(), report, till)))
+        return asyncio.create_task(make_all(Preparations(executor, Stop(), report, till)))
 
     async def ended(work: asyncio.Task[None]) -> bool:
         done, _ = await asyncio.wait([work], timeout=0.2)

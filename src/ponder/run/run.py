@@ -19,7 +19,7 @@ from ponder.core import Attempt, Model, Served, UserError
 from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import LedgerTill
 from ponder.run.prepare import Preparations
@@ -65,7 +65,7 @@ async def run(
     tally: Tally,
     stop: Stop | None = None,
     cells: Sequence[StudyCell] | None = None,
-    place: Place | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only these cells."""
     stop, cells = stop or Stop(), study.cells if cells is None else cells
@@ -76,8 +76,8 @@ async def run(
     tally.writer = Writer(store, run_id, tally.ledger.recorded)
     async with tally.writer as writer:
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
-        preparations = Preparations(place, stop, tally.report, till)
-        parts = Run(store, writer, tally, stop, preparations, place, _trials(study, cells), study.where)
+        preparations = Preparations(executor, stop, tally.report, till)
+        parts = Run(store, writer, tally, stop, preparations, executor, _trials(study, cells), study.where)
         work = asyncio.create_task(_everything(cells, parts))
         timer = asyncio.create_task(stop.out_of_time())
         try:
@@ -145,9 +145,9 @@ async def _all_lanes(cells: Sequence[StudyCell], run: Run) -> None:
     prepared: list[StudyCell] = []  # while other models are asked
     for _, group in itertools.groupby(cells, key=lambda cell: cell.model_key):
         of_one_model = list(group)
-        lane = run.place.lane(of_one_model[0]) if run.place else of_one_model[0].model.server()
+        lane = run.executor.lane(of_one_model[0]) if run.executor else of_one_model[0].model.server()
         lanes.setdefault(lane, []).append(of_one_model)
-        prepared += next(([c] for c in of_one_model if run.place and c.methods and _unfinished(c, run.store)), [])
+        prepared += next(([c] for c in of_one_model if run.executor and c.methods and _unfinished(c, run.store)), [])
 
     async def ask_in_turn(models: list[list[StudyCell]]) -> None:
         for of_one_model in models:
@@ -182,7 +182,7 @@ async def _one_model(cells: list[StudyCell], run: Run) -> None:
 async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -> Model:
     """The model of these cells, made and ready to be asked, here or elsewhere."""
     label, model = cells[0].label.model, await run.preparations.model(cells[0])
-    if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+    if run.executor is None or (hosted := run.executor.hosted(cells, model)) is model:
         await run.preparations.start(cells[0], model)
         return await stack.enter_async_context(model)
     run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})

@@ -14,7 +14,7 @@ from pathlib import Path
 from ponder.core import UserError
 from ponder.core.text import count
 from ponder.run import progress
-from ponder.run.executors import Place, place
+from ponder.run.executors import Executor, executing
 from ponder.run.interrupt import Stop
 from ponder.run.plan import counts, slow_warning
 from ponder.run.run import run
@@ -32,7 +32,7 @@ class Session:
     study: StudySpec
     cells: Sequence[StudyCell]  # to ask
     store: Store
-    executor: Place | None  # other processes that share the work; None: everything happens in this one
+    executor: Executor | None  # other processes that share the work; None: everything happens in this one
     tally: Tally
 
     async def run(self, stop: Stop, *, show_progress: bool = True) -> None:
@@ -78,7 +78,7 @@ def open_session(
             _release_lost(study, store, tell)
         planned, stored = counts(cells, store)
         tally = Tally(planned=planned, stored_before=stored)
-        with place(cells, ray, jobs) as executor:
+        with executing(cells, ray, jobs) as executor:
             try:
                 yield Session(study, cells, store, executor, tally)
             except UserError:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Codec, Request, UserError, plugins
-from ponder.models._failures import NoAnswer
-from ponder.models._reply import Choice, Malformed, Reply, Said, read
-from ponder.models._servers import Server
-from ponder.models._vllm_servers import Servers
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.failures import NoAnswer
+from ponder.models.endpoint.reply import Choice, Malformed, Reply, Said, read
+from ponder.models.endpoint.servers import Server
+from ponder.models.vllm.servers import ServerGroup
 
 
 @dataclass(kw_only=True)
 class VllmClient(Endpoint):
     """Asks for a chat or, if the weights have a codec, for a completion of the token ids that it renders."""
 
-    servers: Servers
+    servers: ServerGroup
     top_k: int = 0
     template: dict[str, Any] = field(default_factory=dict)  # values for the chat template
     count_prompt: Callable[[Request], int | None]  # how long a prompt is, if that is known

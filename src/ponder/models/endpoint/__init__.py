@@ -34,8 +34,8 @@ from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry,
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import count, encodable
-from ponder.models._counting import ServerTokenizer, beside_v1
-from ponder.models._failures import (
+from ponder.models.endpoint.counting import ServerTokenizer, beside_v1
+from ponder.models.endpoint.failures import (
     NoAnswer,
     Refusal,
     WrongServer,
@@ -50,8 +50,8 @@ from ponder.models._failures import (
     speaks_https,
     status_inside,
 )
-from ponder.models._pace import Pace
-from ponder.models._reply import (
+from ponder.models.endpoint.rate_limit import RateLimit
+from ponder.models.endpoint.reply import (
     Malformed,
     NoChoices,
     Reply,
@@ -66,9 +66,9 @@ from ponder.models._reply import (
     rejected,
     whole,
 )
-from ponder.models._served_names import ServedNames, alike
-from ponder.models._servers import Server, Servers
-from ponder.models._stream import Deadline, assemble
+from ponder.models.endpoint.served_names import ServedNames, alike
+from ponder.models.endpoint.servers import Server, Servers
+from ponder.models.endpoint.stream import Deadline, assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
 ANOTHER_SERVER = 0.01  # seconds until the next try if another server can be asked
@@ -226,7 +226,7 @@ class Endpoint(Model, Served, Sampled):
         connections = [(url, *self._connect(url, self._secrets)) for url in self.urls]
         self._body = self._secrets.fill_json(self.body)
         self._count = load_tokenizer(self.tokenizer) if self.tokenizer else None
-        self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
+        self._rate_limit = RateLimit(self.requests_per_minute, self.tokens_per_minute)
         self._places: Semaphore | None = None
         self._first = Lock()
         self._session = aiohttp.ClientSession(
@@ -334,7 +334,7 @@ class Endpoint(Model, Served, Sampled):
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._pace.start(prompt, budget, partial(request.observer.sent, request))
+            charge = await self._rate_limit.start(prompt, budget, partial(request.observer.sent, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
@@ -346,13 +346,13 @@ class Endpoint(Model, Served, Sampled):
                     raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
                 except NoAnswer as failure:
                     if not failure.billed:
-                        self._pace.end(charge, None)
+                        self._rate_limit.end(charge, None)
                     if failure.passing:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
             cost = bill(usage, said, time.monotonic() - started, self._count, prompt)
-            self._pace.end(charge, cost)
+            self._rate_limit.end(charge, cost)
         if cost.counted_by == "estimate" and self.probe:
             usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
