@@ -44,9 +44,10 @@ def _pyramid(scores: Tensor, mean: int) -> Tensor:
 
 
 def falling_linearly(layers: int, mean: int, largest: int) -> list[int]:
-    """Return one number per layer, falling linearly, with this mean; the first is at most `largest`.
+    """Return a number for each layer, falling linearly, with this mean.
 
-    The unbounded pyramid falls from (2 - 1/STEEPNESS) · mean to mean/STEEPNESS.
+    The first is at most `largest`; without that bound, they fall from (2 - 1/STEEPNESS) · mean to
+    mean/STEEPNESS.
     """
     if layers == 1:
         return [mean]

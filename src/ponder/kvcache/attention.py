@@ -53,7 +53,7 @@ NEUTRAL = {
     "token_type_ids",
     "use_cache",
 }
-DECODING = 8  # most new tokens of a pass that counts as decoding, for which the grouped kernel is used
+DECODING = 8  # most new tokens of a pass that the grouped kernel is used for
 
 
 class _Pass(threading.local):
@@ -126,7 +126,7 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _check_arguments(kwargs: dict[str, Any]) -> None:
-    """Raise `UserError` if an argument of the model's attention may change what a layer attends to."""
+    """Raise `UserError` for an argument that may change what a layer attends to."""
     if kwargs.get("sliding_window") is not None:
         raise UserError("a layer that has a sliding window can't be pruned", hint="use the model's own cache")
     unknown = [name for name, value in kwargs.items() if value is not None and name not in NEUTRAL]
@@ -218,7 +218,7 @@ def _random_like(states: Tensor, length: int, generator: torch.Generator) -> Ten
 
 
 def _weighted_values(weights: Tensor, value: Tensor) -> Tensor:
-    """Return the attention output, (rows, new, heads, head_dim): each query's weighted mean of values."""
+    """Return each query's weighted mean of values, (rows, new, heads, head_dim)."""
     rows, heads, new, columns = weights.shape
     kv_heads = value.shape[1]
     output = weights.view(rows, kv_heads, -1, columns) @ value

@@ -83,6 +83,7 @@ class SelectCache(SelectCacheBase):
             check_tested(model)
         self.allocates = budget is not None and budget.allocation != "even"
         self.needs_attention = bool(policy.queries or policy.accumulates or self.allocates)
+        # Whether the attention reports to this cache.
         self.observes = reveals_attention(self.decoder) and (self.needs_attention or kernel == "grouped")
         if self.needs_attention and not self.observes:
             raise self._unrevealed()
@@ -94,13 +95,13 @@ class SelectCache(SelectCacheBase):
         self.failed = ""  # why the cache can't be used any more
         # By row:
         self.lengths: list[int] = []  # columns
-        self.extra: list[int] = []  # columns beyond the mean number of tokens per head: some heads have more
+        self.extra: list[int] = []  # columns beyond the mean tokens per head
         self.peaks: list[int] = []  # the most columns so far
         self.seen_tokens: list[int] = []  # tokens, evicted ones included
         self.held: list[list[int]] = []  # tokens per head after each forward pass, before pruning
-        self.real_tokens: list[int] = []  # tokens that aren't padding, counted as long as some may be sinks
+        self.real_tokens: list[int] = []  # not padding; counted while some may be sinks
         self.answering = torch.zeros(0, dtype=torch.bool)  # whether thinking has ended
-        self.seeds = torch.zeros(0, dtype=torch.long)
+        self.seeds = torch.zeros(0, dtype=torch.long)  # for policies that draw at random
         self.reading = True  # whether the prompt is being read
         # By position, (rows, seen tokens):
         self.ids = torch.zeros(0, 0, dtype=torch.long)
@@ -108,10 +109,10 @@ class SelectCache(SelectCacheBase):
         self.padding = torch.zeros(0, 0, dtype=torch.bool)
         self.features: Tensor | None = None
         # By column, (layers, rows, heads, columns):
-        self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)
-        self.empty: Tensor | None = None  # which columns hold no token; None if all heads have equally many
+        self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)  # of each column's token
+        self.empty: Tensor | None = None  # columns without a token; None if allocation is even
         # Padding:
-        self.new_padding: Tensor | None = None  # (rows, new) of this forward pass; None if there is none
+        self.new_padding: Tensor | None = None  # (rows, new); None if there is none
         self.padded = False  # whether any column is padding
         self.shifted = True  # whether the remaining padding is the model's mask, shifted
 
@@ -319,7 +320,7 @@ class SelectCache(SelectCacheBase):
                 raise self._unrevealed()
 
     def _check_rotation(self, rope_buffers: list[Tensor]) -> None:
-        """Raise `UserError` if new keys are rotated by other frequencies than those in the cache."""
+        """Raise `UserError` if new keys are rotated by other frequencies than cached ones."""
         if self.rope_buffers is None:
             self.rope_buffers = rope_buffers
         if not all(map(torch.equal, self.rope_buffers, rope_buffers)):
@@ -416,7 +417,8 @@ class SelectCache(SelectCacheBase):
             if self.new_padding is not None:
                 is_token = (~self.new_padding).long()
             earlier = torch.tensor(self.real_tokens, device=ids.device)[:, None]
-            number = earlier + is_token.cumsum(1) - 1  # of each token in its row, padding not counted
+            # Each token's number in its row; padding isn't counted.
+            number = earlier + is_token.cumsum(1) - 1
             protected |= number < self.budget.sinks
             if self.reading and self.budget.question:
                 positions = torch.arange(start, start + new, device=ids.device)
@@ -504,17 +506,16 @@ class SelectCache(SelectCacheBase):
     def _evict(self, rows: Rows, length: int, kept: int) -> None:
         """Keep the window and the `kept` columns that score highest, in rows of this length."""
         assert self.budget
-        tokens = kept + self.budget.window
-        columns = tokens
+        tokens = kept + self.budget.window  # per head, on average
+        columns = tokens  # of the longest head
         scores = self._scores(rows, length)
         if self.empty is not None:
             columns = self._keep_unevenly(rows, length, scores, tokens)
         elif tokens == length - 1 and not self.padded and not self.policy.by_order:
+            # Only one column is evicted, and the order of columns doesn't matter.
             self._replace(rows, scores.argmin(-1), length - 1)
         else:
-            # Sorted from the newest to the oldest, so that the oldest of equal scores are evicted first.
-            best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :tokens]
-            self._keep(rows, length, (length - 1 - best).sort(dim=-1).values)
+            self._keep(rows, length, _best_columns(scores, tokens).sort(dim=-1).values)
         for row in self._row_numbers(rows):
             self.lengths[row] = columns
             self.extra[row] = max(0, columns - tokens)
@@ -527,9 +528,10 @@ class SelectCache(SelectCacheBase):
             layer.keep(rows, _of_layer(columns, layer))
 
     def _replace(self, rows: Rows, columns: Tensor, newest: int) -> None:
-        """Overwrite the evicted columns, (layers, rows, heads), with the newest: nothing else is copied.
+        """Overwrite one evicted column of each head, (layers, rows, heads), with the newest.
 
-        The order of columns is lost. A new token sees all of them, so no mask depends on it.
+        Nothing else is copied. The order of columns is lost; a new token sees all of them, so no
+        mask depends on it.
         """
         row_numbers = torch.arange(len(self.lengths), device=columns.device)[rows]
         newest_positions = self.positions[:, row_numbers, :, newest : newest + 1]
@@ -551,10 +553,9 @@ class SelectCache(SelectCacheBase):
         assert self.budget.allocation != "even"
         counts = columns_per_head(self.budget.allocation, scores, tokens)
         longest = int(counts.max())
-        best = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[..., :longest]
-        columns = length - 1 - best
+        columns = _best_columns(scores, longest)
         empty = torch.arange(longest, device=columns.device) >= counts[..., None]
-        order = columns.masked_fill(empty, -1).argsort(-1)
+        order = columns.masked_fill(empty, -1).argsort(-1)  # empty ones first, the others in order
         self._keep(rows, length, columns.gather(-1, order))
         self.empty[:, rows] = False
         self.empty[:, rows, :, :longest] = empty.gather(-1, order)
@@ -565,7 +566,8 @@ class SelectCache(SelectCacheBase):
     def _scores(self, rows: Rows, length: int) -> Tensor:
         """Return the score of each column, (layers, rows, heads, columns).
 
-        It is the policy's, but +inf for what is never evicted, and -inf for padding and empty columns.
+        It is the policy's, but +inf for what is never evicted, and -inf for padding and empty
+        columns.
         """
         positions = self.positions[:, rows, :, :length].long()
         scores = self._policy_scores(rows, length)
@@ -580,7 +582,7 @@ class SelectCache(SelectCacheBase):
             raise UserError(f"the policy `{self.policy.plugin_name()}` returned a score that isn't a finite number")
         protected = _at_positions(self.protected[rows], positions)
         scores = scores.masked_fill(protected | self._in_window(rows, positions), torch.inf)
-        if self.empty is not None:  # last, because an empty column has the position of an earlier token
+        if self.empty is not None:  # last: such a column has the position of an earlier token
             scores = scores.masked_fill(self.empty[:, rows, :, :length], -torch.inf)
         return scores
 
@@ -666,6 +668,15 @@ class SelectCache(SelectCacheBase):
         positions = seen - torch.arange(count, 0, -1, device=self.ids.device)
         is_padding = self.padding[rows].gather(1, positions.clamp(min=0))
         return positions.masked_fill(is_padding, -1)
+
+
+def _best_columns(scores: Tensor, count: int) -> Tensor:
+    """Return the columns with the highest scores, (…, count), the best first.
+
+    Sorted from the newest on, so that the oldest of equal scores are left out.
+    """
+    newest_first = scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices
+    return scores.shape[-1] - 1 - newest_first[..., :count]
 
 
 def _of_layer(by_layer: Tensor, layer: Layer) -> Tensor:

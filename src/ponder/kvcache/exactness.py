@@ -191,7 +191,7 @@ def _layer_of_keys(module: Any, last_pruned: int) -> int:
 
 
 class _HideTokens:
-    """A hook that hides tokens, (rows, heads, queries, tokens), in the mask of a layer's attention."""
+    """A hook that hides tokens, (rows, heads, queries, tokens), in a layer's attention mask."""
 
     def __init__(self, module: nn.Module, hidden: Tensor) -> None:
         self.parameters = list(inspect.signature(module.forward).parameters)

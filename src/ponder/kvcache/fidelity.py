@@ -27,20 +27,24 @@ from ponder.core.text import count
 from ponder.kvcache.cache import SelectCache
 
 CHUNK = 256  # tokens per forward pass if no pruning comes earlier
-Text: TypeAlias = str | tuple[str, str] | Sequence[int]  # a text, a prompt and its continuation, or token ids
-Pruned: TypeAlias = Policy | tuple[Policy, CacheBudget]  # a policy, with a budget if it has its own
+# A text, a prompt and its continuation, or token ids.
+Text: TypeAlias = str | tuple[str, str] | Sequence[int]
+# A policy, with a budget if it has its own.
+Pruned: TypeAlias = Policy | tuple[Policy, CacheBudget]
 
 
 @dataclass(frozen=True)
 class Drift:
     """The drift on one text."""
 
-    # KL divergence of the pruned cache's next-token distribution from the full cache's, in nats per token.
+    # KL divergence of the pruned cache's next-token distribution from the full cache's, in nats
+    # per token.
     kl: float
     agrees: float  # fraction of tokens after which both predict the same most likely token
     tokens: int  # that were compared
     bytes: float = 0.0  # of the tokens in the pruned cache, averaged over the text
-    peak: float = 0.0  # bytes of the pruned cache's columns at most; more if heads keep different numbers
+    # Bytes of the pruned cache's columns at their peak; more if heads keep different numbers.
+    peak: float = 0.0
 
 
 def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
@@ -173,7 +177,7 @@ class FidelityRow:
     texts: int
     tokens: int
     bytes: float  # of the pruned cache
-    by_text: tuple[Drift, ...] = ()  # for comparisons with what was measured elsewhere on the same texts
+    by_text: tuple[Drift, ...] = ()  # to compare with other measurements on these texts
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class ModelHooks:
 
     def before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let the cache check a forward pass and change its mask, and switch the attention."""
-        # End a pass that Ctrl-C interrupted, after which torch calls no hooks, or that this is nested in.
+        # End a pass that Ctrl-C interrupted (torch calls no hooks then), or that this is nested in.
         _end_pass()
         arguments = _by_name(self.parameters, args, kwargs)
         cache = arguments.get("past_key_values")
@@ -149,7 +149,7 @@ _hooks: weakref.WeakKeyDictionary[nn.Module, ModelHooks] = weakref.WeakKeyDictio
 
 
 def attach(cache: SelectCacheBase, outer: nn.Module) -> None:
-    """Put hooks on a model's decoder, and on the model around it, that live as long as the cache."""
+    """Put hooks on a decoder, and on the model around it, that live as long as the cache."""
     decoder = cache.decoder
     with _lock:
         if decoder not in _hooks:
@@ -194,7 +194,7 @@ def stock_attention(config: Any) -> str:
 
 
 def _configs(decoder: nn.Module) -> list[Any]:
-    """Return the configurations that the decoder and its attention read their implementation from."""
+    """Return the configurations that name the attention of the decoder and its layers."""
     configs: dict[int, Any] = {}
     for module in decoder.modules():
         config = getattr(module, "config", None)

@@ -1,4 +1,4 @@
-"""One layer's keys and values, in a buffer with spare columns, so that a new token copies nothing."""
+"""One layer's keys and values, in a buffer with spare columns: a new token copies nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Layer(CacheLayerMixin):
         self.index = index  # among all layers of the model
         self.number = 0  # among the layers that are pruned
         self.queries: Tensor | None = None  # (rows, heads, recent queries, head_dim)
-        self.accumulated: Tensor | None = None  # (rows, kv_heads, capacity): attention received so far
+        # Attention received so far, (rows, kv_heads, capacity).
+        self.accumulated: Tensor | None = None
         self.attention_weights: AttentionWeights | None = None  # set in the first forward pass
         self.updated = False  # whether this forward pass has written its keys and values
         self.observed = False  # whether this forward pass has reported its queries
@@ -81,7 +82,7 @@ class Layer(CacheLayerMixin):
             self.accumulated = grown(self.accumulated, shape)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append new keys and values, (rows, kv_heads, new, head_dim); return all that are cached."""
+        """Append keys and values, (rows, kv_heads, new, head_dim); return all that are cached."""
         self.cache.check_pass()
         if self.updated:
             raise UserError(
@@ -131,7 +132,7 @@ class Layer(CacheLayerMixin):
             self.queries = recent.clone()  # a view would keep the queries of the whole prompt alive
 
     def _received_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the attention that each column receives from all queries, (rows, kv_heads, columns)."""
+        """Return the attention that each column receives, (rows, kv_heads, columns)."""
         assert self.attention_weights is not None
         rows, _, new, _ = query.shape
         columns = key.shape[2]

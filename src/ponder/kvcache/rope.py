@@ -46,7 +46,7 @@ def frequencies(decoder: Any) -> Tensor | None:
         rotated, _ = apply_rotary(states, states, *rotary(states, positions))
         scale = rotary.attention_scaling
     except (AttributeError, RuntimeError, TypeError, ValueError):
-        return None  # another interface than Llama's, such as frequencies that differ between layers
+        return None  # another interface than Llama's, such as frequencies by layer
     expected = channels(pairs(states) * rotation(positions[0, :, None] * angles)) * scale
     if not torch.allclose(rotated, expected, atol=1e-4):
         return None

@@ -26,7 +26,7 @@ def decoder_of(model: Any) -> tuple[nn.Module, nn.Module]:
 
     Raise `UserError` if the model's cache can't be pruned.
     """
-    if not isinstance(model, PreTrainedModel):  # PEFT's or a compiled one: calls of either reach the hooks
+    if not isinstance(model, PreTrainedModel):  # such as PEFT's or a compiled model
         raise UserError(
             f"{type(model).__name__} isn't a transformers model that generates text",
             hint="make the cache for the transformers model that it wraps, if it wraps one, and call either",
@@ -79,7 +79,7 @@ def check_tested(model: Any) -> None:
         )
     architecture = str(model.config.model_type)
     text_architecture = str(model.config.get_text_config(decoder=True).model_type)
-    # A multimodal model may contain any text model. One that only exists inside it is tested with it.
+    # A multimodal model may contain any text model. One that only exists in it is tested with it.
     if architecture in EXACT and text_architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         architecture = text_architecture
     if architecture not in EXACT:

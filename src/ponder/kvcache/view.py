@@ -69,7 +69,7 @@ class CacheView:
             weights = logits.softmax(-1)
         else:
             weights = self.attention_weights(queries, self.keys, self.values, visible)
-        weights = weights.masked_fill(~visible, 0)  # a query of padding sees nothing: its softmax is NaN
+        weights = weights.masked_fill(~visible, 0)  # a query of padding sees nothing: NaN
         return weights.view(rows, kv_heads, -1, count, columns)
 
     def future_queries(self, distances: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class CacheView:
         count = queries.shape[2]
         queries = queries.reshape(rows, kv_heads, -1, count, head_dim)
         steps_to_last = torch.arange(count - 1, -1, -1, device=queries.device)
-        to_last = rope.rotation(steps_to_last[:, None] * self.frequencies)  # (queries, head_dim / 2)
+        to_last = rope.rotation(steps_to_last[:, None] * self.frequencies)
         onward = rope.rotation(distances[:, None] * self.frequencies).mean(0)  # (head_dim / 2,)
         rotated = rope.pairs(queries) * to_last * onward
         return rope.channels(rotated).to(self.keys.dtype)

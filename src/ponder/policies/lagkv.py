@@ -53,7 +53,7 @@ class Lagkv(Policy):
         return torch.cat([scores.flatten(2), newest_scores], dim=-1)[..., -columns:]
 
     def _spread(self, states: Tensor, padding: Tensor) -> Tensor:
-        """Return how far each token of a block spreads over its channels, a softmax in the block.
+        """Return each token's standard deviation over channels, as a softmax within its block.
 
         Channels are scaled by the range of the following block. (rows, kv_heads, columns, head_dim)
         becomes (rows, kv_heads, blocks - 1, lag).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Oracle(Policy):
     by_order = False
     per_layer = False
-    importance: Any = field(default=None, compare=False)  # attention from the answer, one number per position
+    importance: Any = field(default=None, compare=False)  # (tokens,): attention from the answer
 
     def score(self, view: CacheView) -> Tensor:
         if self.importance is None:

@@ -48,7 +48,7 @@ class Rkv(Policy):
         from torch.nn.functional import normalize
 
         directions = normalize(keys, dim=-1).masked_fill(padding[..., None], 0)
-        cosine = directions @ directions.mT  # (rows, kv_heads, columns, columns), one layer at a time
+        cosine = directions @ directions.mT  # (rows, kv_heads, columns, columns)
         cosine.diagonal(dim1=-2, dim2=-1).zero_()
         # The newest near-duplicate of a key is the last column above the threshold, if any is.
         number = torch.arange(1, keys.shape[2] + 1, device=keys.device)

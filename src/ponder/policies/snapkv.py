@@ -31,5 +31,5 @@ class Snapkv(Policy):
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import avg_pool1d
 
-        received = view.attention().mean((2, 3))  # over query heads and queries: (rows, kv_heads, columns)
+        received = view.attention().mean((2, 3))  # over query heads and queries
         return avg_pool1d(received, self.pool, stride=1, padding=self.pool // 2, count_include_pad=False)

@@ -31,11 +31,12 @@ class Triattention(Policy):
         import torch
 
         distances = 2 ** torch.arange(self.doublings + 1, device=view.keys.device)
-        centre = view.over_queries(view.future_queries(distances))  # (rows, kv_heads, groups, head_dim)
+        centre = view.over_queries(view.future_queries(distances))  # (…, groups, head_dim)
         from_centre = centre @ view.keys.mT  # (rows, kv_heads, groups, columns)
-        queries = view.pairs(view.future_queries(distances[:1] * 0))  # complex, at the last position
+        no_distance = torch.zeros_like(distances[:1])
+        queries = view.pairs(view.future_queries(no_distance))  # complex numbers
         mean_length = view.over_queries(queries.abs())
-        scatter = mean_length - view.over_queries(queries).abs()  # (rows, kv_heads, groups, head_dim / 2)
+        scatter = mean_length - view.over_queries(queries).abs()  # (…, groups, head_dim / 2)
         from_scatter = scatter @ view.pairs(view.keys).abs().mT
         logits = (from_centre + from_scatter) * view.scaling
         return logits.mean(2)

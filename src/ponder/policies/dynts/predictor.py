@@ -139,7 +139,7 @@ def fit(
     for step, batch in enumerate(batches(lengths, recipe), 1):
         optimizer.zero_grad()
         loss = 0.0
-        for start in range(0, len(batch), recipe.tokens):  # entire traces may be too many tokens at once
+        for start in range(0, len(batch), recipe.tokens):  # traces may be too many at once
             tokens = batch[start : start + recipe.tokens]
             tokens_loss = loss_of(predictor(hidden[tokens]), target[tokens], recipe) * len(tokens) / len(batch)
             tokens_loss.backward()  # type: ignore[no-untyped-call]
@@ -166,7 +166,7 @@ def fit(
 
 
 def _learning_rate(step: int, steps: int) -> float:
-    """Return the factor of the learning rate: linear warm-up over a tenth of the steps, then cosine decay."""
+    """Return the factor of the learning rate: linear warm-up, then cosine decay."""
     warmup = max(1, steps // 10)
     decayed = max(0, step - warmup) / (steps - warmup)
     return min((step + 1) / warmup, 0.5 + 0.5 * math.cos(math.pi * decayed))
