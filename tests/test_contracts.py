@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from engines import fake_vllm
 
+from ponder import Study
 from ponder.cli import check
-from ponder.cli.scaffold import scaffold
+from ponder.cli.plugin import scaffold
 from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.study.study import built_in
 
 EVERY = [(kind, name) for kind in plugins.KINDS for name in plugins.files(kind)]
 
@@ -42,7 +43,7 @@ def stand_in(kind: str, name: str, folder: Path, serve: Callable[..., Any]) -> l
     from torch import randn
 
     CASES.get(name, RlhflowCase)(folder)
-    if name not in CASES:  # heads as `ponder make reward` adds them to any language model
+    if name not in CASES:  # heads as `ponder prepare reward` adds them to any language model
         save_file({"weight": randn(2, 32), "bias": randn(2)}, folder / "heads.safetensors")
     return [f"id={folder}"]
 
@@ -175,6 +176,13 @@ FAULTS = [
     ("length_reward", "else 0.0\n", "else 0.1\n", "a wrong answer must not be rewarded"),
     ("length_reward", "1 - n / mean", "float('inf')", "one finite number per sample"),
     ("method", "return _Told(model, self.instruction)", "return self.instruction", "must return a model"),
+    ("method", "    def apply(", "    make = lambda self, model: ()\n\n    def apply(", "doesn't inherit `Prepared`"),
+    (
+        "task",
+        "    def solve(",
+        "    same_answer = lambda self, a, b: True\n\n    def solve(",
+        "doesn't inherit `ComparesAnswers`",
+    ),
     ("method", "super().__init__(inner)", "super().__init__(inner)\n        self.concurrency = 0", "concurrency"),
     ("method", "super().__init__(inner)", "super().__init__(inner)\n        self.prices = 3", "keep the prices"),
     (

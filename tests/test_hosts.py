@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, UserError
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
@@ -21,7 +22,6 @@ from ponder.run.run_stats import Tally
 from ponder.run.workers import Hosted, HostLost, received
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Hosting, Resources
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 TABLE = {
@@ -88,7 +88,7 @@ class FakeCluster:
         self._dies = iter(dies)
 
     def lane(self, cell: Cell) -> str:
-        return cell.model_label
+        return cell.label.model
 
     def hosted(self, cells: Sequence[Cell], model: Any) -> Hosted:
         tasks = list({id(cell.task): cell.task for cell in cells}.values())
@@ -223,7 +223,7 @@ def test_a_failed_call_is_no_lost_host() -> None:
 def test_what_a_model_needs_on_a_cluster_is_in_no_key_and_no_label() -> None:
     def cells(**ray: Any) -> list[tuple[bytes, str]]:
         model = {"name": "pocket", **ray, "method": [{"name": "vote", "n": 2, **ray}]}
-        return [(cell.key, cell.model_label) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
+        return [(cell.key, cell.label.model) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
 
     assert cells(ray={"gpus": 2, "cpus": 4}) == cells()
 

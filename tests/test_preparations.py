@@ -16,18 +16,17 @@ import virtual_time
 from engines import alive, wait_for
 
 import ponder
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.run import progress
 from ponder.run.executors import place
 from ponder.run.interrupt import Stop
 from ponder.run.pickling import packed
-from ponder.run.preparations import Preparations
-from ponder.run.prepare import prepare
+from ponder.run.prepare import Preparations, prepare
 from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 
@@ -166,7 +165,8 @@ from ponder.run.processes import Processes
 for _ in prepare(study_of(Path({str(tmp_path)!r}), [{link}]), Processes(2)):
     print("report", flush=True)
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         for _ in range(4):  # two of samples, two of steps

@@ -24,6 +24,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays
 from engines import alive, done, fake_vllm, wait_for
 from ray.cluster_utils import Cluster as LocalNodes
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.models import models_folder
 from ponder.run import ray_cluster
@@ -32,7 +33,6 @@ from ponder.run.ray_cluster import Cluster
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
@@ -149,8 +149,8 @@ def test_preparations_are_tasks_and_a_lost_one_is_resumed(address, models, tmp_p
     with Cluster(address, study.cells) as place:
         reports = list(prepare(study, place))
     for cell in study.cells:
-        assert {"model": cell.model_label, "waits_for": "1 CPU"} in reports
-        assert {"ready": cell.model_label} in reports
+        assert {"model": cell.label.model, "waits_for": "1 CPU"} in reports
+        assert {"ready": cell.label.model} in reports
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert sum(line.startswith("sample") for line in log) == 1
     assert sum(line.startswith("begin") for line in log) == 6  # each was killed once

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from engines import FAKE, alive, answered, ask, done, fake_vllm, sums, wait_for
 
+from ponder import Study
 from ponder.core import ModelFailure, Progress, Request, UserError
 from ponder.methods.merge import Merge
 from ponder.models import _vllm_servers
@@ -30,7 +31,6 @@ from ponder.run.progress import line
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ponder.core import CacheBudget, Policy, UserError
+from ponder.core import CacheBudget, Fitted, KeepsAll, Policy, UserError
 from ponder.kvcache.allocation import columns_per_head
 from ponder.kvcache.attention import PASS, causal_mask
 from ponder.kvcache.hooks import SelectCacheBase, attach, stock_attention
@@ -66,7 +66,7 @@ class SelectCache(SelectCacheBase):
             raise UserError(f"a SelectCache needs an object such as {example}, not {budget!r}")
         if kernel not in ("grouped", "stock"):
             raise UserError(f"the kernel `{kernel}` is unknown", hint='"grouped" or "stock"')
-        if not policy.evicts:
+        if isinstance(policy, KeepsAll):
             budget = None
         self.policy = policy
         self.budget = budget
@@ -82,7 +82,7 @@ class SelectCache(SelectCacheBase):
         if not untested:
             check_tested(model)
         self.allocates = budget is not None and budget.allocation != "even"
-        self.needs_attention = bool(policy.queries or policy.accumulates or self.allocates)
+        self.needs_attention = bool(policy.queries or "attention" in policy.needs or self.allocates)
         # Whether the attention reports to this cache.
         self.observes = reveals_attention(self.decoder) and (self.needs_attention or kernel == "grouped")
         if self.needs_attention and not self.observes:
@@ -117,7 +117,7 @@ class SelectCache(SelectCacheBase):
         self.shifted = True  # whether the remaining padding is the model's mask, shifted
 
         self.frequencies: Tensor | None = None
-        if policy.needs_rope:
+        if "rope" in policy.needs:
             self.frequencies = frequencies(self.decoder)
             if self.frequencies is None:
                 raise UserError(
@@ -308,7 +308,10 @@ class SelectCache(SelectCacheBase):
             self._start(rows, hidden.device)
         if ids is None:
             ids = torch.full((rows, new), -1, device=hidden.device)
-        self._append(ids, self.policy.token_features(hidden, ids))
+        features = None
+        if isinstance(self.policy, Fitted):
+            features = self.policy.token_features(hidden, ids)
+        self._append(ids, features)
         self._prune()
 
     def _check_layers(self) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ponder.core import CacheBudget, Policy, UserError, plugins
+from ponder.core.scoring import fitted_to
 from ponder.core.text import count
 from ponder.kvcache.cache import SelectCache
 
@@ -281,7 +282,7 @@ def _policies_by_name(
     pairs = _with_budgets(policies.values(), budget)
     by_name = {}
     for name, (policy, policy_budget) in zip(policies, pairs, strict=True):
-        by_name[name] = (policy.fitted(folder, tokenizer), policy_budget)
+        by_name[name] = (fitted_to(policy, folder, tokenizer), policy_budget)
     return by_name
 
 

@@ -59,7 +59,7 @@ class Layer(CacheLayerMixin):
         rows, kv_heads, _, head_dim = key_states.shape
         self.keys = key_states.new_zeros(rows, kv_heads, 0, head_dim)
         self.values = value_states.new_zeros(rows, kv_heads, 0, value_states.shape[-1])
-        if self.cache.policy.accumulates:
+        if "attention" in self.cache.policy.needs:
             self.accumulated = key_states.new_zeros(rows, kv_heads, 0, dtype=torch.float32)
         self.is_initialized = True
 

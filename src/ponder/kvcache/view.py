@@ -28,7 +28,7 @@ class CacheView:
     keys: Tensor  # (rows, kv_heads, columns, head_dim)
     values: Tensor  # (rows, kv_heads, columns, head_dim)
     queries: Tensor | None  # (rows, kv_heads * groups, queries, head_dim)
-    # Attention received from all queries so far, if the policy asks for it (`accumulates`).
+    # Attention received from all queries so far, if the policy needs "attention".
     accumulated: Tensor | None  # (rows, kv_heads, columns)
     scaling: float  # factor of the attention logits
     # How many tokens came before this one, evicted ones included.
@@ -42,7 +42,7 @@ class CacheView:
     # Computes the model's attention weights from queries, keys, values and a mask.
     # None: they are a softmax of scaled products.
     attention_weights: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-    # Rotary angle per position, if the policy asks for it (`needs_rope`).
+    # Rotary angle per position, if the policy needs "rope".
     frequencies: Tensor | None = None  # (head_dim / 2,)
     # Positions of the recent queries, -1 for padding. None: the last positions.
     query_positions: Tensor | None = None  # (rows, queries)

@@ -17,7 +17,21 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-from ponder.core import Model, Request, Source, Task, UserError, digest, not_in_key, plugins, weights_fingerprint
+from ponder.core import (
+    Model,
+    Request,
+    Sampled,
+    Source,
+    Task,
+    UserError,
+    WithCodec,
+    WithWeights,
+    digest,
+    not_in_key,
+    plugins,
+    require,
+    weights_fingerprint,
+)
 from ponder.models import making_cost, models_folder, read_card
 from ponder.models._packaged import packaged
 
@@ -109,7 +123,7 @@ def _tensor_elements(path: Path) -> int:
 
 
 @dataclass(kw_only=True)
-class LocalWeights(Model):
+class LocalWeights(Model, WithWeights, WithCodec, Sampled):
     id: str  # a folder, `org/name` on the hub, a .gguf file, `pocket` or `smollm2`
     revision: str = ""  # branch, tag or commit of a model on the hub
     budget: int = 4096  # completion tokens, thinking included
@@ -199,7 +213,8 @@ class LocalWeights(Model):
     def weights(self, task: Task) -> Source:
         """Where the weights for a task are, whether or not they can be changed."""
         if self._shipped:
-            folder, codec = (shipped := self._shipped.source(task)).folder, shipped.codec
+            shipped = require(self._shipped, WithWeights).source(task)
+            folder, codec = shipped.folder, shipped.codec
         else:
             folder = packaged(self.id) or Path(self.id)
             codec = self._codec_name or self._card_name

@@ -30,7 +30,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, UserError, not_in_key
+from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry, Sampled, Served, UserError, not_in_key
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import count, encodable
@@ -105,7 +105,7 @@ _props = msgspec.json.Decoder(Props)
 
 
 @dataclass(kw_only=True)
-class Endpoint(Model):
+class Endpoint(Model, Served, Sampled):
     id: str  # the model's name on the server
     url: str | tuple[str, ...] = "http://127.0.0.1:8000/v1"  # without /chat/completions; a list: they share the load
     budget: int | None = None  # completion tokens, thinking included; default: the server's limit
@@ -138,8 +138,6 @@ class Endpoint(Model):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    reports_calls: ClassVar[bool] = True
-    page: ClassVar[str] = "chat/completions"
     proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
@@ -245,8 +243,12 @@ class Endpoint(Model):
         self._names = ServedNames(self.id)
         return self
 
+    def _page(self) -> str:
+        """Return the page that answers, below `url`."""
+        return "chat/completions"
+
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
-        asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
+        asked, models = ((url / page).with_query(url.query) for page in (self._page(), "models"))
         tokenizer = ServerTokenizer(self._session, url, headers, self.id)
         return Server(name, asked, models, headers, tokenizer, beside_v1(url, "props"))
 
@@ -296,7 +298,7 @@ class Endpoint(Model):
                 return await self._try(payload, budget, request)
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
-                request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
+                request.observer.retried(request, Retry(failure.kind, why, failure.billed, wait))
                 if not wait:
                     raise ModelFailure(why) from None
             await sleep(wait)
@@ -332,7 +334,7 @@ class Endpoint(Model):
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
+            charge = await self._pace.start(prompt, budget, partial(request.observer.sent, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
@@ -403,7 +405,7 @@ class Endpoint(Model):
         if name and self._names.new(server.url, name):
             alias = not alike(name, self.id) and self.id in await self._listed(server)
             if warning := self._names.warning(server.url, name, alias=alias):
-                request.on_warning(warning)
+                request.observer.warned(warning)
 
     async def _listed(self, server: Server) -> list[str]:
         """Return the names in a server's model list; none if it has no list, or isn't asked for it."""
@@ -428,7 +430,7 @@ class Endpoint(Model):
             warned, server.wrong = server.wrong, error
             self._servers.check([one.wrong for one in self._servers.all])
             if not warned:
-                request.on_warning(f"{error.what}; this server is set aside")
+                request.observer.warned(f"{error.what}; this server is set aside")
             raise NoAnswer(error.what) from None
 
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:

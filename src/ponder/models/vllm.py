@@ -26,6 +26,7 @@ from ponder.core import (
     ModelFailure,
     Progress,
     Request,
+    Served,
     Source,
     Task,
     UserError,
@@ -36,7 +37,7 @@ from ponder.core import (
 )
 from ponder.models import _vllm_servers
 from ponder.models._local_weights import LocalWeights, as_folder
-from ponder.models._vllm_client import VllmChat, VllmIds
+from ponder.models._vllm_client import VllmClient
 from ponder.models._vllm_server import Launch, Weights, check_vllm
 from ponder.models._vllm_servers import Servers
 
@@ -67,7 +68,7 @@ VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "us
 
 
 @dataclass(kw_only=True)
-class Vllm(LocalWeights):
+class Vllm(LocalWeights, Served):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: that of the weights
     lora: Path | None = not_in_key(None)  # folder of a LoRA adapter (PEFT), served without merging
     template: dict[str, Any] = field(default_factory=dict)  # for the chat template: { enable_thinking = false }
@@ -81,8 +82,6 @@ class Vllm(LocalWeights):
     concurrency: int = not_in_key(64)  # requests in progress at once, at all servers together
 
     example: ClassVar[dict[str, Any]] = {"id": "pocket"}
-    reports_calls: ClassVar[bool] = True
-    serves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +91,7 @@ class Vllm(LocalWeights):
             if instead := OWN_FLAGS.get(name.replace("-", "_")):
                 hint = instead.format(json.dumps(value, default=str))
                 raise UserError(f"`{name}` can't be in `args`: it has a setting of its own", hint=hint)
-        self._clients: dict[Path, VllmChat] = {}
+        self._clients: dict[Path, VllmClient] = {}
         self._opening: asyncio.Lock | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -210,7 +209,7 @@ class Vllm(LocalWeights):
                     self._clients[source.folder] = await client.__aenter__()
         return await self._clients[source.folder].complete(request)
 
-    def _client(self, task: Task, codec: str) -> VllmChat:
+    def _client(self, task: Task, codec: str) -> VllmClient:
         """A client of running servers, which are started if need be."""
         servers = _drained(_vllm_servers.take(*self._wanted(task)))
         settings: dict[str, Any] = {
@@ -222,12 +221,13 @@ class Vllm(LocalWeights):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "template": self.template,
+            "codec_of": codec,
             "count_prompt": self.prompt_tokens,
             "concurrency": self.concurrency,
             "timeout": self.timeout,
         }
         try:
-            return VllmIds(codec_of=codec, **settings) if codec else VllmChat(**settings)
+            return VllmClient(**settings)
         except (OSError, HTTPException) as error:
             servers.release()
             raise ModelFailure(f"vLLM stopped answering: {error}") from None

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.core import Outcome
+from ponder.core import Cell, Outcome
 from ponder.core.text import count
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 
 @dataclass(frozen=True)
@@ -34,48 +34,50 @@ class Coverage:
         return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
 
 
-def coverage(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> Coverage:
+def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
     """Compare what a study asks for with what it got."""
-    fixed = {(cell.model_label, cell.task_label, cell.size): cell for cell in cells if not cell.search}
-    answered: Counter[tuple[str, str, int]] = Counter()
-    failed: Counter[tuple[str, str, int]] = Counter()
+    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
+    answered: Counter[Cell] = Counter()
+    failed: Counter[Cell] = Counter()
     for o in outcomes:
-        (failed if o.status == "failed" else answered)[o.model, o.task, o.size] += 1
+        counter = answered if o.answered else failed
+        counter[o.cell] += 1
     searching = any(_searching(group, outcomes) for group in _searches(cells))
     if not fixed:
         return Coverage(None, answered.total(), failed.total(), searching)
-    asked = sum(_asked(cell, answered[place] + failed[place]) for place, cell in fixed.items())
-    return Coverage(asked, sum(answered[place] for place in fixed), failed.total(), searching)
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
+    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
 
 
-def _searches(cells: Sequence[Cell]) -> list[list[Cell]]:
+def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
     """The cells of each search: those of one model and task."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
     for cell in cells:
-        if cell.search:
-            groups.setdefault((cell.model_label, cell.task_label), []).append(cell)
+        if cell.quota.search:
+            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
     return list(groups.values())
 
 
-def _searching(cells: Sequence[Cell], outcomes: Sequence[Outcome]) -> bool:
+def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
     """Whether the search would ask more."""
     first = cells[0]
-    assert first.search
+    assert first.quota.search
     results = {cell.size: (0, 0) for cell in cells}
+    searched = set(cells)
     for o in outcomes:
-        if (o.model, o.task) == (first.model_label, first.task_label) and o.status != "failed":
+        if o.cell in searched and o.answered:
             right, tries = results[o.size]
             results[o.size] = right + o.correct, tries + 1
-    return bool(first.search.next(results))
+    return bool(first.quota.search.next(results))
 
 
-def _asked(cell: Cell, tried: int) -> int:
+def _asked(cell: StudyCell, tried: int) -> int:
     """The attempts of a cell. A small task may have fewer problems than the study wants, so they are counted.
 
     Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
     """
-    if cell.problems is not None and tried >= cell.samples * cell.problems:
+    if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
         return tried
     if cell.task.fixed() is not None:
-        return cell.samples * cell.count
-    return cell.samples * sum(1 for _ in cell.asked())
+        return cell.quota.samples * cell.count
+    return cell.quota.samples * sum(1 for _ in cell.asked())

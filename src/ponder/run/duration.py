@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ponder.core import Model, Spend
+from ponder.core import Forecast, Spend
 from ponder.core.text import count
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 DAY = 86_400.0
 HINT = (
@@ -29,17 +29,17 @@ class Duration(NamedTuple):
     how: str
 
 
-def guesses(cell: Cell) -> bool:
+def guesses(cell: StudyCell) -> bool:
     """Whether a cell's model knows how fast it is."""
-    return type(cell.model).tokens_per_second is not Model.tokens_per_second
+    return isinstance(cell.model, Forecast)
 
 
 def duration(
-    cells: Sequence[Cell], store: Store | None, expected: float | None, limit: Spend | None
+    cells: Sequence[StudyCell], store: Store | None, expected: float | None, limit: Spend | None
 ) -> Duration | None:
     """How long the replies of one model on one task will take; None if that is unknown."""
     cell = cells[0]
-    if not guesses(cell):
+    if not isinstance(cell.model, Forecast):
         return None
     measured = store.speed(cells) if store else None
     if expected is not None and measured:

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ponder.core import Estimate, UserError
-from ponder.stats.ladder import expected_variance
+from ponder.stats.designs.critical_size import expected_variance
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

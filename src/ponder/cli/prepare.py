@@ -1,7 +1,8 @@
-"""The group `make`: one model or reward, into a folder.
+"""`ponder prepare`: everything that a study needs before it runs, or one model or reward in a folder.
 
-Besides `model`, `reward` and `own_reward`, each file in `recipes/` that defines `make(folder, …)` is a subcommand; the
-parameters of that function are its options. The files are parsed, not imported, so that help never loads torch.
+`ponder prepare STUDY` stands for `ponder prepare study STUDY`. Each file in `recipes/` that defines `make(folder, …)`
+is a subcommand too; the parameters of that function are its options. The files are parsed, not imported, so that help
+never loads torch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,12 +21,15 @@ from ponder.cli.comments import comments
 from ponder.cli.options import (
     COLUMNS,
     FILE,
+    JOBS,
     JSON_LINES,
+    RAY,
     SET_STUDY,
     SPENT_IN,
     SPLIT,
     STUDY,
     Verbs,
+    command,
     named_columns,
     plugin_settings,
     tell,
@@ -33,12 +37,23 @@ from ponder.cli.options import (
 )
 from ponder.core.text import printable
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 RECIPES = Path(__file__).parent.parent / "recipes"
 OUT = click.option("-o", "--out", required=True, type=FILE, help="The folder to write to.")
 
 
-class Recipes(Verbs):
-    """The commands that were added, then the recipes."""
+class Prepare(Verbs):
+    """The commands that were added, then the recipes. Anything else that comes first is the STUDY of `study`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.list_commands(ctx), *ctx.help_option_names):
+            args = ["study", *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [*super().shell_complete(ctx, incomplete), *complete.study_names(incomplete)]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_recipes()]
@@ -48,15 +63,40 @@ class Recipes(Verbs):
         return super().get_command(ctx, cmd_name) or (_command(cmd_name, recipe) if recipe else None)
 
 
-@click.group(cls=Recipes)
-def make() -> None:
-    """Make one model or reward, in a folder.
+@click.group(cls=Prepare, subcommand_metavar="STUDY | COMMAND [ARGS]...")
+def prepare() -> None:
+    """Train what a study needs before it runs, or one model or reward.
 
-    If interrupted, run the same command again to resume.
+    `ponder prepare STUDY` prepares every model of a study; `ponder prepare study --help` has its options. The other
+    commands write one thing into a folder. If interrupted, run the same command again to resume.
     """
 
 
-@make.command()
+@prepare.command("study")
+@STUDY
+@SET_STUDY
+@SPENT_IN
+@JSON_LINES
+@JOBS
+@RAY
+def whole_study(study: str, settings: tuple[str, ...], store: Path, as_json: bool, jobs: int, ray: str | None) -> None:
+    """Make everything that STUDY needs before it runs.
+
+    That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
+    already made is not made again. If interrupted, run it again to resume.
+    """
+    from ponder.results.study import Study
+    from ponder.run.executors import place
+    from ponder.run.prepare import prepare as prepared
+
+    loaded = Study.load(study, settings)
+    with place(loaded.cells, ray, jobs) as executor:
+        if not watch(prepared(loaded, executor, store), as_json=as_json):
+            tell(f"nothing to make: no model of {study} has methods")
+    tell(f"next: {command('run', study, settings, store)}")
+
+
+@prepare.command()
 @STUDY
 @click.option(
     "--model", "label", default="", help="The model's label, as legends show it. Not needed if the study has only one."
@@ -70,15 +110,15 @@ def model(study: str, label: str, out: Path, settings: tuple[str, ...], store: P
 
     That is a model under a method such as merge or dpo. The folder is in the Hugging Face format.
     """
+    from ponder.results.study import Study
     from ponder.run.prepare import make_model
-    from ponder.study.study import Study
 
     watch(make_model(Study.load(study, settings), label, out, store), as_json=as_json)
     _made(out, as_json)
     tell(f'next: name = "transformers", id = "{out}" in a study\'s [[model]]')
 
 
-@make.command("own_reward")
+@prepare.command("own_reward")
 @STUDY
 @click.option("--model", "label", default="", help="The model's label. Not needed if the study trains one reward.")
 @OUT
@@ -91,15 +131,15 @@ def own_reward(study: str, label: str, out: Path, settings: tuple[str, ...], sto
     That is `best_of` with reward = { name = "trained" }. The samples are of problems that the study doesn't ask; the
     task labels them.
     """
+    from ponder.results.study import Study
     from ponder.run.prepare import make_reward
-    from ponder.study.study import Study
 
     watch(make_reward(Study.load(study, settings), label, out, store), as_json=as_json)
     _made(out, as_json)
     tell(f'next: reward = {{ name = "trained", id = "{out}" }}, or ponder score TRACES --reward trained --set id={out}')
 
 
-@make.command()
+@prepare.command()
 @click.argument("traces", type=FILE)
 @click.option("--from", "start", required=True, help="The causal language model to train: a folder, or org/name.")
 @OUT
@@ -179,9 +219,9 @@ def _command(name: str, recipe: _Recipe) -> click.Command:
         watch(module.make(out, **options), as_json=as_json)
         _made(out, as_json)
 
-    command = click.Command(name, callback=callback, params=list(_options(recipe)), help=ast.get_docstring(recipe[0]))
-    JSON_LINES(OUT(command))
-    return command
+    made = click.Command(name, callback=callback, params=list(_options(recipe)), help=ast.get_docstring(recipe[0]))
+    JSON_LINES(OUT(made))
+    return made
 
 
 def _options(recipe: _Recipe) -> Iterator[click.Option]:

@@ -21,7 +21,8 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
-from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
+from ponder.stats.designs.sequential import ANALYSES, as_t, pocock, until_next_analysis, valid_difference
+from ponder.stats.paired import difference_sums, smoothed_sums
 
 DRAWS = 1000  # of the noise at all looks, for the boundary
 
@@ -36,15 +37,16 @@ class Best:
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
         """How many more problems to ask of each cell; zeros when one is left or all problems are asked."""
-        left, done = self.left(scores), _most(scores)
+        left = self.left(scores)
+        done = max(len(score) for score in scores)
         if left.sum() == 1 or done >= self.problems:
             return [0] * len(scores)
-        more = next(size for size in look_sizes(self.problems) if size > done) - done
+        more = until_next_analysis(self.problems, done)
         return [more if keep else 0 for keep in left]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
         """The cells that may be the best: those asked at the last look, less those that it drops."""
-        done = _most(scores)
+        done = max(len(score) for score in scores)
         asked = np.array([len(score) == done for score in scores])
         rows = np.array([score for score in scores if len(score) == done])
         rows = rows[:, ~np.isnan(rows).any(axis=0)]  # problems that all of them answered
@@ -54,8 +56,9 @@ class Best:
 
     def _trails(self, rows: Floats, cells: int) -> Bools:
         """For each cell whether it trails another by more than chance explains."""
-        n, kept = rows.shape[1], 1 - (1 - self.level) / (1 if self.margin is None else 2)
-        lead, error = smooth(*leads(rows), n)  # [i, j]: of j over i
+        n = rows.shape[1]
+        kept = self.level if self.margin is None else 1 - (1 - self.level) / 2
+        lead, error = smoothed_sums(*difference_sums(rows), n)  # [i, j]: of j over i
         np.fill_diagonal(lead, -math.inf)
         z = (lead / error).max(axis=1)
         trails = np.array(z > as_t(pocock(1 - (1 - kept) / (len(rows) - 1), 1), n))  # Bonferroni's bound
@@ -74,38 +77,6 @@ class Best:
         return valid_difference(apart, 1 - 2 * (1 - self.level) / max(1, len(scores) - 1))
 
 
-def valid_difference(apart: Floats, level: float, looks: int = LOOKS) -> Estimate:
-    """The mean of paired differences; the interval is Bonett & Price's at Pocock's value, so valid at every look."""
-    apart = apart[~np.isnan(apart)]
-    n, value = len(apart), float(apart.mean()) if len(apart) else math.nan
-    if n < FEWEST_PAIRS:
-        return Estimate(value, -1.0, 1.0, 2 * n, n)
-    middle, error = (float(number) for number in smoothed(apart))
-    half = as_t(pocock(level, 2, looks), n) * error
-    return Estimate(value, min(value, max(-1.0, middle - half)), max(value, min(1.0, middle + half)), 2 * n, n)
-
-
-def smoothed(apart: Floats) -> tuple[Floats, Floats]:
-    """Means of paired differences (along the last axis) and their standard errors, with one more in either direction.
-
-    As in Bonett & Price's (2012) interval: two cells that agree on ten problems needn't agree on all others.
-    """
-    return smooth(apart.sum(axis=-1), (apart**2).sum(axis=-1), apart.shape[-1])
-
-
-def smooth(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
-    """The same from the sums of the differences and of their squares."""
-    middle = total / (n + 2)
-    return np.asarray(middle), np.sqrt(((squares + 2) / (n + 2) - middle**2) / (n + 2))
-
-
-def leads(rows: Floats) -> tuple[Floats, Floats]:
-    """[i, j]: the sums of the paired differences, row j less row i, and of their squares, without forming them."""
-    total, products = rows.sum(axis=1), rows @ rows.T
-    own = np.diag(products)
-    return total - total[:, None], own + own[:, None] - 2 * products
-
-
 def _boundary(rows: Floats, cell: int, level: float) -> float:
     """The critical value that the largest lag of a cell behind equal ones exceeds at no look with probability `level`.
 
@@ -122,9 +93,5 @@ def _boundary(rows: Floats, cell: int, level: float) -> float:
 @cache
 def _noise(cells: int) -> Floats:
     """Looks × draws × cells: running means of standard normals, each scaled to a variance of 1."""
-    steps = np.random.default_rng(0).standard_normal((LOOKS, DRAWS, cells))
-    return np.asarray(np.cumsum(steps, axis=0) / np.sqrt(np.arange(1, LOOKS + 1))[:, None, None])
-
-
-def _most(scores: Sequence[Floats]) -> int:
-    return max(len(score) for score in scores)
+    steps = np.random.default_rng(0).standard_normal((ANALYSES, DRAWS, cells))
+    return np.asarray(np.cumsum(steps, axis=0) / np.sqrt(np.arange(1, ANALYSES + 1))[:, None, None])

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
-from ponder.stats.elimination import leads, smooth
-from ponder.stats.looks import as_t, look_sizes, pocock
+from ponder.stats.designs.sequential import as_t, pocock, until_next_analysis
+from ponder.stats.paired import difference_sums, smoothed_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Frontier:
         left, clear = self._look(scores)
         if clear or done >= self.problems:
             return [0] * len(scores)
-        more = next(size for size in look_sizes(self.problems) if size > done) - done
+        more = until_next_analysis(self.problems, done)
         return [more if keep else 0 for keep in left]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
@@ -53,9 +53,9 @@ class Frontier:
         if n < FEWEST_PAIRS:
             return left, False
         bound = as_t(pocock(1 - (1 - self.level) / max(1, len(scores) - 1), 1), n)
-        middle, error = smooth(*leads(rows[:, :, 0]), n)
+        middle, error = smoothed_sums(*difference_sums(rows[:, :, 0]), n)
         better = middle / error > bound  # [i, j]: j is surely more often right than i
-        more, squares = leads(rows[:, :, 1] - rows[:, :, 1].mean())
+        more, squares = difference_sums(rows[:, :, 1] - rows[:, :, 1].mean())
         spread = np.sqrt(np.maximum(squares - more**2 / n, 0.0) / (n - 1))
         cheaper = -more / n > bound * spread / np.sqrt(n)  # j is surely cheaper than i
         keep = ~(better & cheaper).any(axis=1)
