@@ -1,9 +1,12 @@
-"""Places tents and trees at random: tents that don't touch, each with its tree. The puzzle may have many solutions.
+"""Places tents and trees at random: tents that don't touch, each with its tree.
 
-As in Simon Tatham's `tents.c` there are ⌊area / 5⌋ tents in random places, each with a tree on a random side, and no
-row or column is bare (without tent and tree). He starts again if the tents don't fit or a row or column is bare, which
-on large or long boards happens almost always; here tents are moved instead. If a side is below 4, his minimum, bare
-rows and columns are allowed, because there are few such camps without one, or none.
+The puzzle may have many solutions.
+
+As in Simon Tatham's `tents.c` there are ⌊area / 5⌋ tents in random places, each with a tree on a
+random side, and no row or column is bare (without tent and tree). He starts again if the tents
+don't fit or a row or column is bare, which on large or long boards happens almost always; here
+tents are moved instead. If a side is below 4, his minimum, bare rows and columns are allowed,
+because there are few such camps without one, or none.
 """
 
 from __future__ import annotations
@@ -20,86 +23,100 @@ class Camp:
     __slots__ = ("board", "tent_of", "tents", "trees")
 
     def __init__(self, board: Board, tent_of: dict[int, int], tents: int, trees: int) -> None:
-        self.board, self.tent_of, self.tents, self.trees = board, tent_of, tents, trees
+        self.board = board
+        self.tent_of = tent_of  # by tree
+        self.tents = tents
+        self.trees = trees
 
     def moved(self, tree: int, rng: random.Random) -> Camp:
-        """The camp with one tree and its tent moved to a random free place, possibly the old one."""
-        tent = self.tent_of[tree]
-        tents, trees = self.tents ^ tent, self.trees ^ tree
-        places = self.board.cells & ~(tents | trees | self.board.around(tents))
+        """Return the camp with a tree and its tent moved to random free cells, or to the old ones."""
+        tents = self.tents ^ self.tent_of[tree]
+        trees = self.trees ^ tree
+        free = self.board.cells & ~(tents | trees | self.board.around(tents))
         while True:
-            new_tent = any_of(places, rng)
+            new_tent = random_cell(free, rng)
             sides = self.board.beside(new_tent) & ~(tents | trees)
             if sides:
                 break
-        new_tree = any_of(sides, rng)
+        new_tree = random_cell(sides, rng)
         tent_of = self.tent_of.copy()
         del tent_of[tree]
         tent_of[new_tree] = new_tent
         return Camp(self.board, tent_of, tents | new_tent, trees | new_tree)
 
     def bare(self) -> int:
-        """The number of rows and columns with neither tree nor tent; 0 if a side is below 4."""
-        board, used = self.board, self.trees | self.tents
+        """Count the rows and columns with neither tree nor tent; 0 if a side is below 4."""
+        board = self.board
         if min(board.width, board.height) < 4:
             return 0
-        return [used & line for line in board.rows].count(0) + [used & line for line in board.columns].count(0)
+        occupied = self.trees | self.tents
+        bare_rows = [occupied & row for row in board.rows].count(0)
+        bare_columns = [occupied & column for column in board.columns].count(0)
+        return bare_rows + bare_columns
 
 
 def random_camp(board: Board, rng: random.Random) -> Camp:
+    """Return a random camp without bare rows and columns."""
     tents = _pitched(board, rng)
     tent_of = _planted(board, tents, rng)
     camp = Camp(board, tent_of, sum(tents), sum(tent_of))
     bare = camp.bare()
     while bare:
-        other = camp.moved(any_of(camp.trees, rng), rng)
-        if other.bare() <= bare:
-            camp, bare = other, other.bare()
+        changed = camp.moved(random_cell(camp.trees, rng), rng)
+        changed_bare = changed.bare()
+        if changed_bare <= bare:
+            camp = changed
+            bare = changed_bare
     return camp
 
 
-def any_of(cells: int, rng: random.Random) -> int:
-    return next(islice(bits(cells), rng.randrange(cells.bit_count()), None))
+def random_cell(cells: int, rng: random.Random) -> int:
+    """Return a random cell of a set."""
+    skipped = rng.randrange(cells.bit_count())
+    return next(islice(bits(cells), skipped, None))
 
 
 def _pitched(board: Board, rng: random.Random) -> list[int]:
-    """⌊area / 5⌋ tents, none touching.
+    """Return ⌊area / 5⌋ tents in random cells, none touching.
 
-    Filling cells in random order gets stuck at 0.187 tents per cell on large boards (random sequential adsorption of
-    2×2 squares), short of 0.2. From there on, tents are moved to random free cells until there is room for one more.
+    Filling cells in random order gets stuck at 0.187 tents per cell on large boards (random
+    sequential adsorption of 2×2 squares), short of 0.2. From there on, tents are moved to random
+    free cells until there is room for one more.
     """
-    wanted = board.width * board.height // 5
+    count = board.width * board.height // 5
     tents: list[int] = []
     free = board.cells
     order = list(bits(free))
     rng.shuffle(order)
     for cell in order:
-        if cell & free and len(tents) < wanted:
+        if cell & free and len(tents) < count:
             tents.append(cell)
             free &= ~(cell | board.around(cell))
-    while len(tents) < wanted:
+    while len(tents) < count:
         if not free:
             tents.pop(rng.randrange(len(tents)))
-            taken = sum(tents)
-            free = board.cells & ~(taken | board.around(taken))
-        tents.append(any_of(free, rng))
-        free &= ~(tents[-1] | board.around(tents[-1]))
+            occupied = sum(tents)
+            free = board.cells & ~(occupied | board.around(occupied))
+        tent = random_cell(free, rng)
+        tents.append(tent)
+        free &= ~(tent | board.around(tent))
     return tents
 
 
 def _planted(board: Board, tents: list[int], rng: random.Random) -> dict[int, int]:
-    """A tree beside each tent, as {tree: tent}. A tent without a free side takes another tent's tree, which moves.
+    """Return a random tree beside each tent, as {tree: tent}.
 
-    It terminates: a tent has at least two cells beside it, and a cell at most two tents, so a perfect matching exists.
+    A tent without a free side takes another tent's tree, which moves. It terminates: a tent has at
+    least two cells beside it, and a cell at most two tents, so a perfect matching exists.
     """
     tent_of: dict[int, int] = {}
     free = board.cells & ~sum(tents)
-    sides = free
+    not_tents = free
     queue = tents.copy()
     while queue:
         tent = queue.pop()
         beside = board.beside(tent)
-        tree = any_of(beside & free or beside & sides, rng)
+        tree = random_cell(beside & free or beside & not_tents, rng)
         if tree in tent_of:
             queue.append(tent_of[tree])
         tent_of[tree] = tent

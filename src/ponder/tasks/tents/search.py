@@ -1,7 +1,8 @@
 """Finds all solutions of any Tents puzzle, by deduction and backtracking.
 
-Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the worst case is exponential. On
-random camps, with and without two row sums exchanged, it took up to 32 ms at 20×20 and up to 3 s at 30×30.
+Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the worst case
+is exponential. On random camps, with and without two row sums exchanged, it took up to 32 ms at
+20×20 and up to 3 s at 30×30.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from ponder.tasks.tents.deduction import Contradiction, State, deduce
 
 
 def solutions(start: State, limit: int) -> list[int]:
-    """The tents of up to `limit` different solutions."""
+    """Return the tents of up to `limit` different solutions."""
     solved: list[int] = []
     if not sum(start.rows) == sum(start.columns) == start.lone_trees.bit_count():
         return solved
@@ -22,8 +23,9 @@ def solutions(start: State, limit: int) -> list[int]:
         except Contradiction:
             continue
         if not state.blank:
-            # Tents and trees not yet paired form rings, and a ring can always be paired: each of the n trees has at
-            # most two tents beside it (three would touch), each of the n tents at least two trees, so all have two.
+            # Tents and trees not yet paired form rings, and a ring can always be paired: each of
+            # the n trees has at most two tents beside it (three would touch), each of the n tents
+            # at least two trees, so all have two.
             solved.append(state.tents)
             continue
         cell = state.blank & -state.blank
