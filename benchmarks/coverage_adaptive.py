@@ -18,10 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from ponder.stats.columns import Floats
-from ponder.stats.dominated import Frontier
-from ponder.stats.elimination import Best, valid_difference
-from ponder.stats.ladder import Ladder
-from ponder.stats.paired import Paired, Precise
+from ponder.stats.designs.best_arm import Best
+from ponder.stats.designs.critical_size import Ladder
+from ponder.stats.designs.frontier import Frontier
+from ponder.stats.designs.sequential import Paired, Precise, valid_difference
 
 Row = tuple[str, float, float, int]
 SIZES = tuple(int(size) for size in np.round(np.geomspace(9, 100, 13)))
@@ -178,7 +178,7 @@ def paired_rows(replicates: int, seed: int) -> Iterator[Row]:
                 full = two_scores(rng, times * planned, discordant, problems)
                 design = Paired(problems)
                 seen = asked(design, full)
-                found, whole = design.difference(seen), valid_difference(full[0] - full[1], 0.95, looks=1)
+                found, whole = design.difference(seen), valid_difference(full[0] - full[1], 0.95, analyses=1)
                 hits.append(found.low <= times * planned <= found.high)
                 parts.append(part(seen, full))
                 clear.append(found.low > 0 or found.high < 0)

@@ -17,11 +17,9 @@ import numpy as np
 from ponder.core import Estimate
 from ponder.stats.columns import Columns
 from ponder.stats.compare import difference_in_accuracy
-from ponder.stats.critical_ratio import critical_ratio
 from ponder.stats.frontier import Variant, accuracy_difference
-from ponder.stats.pairs import Pair, Side
 from ponder.stats.power import Components, of_two, problems_for_margin
-from ponder.stats.ratios import both_right, per_right, token_logs
+from ponder.stats.ratios import Pair, Side, both_right, critical_ratio, per_right, token_logs
 
 Row = tuple[str, float, float, int]
 SIZES = np.array([16.0, 20, 25, 30, 36, 42, 49, 56, 64, 72, 81, 90, 100])

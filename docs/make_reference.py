@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
+from ponder import Study
 from ponder.cli import describe
 from ponder.cli import main as command_line
 from ponder.core import Task, plugins
 from ponder.core.text import plural
 from ponder.models.pocket import WEIGHTS
-from ponder.study.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, built_in
 
 HELP: Any = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
 WORDS = ("required", "not set", "in the package")  # defaults that are no values
@@ -82,7 +83,7 @@ def _help(group: click.Group, above: click.Context) -> Iterator[str]:
 def _pocket() -> str:
     """How the weights that ship do on held-out problems, from the cards beside them."""
     about = (
-        "One small network per task and style, in the Hugging Face format. `ponder make pocket -o DIR` trains them "
+        "One small network per task and style, in the Hugging Face format. `ponder prepare pocket -o DIR` trains them "
         "again; that needs the extra `torch`, running them doesn't. `Pocket.codec(task)` in `ponder.models.pocket` "
         "renders requests as token ids and reads replies, if you load a folder by other means."
     )

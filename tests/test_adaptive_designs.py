@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from ponder.stats.columns import Columns, Floats
-from ponder.stats.dominated import Frontier
-from ponder.stats.elimination import Best, valid_difference
-from ponder.stats.grid import paired_difference
-from ponder.stats.ladder import Ladder, after_ladder
-from ponder.stats.looks import look_sizes, pocock
-from ponder.stats.paired import Paired, Precise
+from ponder.stats.designs.best_arm import Best
+from ponder.stats.designs.critical_size import Ladder, after_ladder
+from ponder.stats.designs.frontier import Frontier
+from ponder.stats.designs.sequential import Paired, Precise, analysis_sizes, pocock, valid_difference
+from ponder.stats.paired import paired_difference
 
 SIZES = (9, 11, 13, 16, 20, 24, 30, 37, 45, 55, 67, 82, 100)
 
@@ -49,15 +48,15 @@ def test_pocock(looks: int, value: float) -> None:
 
 
 def test_looks_end_with_all_problems() -> None:
-    assert look_sizes(100) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
-    assert look_sizes(7) == [2, 3, 4, 5, 6, 7]
-    assert look_sizes(1) == [1]
+    assert analysis_sizes(100) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert analysis_sizes(7) == [2, 3, 4, 5, 6, 7]
+    assert analysis_sizes(1) == [1]
 
 
 def test_one_look_is_the_paired_interval() -> None:
     rng = np.random.default_rng(1)
     first, second = (rng.random((2, 30)) < 0.6).astype(float)
-    one, known = valid_difference(first - second, 0.95, looks=1), paired_difference(first, second)
+    one, known = valid_difference(first - second, 0.95, analyses=1), paired_difference(first, second)
     assert (one.value, one.low, one.high) == pytest.approx((known.value, known.low, known.high))
 
 

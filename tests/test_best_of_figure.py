@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
+from made_up import variants_of
 from test_selection_figures import bare, outcome
 
-from ponder.core import MethodUse
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
-from ponder.results.page import draw_figure
-from ponder.stats.frontier import accuracy_difference, variants
+from ponder.results.charts import draw_figure
+from ponder.stats.frontier import accuracy_difference
 
 
 def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
@@ -41,10 +43,10 @@ def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="poc
 def test_best_of_draws_what_was_counted() -> None:
     outcomes = picked()
     found = draw_figure("best_of", BestOf(), outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
     assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
     apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
     assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
@@ -56,7 +58,7 @@ def test_best_of_draws_what_was_counted() -> None:
     one, _, _, every = (p["accuracy"] for p in found.tables["passes"])
     assert (one, every) == pytest.approx((by_problem.mean(), by_problem.any(axis=1).mean()))
     assert row["closed"] == pytest.approx((row["accuracy"] - one) / (every - one))
-    said = found.figure.findings
+    said = found.findings
     assert said[0].startswith("tents: with n = 8, best by reward beats majority vote: +")
     assert said[0].endswith("paired by problem, for 8.0 times the output tokens of one sample.")
     assert said[2].startswith(
@@ -67,7 +69,7 @@ def test_best_of_draws_what_was_counted() -> None:
 def test_what_the_reward_reads_is_shown_apart() -> None:
     outcomes = picked()
     by_reward = {"reward_prompt_tokens": 300, "reward_completion_tokens": 20, "reward_cost": 0.1}
-    told = [o._replace(details=by_reward) if o.methods and o.methods[-1].name == "best_of" else o for o in outcomes]
+    told = [o._replace(details=by_reward) if made_up.settings_of(o, "best_of") else o for o in outcomes]
     plain, apart = BestOf().estimate(outcomes), BestOf().estimate(told)
     assert {r["reward_tokens"] for r in plain["pickers"]} == {None}
     assert {(r["picker"] == "majority vote", r["reward_tokens"]) for r in apart["pickers"]} == {
@@ -102,7 +104,7 @@ def test_pickers_models_and_rewards_stand_apart() -> None:
     assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
     assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
     # Alone, a model has its pass@n.
-    alone = BestOf().estimate([o for o in outcomes if o.model == "pocket"])
+    alone = BestOf().estimate([o for o in outcomes if o.label.model == "pocket"])
     assert (alone["pickers"], [p["n"] for p in alone["passes"]]) == ([], [1, 2, 4, 8])
 
 
@@ -111,11 +113,11 @@ def test_published_best_of() -> None:
     assert len(rows) == 48
     assert all(0.3 < r["accuracy"] < 0.93 for r in rows)
     found = draw_figure("best_of", BestOf(overlay="prm_best_of_n"), picked())
-    said = {s.partition(",")[0]: s for s in found.figure.findings if ", published: " in s}
+    said = {s.partition(",")[0]: s for s in found.findings if ", published: " in s}
     assert list(said) == ["AIME24", "MATH500", "GPQA-D"]
     assert "on 30 problems: none; within it: ReasonFlux-PRM-7B (+6.7)" in said["AIME24"]
     assert "on 500 problems: ReasonFlux-PRM-7B (+6.4); within it: Qwen2.5-Math-PRM-72B (+4.0)" in said["MATH500"]
-    assert [p["title"]["text"] for p in found.chart.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
+    assert [p["title"]["text"] for p in found.spec["vconcat"][1]["concat"]] == [f"{b}, published" for b in said]
 
 
 @pytest.mark.parametrize(("kind", "one", "eight"), [("output", 100, 800), ("thinking", 91, 791), ("answer", 9, 9)])
@@ -165,12 +167,12 @@ def test_a_reward_is_shown_with_what_it_can_tell_apart() -> None:
         ("made", 0.5, 1.0),
         ("made", 0.1, 0.0),
     }
-    said = " ".join(found.figure.findings)
+    said = " ".join(found.findings)
     assert "made ranks a right sample above a wrong one of the same problem in 100%" in said
     assert "so it can tell them apart" in said
     assert "so it can't be shown to tell them apart" in said
     assert "Such samples differ only in the answer, so a reward that looks for errors in the steps" in said
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
 
 
 def test_rules_are_compared_on_the_same_samples() -> None:
@@ -180,7 +182,7 @@ def test_rules_are_compared_on_the_same_samples() -> None:
     best, odds = rows["best by reward"], rows["vote by odds of reward"]
     assert set(rows) == {"best by reward", "vote by odds of reward", "majority vote"}
     assert rows["majority vote"]["accuracy"] == 1.0  # as run, on samples of its own
-    right = np.mean([o.correct for o in outcomes if o.methods[-1].name == "best_of"])
+    right = np.mean([o.correct for o in outcomes if made_up.settings_of(o, "best_of")])
     # The majority of the same samples is right in a third of the attempts, a vote by odds in two thirds.
     assert (best["accuracy"], best["gain"]) == (pytest.approx(right), pytest.approx(right - 1 / 3))
     assert (odds["accuracy"], odds["gain"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
@@ -189,10 +191,17 @@ def test_rules_are_compared_on_the_same_samples() -> None:
     assert tables["panels"][0]["rests_on"] == "120 attempts at 60 problems"
     assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
     # If votes by odds were run, they are shown as run.
-    voted = [o._replace(methods=(MethodUse("best_of", {**o.methods[-1].settings, "pick": "odds"}),)) for o in outcomes]
+    voted = [by_odds(o) for o in outcomes]
     both = outcomes + [o for o in voted if "right_by_odds" in o.details]
     rows = {r["picker"]: r for r in BestOf().estimate(both)["pickers"]}
     assert rows["vote by odds of reward"]["accuracy"] == pytest.approx(right)
+
+
+def by_odds(o):
+    """The same attempt, as if it had picked by odds."""
+    if not made_up.settings_of(o, "best_of"):
+        return o
+    return o._replace(cell=replace(o.cell, methods=(replace(o.cell.methods[-1], pick="odds"),)))
 
 
 def test_where_steps_differ_the_figure_says_so() -> None:

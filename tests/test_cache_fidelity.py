@@ -195,6 +195,20 @@ def test_fidelity_only_records_the_pruned_cache_s_bytes() -> None:
     assert measured["also"]["cache_bytes"] < full["cache_bytes"]
 
 
+def test_replies_over_the_full_cache_are_kept_as_long_as_their_weights() -> None:
+    import asyncio
+
+    task = Tents()
+    request = Request.first_turn(task, task.problem(16, 1))
+    model = Transformers(id="pocket").with_policy(Snapkv(), CacheBudget(96, 16, 0.5), "only")
+    load.cache_clear()
+    for _ in range(2):
+        asyncio.run(_answered(model, request))
+        assert len(load(model.source(task)).full_cache_replies) == 1
+    load.cache_clear()
+    assert load(model.source(task)).full_cache_replies == {}
+
+
 def _length(full, prompt) -> float:
     """Tokens of the full cache at its end, from its mean: it grew by one from the prompt on."""
     # mean = size · (start + end) / 2 and peak = size · end

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ponder import cli
+from ponder import Study, cli
 from ponder.cli import describe
 from ponder.cli.options import watch
 from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.study.study import built_in
 
 VERBS = [
     "list",
@@ -29,7 +29,6 @@ VERBS = [
     "import",
     "prepare",
     "store",
-    "make",
     "score",
     "select",
     "serve",
@@ -62,7 +61,7 @@ def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["check", "describe", "making", "plugin", "scaffold", "store", "study", "trace", "trying"]
+    "module", ["check", "describe", "plugin", "prepare", "scaffold", "store", "study", "trace", "trying"]
 )
 def test_no_command_hides_a_module(module) -> None:
     from importlib import import_module
@@ -97,9 +96,9 @@ def test_json(ponder, words) -> None:
         (["report", "effort"], "there is no store ponder.db"),
         (["export", "effort"], "there is no store ponder.db"),
         (["prepare", "efort"], "hint: did you mean `effort`?"),
-        (["make", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
-        (["make", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
-        (["make", "modle", "x"], "hint: did you mean `model`?"),
+        (["prepare", "model", "effort", "-o", "x"], "hint: add a method that changes weights: ponder list methods"),
+        (["prepare", "pocket", "-o", "x", "--task", "chess"], "hint: there are --task"),
+        (["make", "model", "effort", "-o", "my dir"], "hint: use `ponder prepare model effort -o 'my dir'`"),
         (
             ["score", "none.jsonl", "--reward", "orcle"],
             "--reward: reward `orcle` is unknown\nhint: did you mean `oracle`?",
@@ -113,8 +112,8 @@ def test_json(ponder, words) -> None:
         (["show", "policy", "tents"], "policy `tents` is unknown"),
         (["show", "a", "b", "c"], "expected a name, or a kind and a name, not 3 words"),
         (["show", "effort", "--size", "3"], "effort is a study, which has no size"),
-        (["make", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
-        (["make", "reward", "x.jsonl", "--from", "./nofolder", "-o", "x"], "--from: there is no folder ./nofolder"),
+        (["prepare", "reward", "x.jsonl", "--from", "nofolder", "-o", "x"], "--from: there is no folder nofolder"),
+        (["prepare", "reward", "x.jsonl", "--from", "./nofolder", "-o", "x"], "--from: there is no folder ./nofolder"),
         (["select", "none.jsonl"], "hint: --top 1000, --threshold 0.8, or --by all"),
         (["serve", "none.gguf"], "hint: smollm2, or the path of a .gguf file"),
         (["new", "task", "my-task"], "hint: use lower-case letters"),
@@ -123,7 +122,7 @@ def test_json(ponder, words) -> None:
         (["check", "./none.py"], "there is no file"),
         (["fit", "effort"], "hint: use `ponder prepare STUDY`"),
         (["grade", "effort"], "hint: use `ponder regrade STUDY`"),
-        (["train-reward", "x"], "hint: use `ponder make reward TRACES --from MODEL -o DIR`"),
+        (["train-reward", "x"], "hint: use `ponder prepare reward TRACES --from MODEL -o DIR`"),
         (["rn", "effort"], "hint: did you mean `run`?"),
     ],
 )
@@ -152,7 +151,7 @@ def test_a_study_from_plan_to_export(ponder, study) -> None:
     assert len(Path(exported.stdout.strip()).read_text().splitlines()) == 3
 
 
-def test_prepare_then_make_model(ponder, write) -> None:
+def test_prepare_a_study_then_one_model(ponder, write) -> None:
     write("t.toml", SHORTEST)
     done = ponder("prepare", "t.toml", "--json")
     assert done.exit_code == 0, done.output
@@ -160,26 +159,27 @@ def test_prepare_then_make_model(ponder, write) -> None:
     assert reports[-1] == {"ready": "pocket + shortest"}
     assert any("step" in report for report in reports)
     assert len(ponder("prepare", "t.toml", "--json").stdout.splitlines()) == 1  # nothing is made again
-    made = ponder("make", "model", "t.toml", "-o", "out")
+    made = ponder("prepare", "model", "t.toml", "-o", "out")
     assert (made.exit_code, made.stdout) == (0, "out\n"), made.output
     assert 'id = "out"' in made.stderr
     assert (Path("out") / "model.safetensors").is_file()
-    assert "is not empty" in ponder("make", "model", "t.toml", "-o", "out").stderr
+    assert "is not empty" in ponder("prepare", "model", "t.toml", "-o", "out").stderr
 
 
 def test_recipes_are_commands(ponder) -> None:
-    listed = ponder("make", "--help").stdout
+    listed = ponder("prepare", "--help").stdout
     assert [row.split()[0] for row in listed.partition("Commands:")[2].strip().splitlines()] == [
+        "study",
         "model",
         "own_reward",
         "reward",
         "pocket",
         "pocket_reward",
     ]
-    text = ponder("make", "pocket", "--help").stdout
+    text = ponder("prepare", "pocket", "--help").stdout
     assert "--seed INTEGER  Of the training.  [default: 1]" in text
     assert "--style TEXT" in text
-    assert "Missing option '-o'" in ponder("make", "pocket").stderr
+    assert "Missing option '-o'" in ponder("prepare", "pocket").stderr
 
 
 def test_a_recipe_s_parameters_are_options(ponder, folder, monkeypatch) -> None:
@@ -187,12 +187,12 @@ def test_a_recipe_s_parameters_are_options(ponder, folder, monkeypatch) -> None:
         'def make(folder, steps: int,  # to train\n         note="#"):\n    """Train mine."""\n'
     )
     (folder / "other.py").write_text("def made(folder): ...\n")
-    monkeypatch.setattr("ponder.cli.making.RECIPES", folder)
-    text = ponder("make", "mine", "--help").stdout
+    monkeypatch.setattr("ponder.cli.prepare.RECIPES", folder)
+    text = ponder("prepare", "mine", "--help").stdout
     assert "--steps INTEGER  To train.  [required]" in text
     assert "Train mine." in text
-    assert "Missing option '--steps'" in ponder("make", "mine", "-o", "x").stderr
-    assert "hint: known: mine, model, own_reward, reward" in ponder("make", "zzz").stderr
+    assert "Missing option '--steps'" in ponder("prepare", "mine", "-o", "x").stderr
+    assert "there is no study `zzz`" in ponder("prepare", "zzz").stderr
 
 
 def test_score_then_select(ponder, traces) -> None:
@@ -278,7 +278,7 @@ def test_a_study_and_a_figure_of_one_name(ponder) -> None:
 
 def test_a_study_is_shown_with_its_comments(ponder, write) -> None:
     shown = ponder("show", "study", "long2short-smollm2").stdout
-    assert "# First: ponder make model effort-smollm2 -o smollm2-sums\n" in shown
+    assert "# First: ponder prepare model effort-smollm2 -o smollm2-sums\n" in shown
     write("mine.toml", shown)
     assert Study.load("mine.toml").cells == Study.load("long2short-smollm2").cells
     changed = ponder("show", "study", "long2short-smollm2", "--set", "problems=5").stdout
@@ -297,8 +297,7 @@ def test_show_a_puzzle(ponder) -> None:
 @pytest.mark.parametrize("name", built_in())
 def test_a_study_is_shown_as_toml_that_is_the_same_study(ponder, name) -> None:
     shown = Study.from_table(tomllib.loads(ponder("show", name).stdout), name=name)
-    study = Study.load(name).resolved()
-    assert shown.resolved() == {k: tuple(v) if v == [] else v for k, v in study.items()}
+    assert shown.resolved() == Study.load(name).resolved()
 
 
 def test_settings_are_read_as_python_reads_them(folder: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click import Context, Group
 
+from ponder import Study
 from ponder.cli import main
 from ponder.core import plugins
-from ponder.study.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,6 +48,13 @@ def test_the_reference_is_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["pages"]()
     for name, text in pages.items():
         assert (ROOT / "docs" / "reference" / name).read_text("utf-8") == text, f"{name} is old: make docs"
+
+
+def test_no_setting_in_the_reference_lacks_a_description() -> None:
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    rows = [f"{page.name}: {line}" for page in pages for line in page.read_text("utf-8").splitlines()]
+    assert len([row for row in rows if row.endswith("|")]) > 100
+    assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_every_exit_code_is_in_the_docs() -> None:
@@ -100,7 +107,9 @@ def test_the_docs_name_no_command_that_is_gone() -> None:
     named = [
         (page.name, words)
         for page, text in texts.items()
-        for words in re.findall(r"(?:^|`)ponder ((?:make )?[a-z][\w-]*)", text, re.MULTILINE)
+        for words in re.findall(
+            r"(?:^|`)ponder (prepare (?:model|own_reward|reward|pocket\w*)|[a-z][\w-]*)", text, re.MULTILINE
+        )
     ]
     assert len(named) > 50
     assert [name for name in named if name[1] not in known] == []

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from texts import texts
 from viewed import TABLE, fill, study
 
+from ponder import Study
 from ponder.core import Problem, UserError
 from ponder.core.jsonl import MOST_UNPACKED
 from ponder.core.settings import build, toml
@@ -33,9 +34,8 @@ from ponder.models.replay import Replay
 from ponder.results.interop import importing, inspect_log
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
-from ponder.rewards import _checkpoint
+from ponder.rewards import skywork
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks._benchmark import LINE as ROW
 from ponder.tasks.jsonl import EXAMPLE as JSONL_EXAMPLE
 from ponder.tasks.jsonl import LINE as PROBLEM
@@ -374,7 +374,7 @@ def weights(path: Path) -> None:
     assert model.identity()
     model.tokens_per_second(Jsonl(JSONL_EXAMPLE))
     training_weights.tensors(folder)
-    assert _checkpoint.tensor_names(str(folder)) is not None
+    assert skywork.tensor_names(str(folder)) is not None
 
 
 def configured(path: Path) -> None:

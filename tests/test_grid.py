@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome
 from ponder.figures import published
 from ponder.stats.accuracy import accuracy, wilson
-from ponder.stats.grid import chi_square_tail, from_accuracies, grid, matched, paired_difference, two_way
+from ponder.stats.distributions import chi2_tail
+from ponder.stats.grid import from_accuracies, grid, two_way
+from ponder.stats.paired import matched, paired_difference
 
 
 def mapped(right, **settings):
@@ -92,9 +94,9 @@ def test_an_effect_of_rows_is_not_one_of_columns() -> None:
 @pytest.mark.parametrize("df", [1, 2, 3, 12, 19, 40])
 def test_chi_square_is_scipys(df) -> None:
     for x in (0.01, 1, 9.13, 30, 200):
-        assert chi_square_tail(x, df) == pytest.approx(stats.chi2.sf(x, df), rel=1e-9)
-    assert chi_square_tail(0, df) == 1
-    assert chi_square_tail(1e9, df) == 0
+        assert chi2_tail(x, df) == pytest.approx(stats.chi2.sf(x, df), rel=1e-9)
+    assert chi2_tail(0, df) == 1
+    assert chi2_tail(1e9, df) == 0
 
 
 def test_the_published_map_is_noise() -> None:
@@ -214,10 +216,10 @@ def test_paired_difference_is_bonett_and_prices() -> None:
 
 
 def test_matched_problems_are_those_that_both_answered() -> None:
-    def outcome(problem, correct, sample=0, status="graded"):
-        return Outcome("t", "m", 4, problem, sample, status, correct, "", 0, 0, 0, 0.0, "server", {})
+    def outcome(problem, correct, sample=0, ended=""):
+        return made_up.outcome("t", "m", 4, problem, ended or ("right" if correct else "wrong"), sample=sample)
 
-    first = [outcome("a", True), outcome("a", False, 1), outcome("b", True), outcome("c", True, status="failed")]
+    first = [outcome("a", True), outcome("a", False, 1), outcome("b", True), outcome("c", True, ended="failed")]
     second = [outcome("c", True), outcome("b", False), outcome("a", False)]
     shares = matched(first, second)
     assert [s.tolist() for s in shares] == [[0.5, 1.0], [0.0, 0.0]]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
 
-from ponder.core import MethodUse, Outcome, UserError
+from ponder.core import UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
-from ponder.results.page import draw_figure
-from ponder.stats.grid import grid, matched, paired_difference
+from ponder.results.charts import draw_figure
+from ponder.stats.grid import grid
+from ponder.stats.paired import matched, paired_difference
 
 WINDOWS, RATIOS = (8, 16, 32), (0.1, 0.3, 0.5)
 
@@ -24,23 +27,22 @@ def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size
     found = []
     for window, ratio in [*places, (None, None)]:
         settings = {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
-        methods = (MethodUse("compress", settings),) if window else ()
+        methods = [("compress", settings)] if window else []
         label = f"pocket + {policy} window={window} ratio={ratio} budget={budget}" if window else "pocket"
         gain = better(window, ratio) if window else 0.0
         held = 1000 * (window + ratio * (budget - window)) if window else 200_000
         for i in range(problems):
             right = bool(rng.random() < 1 / (1 + math.exp(-hard[i] - gain)))
-            name = (task, label, size, f"p{i}", 0, "graded", right, "" if right else "wrong")
             details = {"cache_bytes": held * rng.uniform(0.9, 1.1)}
-            found.append(
-                Outcome(*name, 50, 400, 9, 0.1, "tokenizer", details, base="pocket", variant=label, methods=methods)
-            )
+            named = {"label": {"model": label, "variant": label}, "methods": methods}
+            ended = "right" if right else "wrong"
+            found.append(made_up.outcome(task, "pocket", size, f"p{i}", ended, details=details, **named))
     return found
 
 
 def compressed(outcome):
     """The settings of an outcome's compression; {} for the full cache."""
-    return outcome.method("compress") or {}
+    return made_up.settings_of(outcome, "compress")
 
 
 def peak(window, ratio):
@@ -54,9 +56,9 @@ def test_a_planted_peak_is_found_and_said() -> None:
     assert (panel["best_window"], panel["best_ratio"], panel["may_be_best"], panel["cells"]) == (16, 0.3, 1, 9)
     assert panel["p_value"] < 0.001
     assert [(c["window"], c["ratio"]) for c in drawn.tables["cells"] if c["may_be_best"]] == [(16, 0.3)]
-    assert "no other cell could be the best" in drawn.figure.findings[0]
-    assert "cells differ by more than sampling noise (p < 0.001)" in drawn.figure.findings[0]
-    assert drawn.chart.png.startswith(b"\x89PNG")
+    assert "no other cell could be the best" in drawn.findings[0]
+    assert "cells differ by more than sampling noise (p < 0.001)" in drawn.findings[0]
+    assert drawn.picture.png.startswith(b"\x89PNG")
 
 
 def test_noise_is_called_noise() -> None:
@@ -88,10 +90,10 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     assert row["gain_low"] < row["gain"] < row["gain_high"]
     assert "the best cell less the full cache" in Heatmap().findings(tables)[1]
     # A policy that evicts nothing is a full cache too, whatever its other settings.
-    whole_cache = (MethodUse("compress", {"policy": "full", "window": 8, "ratio": 0.1}),)
-    named = [o._replace(model="pocket + full", methods=whole_cache) for o in outcomes if not compressed(o)]
+    full = made_up.outcome("tents", "pocket", methods=[("compress", {"policy": "full", "window": 8, "ratio": 0.1})])
+    named = [o._replace(cell=replace(o.cell, methods=full.cell.methods)) for o in outcomes if not compressed(o)]
     again = Heatmap().estimate([*(o for o in outcomes if compressed(o)), *named])
-    assert again["without"] == tables["without"]
+    assert [{**r, "basis": ""} for r in again["without"]] == [{**r, "basis": ""} for r in tables["without"]]
 
 
 def test_the_gain_of_the_best_cell_is_corrected_for_picking_it_from_many() -> None:
@@ -163,24 +165,24 @@ def test_published_maps_stand_below() -> None:
     drawn = draw_figure("heatmap", figure, attempts())
     assert [p["source"] for p in drawn.tables["panels"]] == ["measured"] + 4 * ["published"]
     assert len(drawn.tables["cells"]) == 9 + 4 * 20
-    assert len(drawn.chart.spec["vconcat"]) == 2
-    said = next(s for s in drawn.figure.findings if "AIME24" in s)
+    assert len(drawn.spec["vconcat"]) == 2
+    said = next(s for s in drawn.findings if "AIME24" in s)
     assert "(window 2000, ratio 0.4) has 52% [44%, 60%] accuracy, but 20 of 20 cells could be the best" in said
     assert "no structure beyond binomial noise (p = 0.97)" in said
     assert "About 3,500 attempts per cell" in said
-    assert any("4 cells tie for the best" in s for s in drawn.figure.findings)
+    assert any("4 cells tie for the best" in s for s in drawn.findings)
 
 
 def test_failed_attempts_are_left_out_and_counted() -> None:
     outcomes = attempts(problems=10)
-    outcomes[0] = outcomes[0]._replace(status="failed", correct=False)
+    outcomes[0] = outcomes[0]._replace(ended="failed")
     [panel] = Heatmap().estimate(outcomes)["panels"]
     assert panel["compared"] == 9
     assert "1 failed and left out" in panel["rests_on"]
 
 
 def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
-    bare = [o._replace(methods=(), model="pocket", details={}) for o in attempts()]
+    bare = [o._replace(cell=replace(o.cell, methods=()), details={}) for o in attempts()]
     with pytest.raises(UserError, match="both `ratio` and `window`"):
         Heatmap().estimate(bare)
     with pytest.raises(UserError, match="cache_bytes"):
@@ -203,8 +205,8 @@ def test_time_per_token_stands_beside_the_bytes() -> None:
         ("dynts", 3.0, 4.0),
         ("full", 2.0, 4.0),
     }
-    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.figure.findings[0]
-    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).figure.findings[0]
+    assert "A token takes 3 [3, 3] ms of CPU with it, 2 [2, 2] ms with the full cache." in drawn.findings[0]
+    assert "ms of CPU" not in draw_figure("cache", Cache(), attempts()).findings[0]
 
 
 def test_accuracy_by_bytes() -> None:
@@ -219,14 +221,12 @@ def test_accuracy_by_bytes() -> None:
     assert point["accuracy"] == np.mean([o.correct for o in part])
     assert point["bytes"] == pytest.approx(np.mean([o.details["cache_bytes"] for o in part]))
     assert "kl" not in point
-    assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.figure.findings[0]
+    assert "the smallest cache that isn't shown to be less accurate is dynts" in drawn.findings[0]
     # The smallest cache whose loss against the full one may be none.
     near = [p for p in points if p["policy"] != "full" and p["gain_high"] >= 0]
     assert 1 < len(near) < 9
-    assert (
-        f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.figure.findings[0]
-    )
-    assert drawn.chart.png.startswith(b"\x89PNG")
+    assert f"less accurate is dynts, {min(near, key=lambda p: p['bytes'])['settings']}, with " in drawn.findings[0]
+    assert drawn.picture.png.startswith(b"\x89PNG")
 
 
 def test_fidelity_stands_beside_accuracy() -> None:

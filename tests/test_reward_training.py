@@ -228,16 +228,16 @@ def test_train_reward_on_the_command_line(ponder, write, model: Path, tmp_path: 
         record |= {"answer": "\n\n".join(trace.answer), **trace.facts}
         lines.append(json.dumps(record))
     write("traces.jsonl", "\n".join(lines))
-    done = ponder("make", "reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
+    done = ponder("prepare", "reward", "traces.jsonl", "--from", model, "-o", "made", "--set", "epochs=1", "--json")
     assert done.exit_code == 0, done.output
     scored = ponder("score", "traces.jsonl", "--reward", "trained", "--set", "id=made", "-o", "scored.jsonl")
     assert scored.exit_code == 0, scored.output
     first = json.loads(Path("scored.jsonl").read_text().splitlines()[0])
     assert len(first["step_scores"]) == len(pile(1)[0].part("all"))
     for key, hint in (("steps", "it has `epochs` instead"), ("learning_rate", "here it is called `rate`")):
-        wrong = ponder("make", "reward", "traces.jsonl", "--from", model, "-o", "other", "--set", f"{key}=2")
+        wrong = ponder("prepare", "reward", "traces.jsonl", "--from", model, "-o", "other", "--set", f"{key}=2")
         assert (wrong.exit_code, wrong.stderr.partition("hint: ")[2]) == (2, f"{hint}\n")
-    done = ponder("make", "reward", "traces.jsonl", "-o", "made")
+    done = ponder("prepare", "reward", "traces.jsonl", "-o", "made")
     assert done.exit_code == 2
     assert "Missing option '--from'" in done.output
 

@@ -13,10 +13,9 @@ import pytest
 from scipy import stats
 
 from ponder.core import Estimate
-from ponder.stats.bands import constant_half, simultaneous_level
 from ponder.stats.corrections import benjamini_hochberg, p_value
 from ponder.stats.distributions import t_quantile
-from ponder.stats.frontier import Variant, accuracy_difference, under_budget
+from ponder.stats.frontier import Variant, accuracy_difference, constant_half, simultaneous_level, under_budget
 from ponder.stats.seeds import pooled, spread, widened
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

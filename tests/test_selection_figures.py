@@ -6,29 +6,27 @@ import itertools
 import math
 import random
 
+import made_up
 import numpy as np
 import pytest
+from made_up import variants_of
 from scipy import stats
 
-from ponder.core import MethodUse, Outcome, UserError
+from ponder.core import UserError
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
-from ponder.results.page import draw_figure
-from ponder.stats.frontier import accuracy_difference, fraction, variants
+from ponder.results.charts import draw_figure
+from ponder.stats.frontier import accuracy_difference, fraction
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
 
 
-def outcome(model, problem, right, methods=(), *, seeds=(), made=None, sample=0, tokens=90):
+def outcome(model, problem, right, methods=(), *, made=None, sample=0, tokens=90):
     """An attempt by a model: its base's label, and each method of its chain with its settings."""
-    label, variant = model, model
-    for name, settings in methods:
-        label += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items())])}"
-        variant += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items() if k != 'seed')])}"
-    asked = ("tents", label, 8, problem, sample, "graded", bool(right), "" if right else "wrong")
-    uses = tuple(MethodUse(name, settings) for name, settings in methods)
-    columns = {"base": model, "methods": uses, "variant": variant, "seeds": seeds, "made": made or {}}
-    return Outcome(*asked, 50, tokens, 9, 0.1, "tokenizer", {}, **columns)
+    return made_up.outcome(
+        "tents", model, 8, problem, "right" if right else "wrong",
+        methods=methods, made=made or {}, sample=sample, thinking_tokens=tokens, answer_tokens=9, prompt_tokens=50,
+    )  # fmt: skip
 
 
 def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0, made=True, tokens=200.0, **more):
@@ -45,12 +43,12 @@ def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0,
             facts |= {"selected_right": 0.9 if by == "reward" else 0.6}
         for i in range(problems):
             right = rng.random() < 1 / (1 + math.exp(-skill - lucky - 2 + 4 * i / problems))
-            found.append(outcome(model, f"p{i:02}", right, methods, seeds=(seed,), made=facts))
+            found.append(outcome(model, f"p{i:02}", right, methods, made=facts))
     return found
 
 
 def sft(outcome):
-    return outcome.method("sft") or {}
+    return made_up.settings_of(outcome, "sft")
 
 
 def bare(model="student", skill=-1.5, problems=60, samples=1, seed=9, methods=()):
@@ -77,13 +75,13 @@ def pile(gain=1.5, rewards=("pocket-m",), **more):
 def test_students_are_drawn_as_counted() -> None:
     outcomes = pile()
     found = draw_figure("selection", Selection(), outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     rows = {(s["line"], s["number"]): s for s in found.tables["students"]}
     assert next(iter(rows)) == ("untrained", 0)
     assert set(rows) == {("untrained", 0), ("all", 4000), ("longest", 100)} | {
         (line, n) for line in ("random", "reward") for n in (100, 1000)
     }
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     chosen = data["student + sft by=reward number=100 reward=pocket-m"]
     by_chance = data["student + sft by=random number=100"]
     row = rows["reward", 100]
@@ -150,8 +148,8 @@ def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
     }
     assert Selection().findings(tables)[-1] == "tents: fewer traces than asked for: right 72 of 100."
     # Where only the untrained student answered, there is nothing to draw.
-    outcomes += [o._replace(task="execution", status="failed") for o in outcomes] + [
-        o._replace(task="execution") for o in bare()
+    outcomes += [made_up.changed(o, task="execution", ended="failed") for o in outcomes] + [
+        made_up.changed(o, task="execution") for o in bare()
     ]
     assert [p["panel"] for p in Selection().estimate(outcomes)["panels"]] == ["tents"]
 
@@ -187,7 +185,7 @@ def test_numbers_hang_on_no_order_and_students_stand_apart() -> None:
 
 def test_failed_attempts_take_their_problem_along() -> None:
     outcomes = pile()
-    outcomes[200] = outcomes[200]._replace(status="failed")
+    outcomes[200] = outcomes[200]._replace(ended="failed")
     [panel] = Selection().estimate(outcomes)["panels"]
     assert panel["problems"] == 59
     assert panel["rests_on"].endswith("1 failed and left out, 1 problems that not all answered left out")
@@ -211,27 +209,27 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     outcomes = pile(rewards=(*SIZES, "a judge"))
     figure = Selection(overlay="prm_selection_samples", overlay_size="prm_selection_size")
     found = draw_figure("selection", figure, outcomes)
-    assert found.chart.png.startswith(b"\x89PNG")
+    assert found.picture.png.startswith(b"\x89PNG")
     sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
     assert sizes == {"a judge": None, **SIZES}
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     large, small = (data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls")
     [row] = (d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100)
     apart = accuracy_difference(large, small)
     ends = [row[f"difference{e}"] for e in ("", "_low", "_high")]
     assert (row["line"], row["less"], ends) == ("pocket-l", "pocket-s", [apart.value, apart.low, apart.high])
     how = "beats" if apart.low > 0 else "can't be told from"
-    said = [s for s in found.figure.findings if s.startswith("tents, 100 traces: ")]
+    said = [s for s in found.findings if s.startswith("tents, 100 traces: ")]
     assert said[0].startswith(f"tents, 100 traces: the largest reward, pocket-l, {how} the smallest, pocket-s: ")
-    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.figure.findings
+    assert "tents: rewards of unknown size, not drawn by size: a judge." in found.findings
     # One panel by number, one by size for each number of traces, and the published points of both below.
-    measured, below = (row["hconcat"] for row in found.chart.spec["vconcat"])
+    measured, below = (row["hconcat"] for row in found.spec["vconcat"])
     assert [panel["title"]["subtitle"].split(";")[0] for panel in measured[1:]] == [
         "students of 100 traces",
         "students of 1,000 traces",
     ]
     assert [panel["title"]["text"] for panel in below] == ["MATH500, published"] * 2
-    drawn, chance = (found.chart.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
+    drawn, chance = (found.spec["datasets"][c["data"]["name"]] for c in (measured[1], measured[1]["layer"][1]))
     assert [s["line"] for s in drawn] == ["pocket-s", "pocket-m", "pocket-l"]
     assert [(s["by"], s["number"]) for s in chance] == [("random", 100)]
 
@@ -256,7 +254,7 @@ def test_published_points() -> None:
     assert len(rows) == 6
     assert (rows["ReasonFlux-PRM-7B", 10000]["accuracy"], rows["random", 1000]["from_figure"]) == (0.915, False)
     names = {row: f"{row[0]}, {row[1] / 1000:g}k" if "ReasonFlux" in row[0] else row[0] for row in rows}
-    said = found.figure.findings[-1]
+    said = found.findings[-1]
     assert said.startswith("MATH500, published: 3 of 15 differences are within binomial chance on 500 problems: ")
     assert "differ by −1.5 to −1.0 points for the same students" in said
     _agrees(said, [(names[key], r["accuracy"]) for key, r in rows.items()])
@@ -324,14 +322,14 @@ def test_pools_of_traces_stand_apart_and_rules_name_lines() -> None:
     baselines = {d["less"] for d in found.tables["differences"] if d["line"] == "pocket-l, filter + shortest"}
     assert baselines == {"untrained", "random", "right", "right and short"}
     # Only pools with several numbers or sizes have panels by number; all are in the panel by pool, with what they share.
-    first, last = (row["hconcat"] for row in found.chart.spec["vconcat"])
+    first, last = (row["hconcat"] for row in found.spec["vconcat"])
     titles = [
         first[0]["vconcat"][0]["title"]["text"],
         first[1]["title"]["text"],
         last[0]["vconcat"][0]["title"]["text"],
     ]
     assert titles == [names[1], "by size of the reward model", names[2]]
-    shown = found.chart.spec["datasets"][last[1]["data"]["name"]]
+    shown = found.spec["datasets"][last[1]["data"]["name"]]
     assert {(s["pool"], s["line"]) for s in shown} == {
         (pool, line)
         for pool, lines in (("faults 50 %", ("random", "right", "pocket-l")), ("good, wordy", ("random", "right")))

@@ -9,8 +9,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from ponder.stats.columns import Columns
-from ponder.stats.critical import critical_size
-from ponder.stats.shape import falling, fitted_lines
+from ponder.stats.critical import critical_size, falling, fitted_lines
 
 SIZES = (16, 20, 25, 30, 36, 42, 49, 64)
 

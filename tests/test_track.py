@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.results.interop.tracking import tracked
-from ponder.store.store import Store
-from ponder.study.study import Study
+from ponder.results.results import Results
 
 TRACKERS = Path(__file__).parent.parent / ".venv-track" / "bin"
 LOG = Path(__file__).parent / "data" / "logs" / "sums.json"
@@ -31,9 +31,9 @@ def test_every_model_is_a_run_with_its_estimates(ponder, write) -> None:
     write("s.toml", STUDY)
     assert ponder("run", "s.toml").exit_code == 0
     study = Study.load("s.toml")
-    with Store(Path("ponder.db")) as store:
-        weak, strong, figures = tracked(study, store, [Path("a.png")])
-        outcomes = list(store.outcomes(study.cells))
+    results = Results(study, Path("ponder.db"))
+    weak, strong, figures = tracked(results, [Path("a.png")])
+    outcomes = results.outcomes
     assert (figures.name, figures.files, figures.metrics) == ("figures", [Path("a.png")], {})
     assert weak.name == outcomes[0].model != strong.name
     assert len({weak.key, strong.key, figures.key}) == 3

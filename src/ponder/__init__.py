@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponder.core.errors import UserError
-    from ponder.results.comparison import compare
     from ponder.results.notebook import show
-    from ponder.results.results import Results
+    from ponder.results.results import Results, compare
     from ponder.results.study import Study
     from ponder.study.functions import model, task
 
@@ -37,7 +36,7 @@ _HOMES = {
     "Results": "ponder.results.results",
     "Study": "ponder.results.study",
     "UserError": "ponder.core.errors",
-    "compare": "ponder.results.comparison",
+    "compare": "ponder.results.results",
     "model": "ponder.study.functions",
     "show": "ponder.results.notebook",
     "task": "ponder.study.functions",

@@ -6,11 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ponder.core import Completion, Method, Model, Progress, Request, Source, Task, Wrapped, not_in_key
+from ponder.core import (
+    Completion,
+    Method,
+    Model,
+    Prepared,
+    Progress,
+    Request,
+    Source,
+    Task,
+    WithWeights,
+    Wrapped,
+    not_in_key,
+)
 
 
 @dataclass(frozen=True)
-class SlowTraining(Method):
+class SlowTraining(Method, Prepared):
     folder: Path
     seed: int = 0
     steps: int = 3
@@ -44,7 +56,7 @@ class SlowTraining(Method):
         return Trained(model, self)
 
 
-class Trained(Wrapped):
+class Trained(Wrapped, WithWeights):
     def __init__(self, inner: Model, method: SlowTraining) -> None:
         super().__init__(inner)
         self.method = method
@@ -57,3 +69,6 @@ class Trained(Wrapped):
 
     def source(self, task: Task) -> Source:
         return Source(self.method.weights)
+
+    def with_weights(self, folder: Path) -> Model:
+        raise NotImplementedError

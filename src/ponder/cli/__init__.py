@@ -1,6 +1,6 @@
 """The command line: `ponder VERB`. Data goes to stdout, everything else to stderr; a user's mistake exits with code 2.
 
-One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `making`, `trace`, `plugin`. They import
+One file per group of verbs: `study`, `view`, `trying`, `importing`, `store`, `prepare`, `trace`, `plugin`. They import
 what they need when called, so that `ponder list` starts fast.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from ponder import __version__
-from ponder.cli import compare, importing, making, plugin, store, study, trace, trying, view
+from ponder.cli import compare, importing, plugin, prepare, store, study, trace, trying, view
 from ponder.cli.options import Verbs
 
 __all__ = ["main"]
@@ -19,7 +19,8 @@ class _Ponder(Verbs):
     gone = {  # noqa: RUF012 read only
         "fit": "ponder prepare STUDY",
         "grade": "ponder regrade STUDY",
-        "train-reward": "ponder make reward TRACES --from MODEL -o DIR",
+        "make": "ponder prepare …",
+        "train-reward": "ponder prepare reward TRACES --from MODEL -o DIR",
     }
 
 
@@ -36,9 +37,8 @@ def main() -> None:
 for _verb in (
     *(plugin.list_, plugin.show, trying.try_),
     *(study.plan, study.run, study.regrade, study.report, view.view, compare.compare),
-    *(study.export, importing.import_, study.prepare),
+    *(study.export, importing.import_, prepare.prepare),
     store.store,
-    making.make,
     *(trace.score, trace.select),
     *(plugin.serve, plugin.new, plugin.check, plugin.completion),
 ):

@@ -33,6 +33,11 @@ def _files(incomplete: str, ending: str) -> list[CompletionItem]:
 
 
 def studies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return study_names(incomplete)
+
+
+def study_names(incomplete: str) -> list[CompletionItem]:
+    """Return the built-in studies and study files that begin so."""
     from ponder.study.study import built_in
 
     return [*_starting(incomplete, built_in()), *_files(incomplete, ".toml")]

@@ -11,7 +11,7 @@ import click
 from ponder.core import UserError
 
 if TYPE_CHECKING:
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
 EXAMPLE = "--model 'endpoint id=NAME url=http://127.0.0.1:8000/v1'; ponder list models has other kinds"
 MODEL = click.option(
@@ -44,6 +44,6 @@ def model_table(text: str) -> dict[str, Any]:
 
 def load(study: str, settings: Sequence[str], models: Sequence[str]) -> Study:
     """The study that a command names, with what its options change."""
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
     return Study.load(study, settings, [model_table(model) for model in models])

@@ -1,4 +1,4 @@
-"""Verbs that take a study: plan, run, regrade, report, export, prepare."""
+"""Verbs that take a study: plan, run, regrade, report, export."""
 
 from __future__ import annotations
 
@@ -11,39 +11,26 @@ import click
 from ponder.cli.model_option import load
 from ponder.cli.options import (
     FILE,
-    JSON_LINES,
-    SET_STUDY,
-    SPENT_IN,
-    STUDY,
+    JOBS,
+    RAY,
     command,
     resumable,
     say,
     study_options,
     tell,
-    watch,
 )
-from ponder.core import UserError
+from ponder.core import FromLog, UserError
 from ponder.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ponder.results.coverage import Coverage
-    from ponder.run.executors import Place
+    from ponder.results.results import Coverage
+    from ponder.results.study import Study
     from ponder.run.run_stats import Tally
-    from ponder.store.store import Store
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.study.cell import StudyCell
 
 
-JOBS = click.option(
-    "--jobs", type=click.IntRange(1), default=1, metavar="N", help="Make up to N models at once, in N processes."
-)
-RAY = click.option(
-    "--ray",
-    metavar="ADDRESS",
-    help="Prepare and ask on a Ray cluster: auto (one that runs here), local (start one here), or HOST:PORT.",
-)
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
@@ -88,10 +75,14 @@ def plan(
     from ponder.run.summary import summary
 
     loaded, about_power = load(study, settings, models), bool(power or margin or width or guess)
-    if probe or not about_power:  # stored attempts can be read without keys
-        _check(loaded)
-    if probe and (told := summary(run_shown(loaded, store, cells=probing(loaded, probe)))):
-        click.echo(told, err=True)
+    if probe:
+        tally = run_in_terminal(loaded, store, cells=probing(loaded, probe))
+        if troubles := summary(tally):
+            tell(troubles)
+    elif not about_power:  # stored attempts can be read without keys
+        loaded.check()
+        for warning in loaded.warnings():
+            tell(warning)
     if about_power:
         _plan_power(loaded, store, as_json, margin, width, guess)
         return
@@ -102,13 +93,6 @@ def plan(
         click.echo(slow, err=True)
 
 
-def _check(study: Study) -> None:
-    """Refuse what can't be run, and say what looks like a mistake."""
-    study.check()
-    for line in study.warnings():
-        tell(line)
-
-
 def _plan_power(
     study: Study, store: Path, as_json: bool, margin: float | None, width: float | None, guess: str | None
 ) -> None:
@@ -116,7 +100,7 @@ def _plan_power(
 
     if margin is not None and width is not None:
         raise UserError("give --margin or --width, not both")
-    one = len({cell.variant_label for cell in study.cells}) == 1
+    one = len({cell.label.variant for cell in study.cells}) == 1
     if margin is None and width is None:
         margin, width = (None, 0.1) if one else (0.03, None)
     goal = Goal(margin, width)
@@ -124,63 +108,37 @@ def _plan_power(
     say(power_json(found, goal), as_json, lambda: power_text(found, goal, study))
 
 
-def run_shown(
+def run_in_terminal(
     study: Study,
     store: Path,
+    *,
+    cells: Sequence[StudyCell] | None = None,
     grace: float | None = None,
-    cells: Sequence[Cell] | None = None,
-    place: Place | None = None,
+    jobs: int = 1,
+    ray: str | None = None,
     release_lost: bool = False,
+    warn: bool = True,
 ) -> Tally:
-    """Run a study with a line of progress. After a signal it exits with 128 plus its number, as a shell expects."""
+    """Run a study with a line of progress. After a signal, exit with 128 plus its number, as a shell expects."""
     import asyncio
 
-    from ponder.run import progress
     from ponder.run.interrupt import GRACE, Stop
-    from ponder.run.plan import counts
-    from ponder.run.run import run
-    from ponder.run.run_stats import Tally
-    from ponder.store.store import Store
+    from ponder.run.session import Session, open_session, work_done
 
-    async def stoppable() -> Stop:
-        stop = Stop(GRACE if grace is None else grace, lambda: progress.write(tally))
-        if release_lost:
-            _release(study, opened)
+    async def run_until_signal(session: Session, stop: Stop) -> None:
         with stop.on_signals():
-            await run(study, opened, tally, stop, cells, place)
-        return stop
+            await session.run(stop)
 
-    planned, stored = counts(cells or study.cells, store)
-    tally = Tally(planned=planned, stored_before=stored)
-    try:
-        with Store(store, lock=True) as opened, resumable(), progress.shown(tally):
-            stop = asyncio.run(stoppable())
-    except UserError:
-        _tell(tally)
-        raise
+    opened = open_session(study, store, tell, cells=cells, jobs=jobs, ray=ray, release_lost=release_lost, warn=warn)
+    with resumable(), opened as session:
+        stop = Stop(GRACE if grace is None else grace, session.write_progress)
+        asyncio.run(run_until_signal(session, stop))
     if stop.signal:
-        _tell(tally)
-        click.echo("interrupted; run the same command again to resume", err=True)
+        if done := work_done(session.tally):
+            tell(done)
+        tell("interrupted; run the same command again to resume")
         raise click.exceptions.Exit(128 + stop.signal)
-    return tally
-
-
-def _tell(tally: Tally) -> None:
-    """Say what a run that ended early has done."""
-    from ponder.run.summary import summary
-
-    if tally.done:
-        unstored = f", {tally.done - tally.stored:,} more were answered and not stored" * (tally.done > tally.stored)
-        click.echo(f"{count(tally.stored, 'attempt')} made and stored{unstored}", err=True)
-    if told := summary(tally):
-        click.echo(told, err=True)
-
-
-def _release(study: Study, store: Store) -> None:
-    """Count as not spent what was in flight when runs of the study were killed."""
-    tokens, _ = store.held_by_runs(study.name)
-    store.release_held(study.name)
-    click.echo(f"{tokens:,} tokens of calls in flight when runs were killed are counted as not spent", err=True)
+    return session.tally
 
 
 @click.command()
@@ -214,27 +172,22 @@ def run(
     If interrupted, run it again to resume. Failed attempts (the endpoint gave no answer) are retried by the next run.
     """
     from ponder.cli.spending import adaptive_json, adaptive_text
-    from ponder.run.executors import place
-    from ponder.run.plan import slow
     from ponder.run.summary import summary
 
     loaded = load(study, settings, models)
-    _check(loaded)
-    if not ray and (told := slow(loaded, store)):
-        click.echo(told, err=True)
-    with place(loaded.cells, ray, jobs) as where:
-        tally = run_shown(loaded, store, grace, place=where, release_lost=release_lost)
-    made = f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"
-    found = adaptive_json(loaded, store) if loaded.stop else {}
-    more = [adaptive_text(found, tally.currency)] if found else []
-    say(tally.summary() | ({"adaptive": found} if found else {}), as_json, lambda: "\n".join([made, *more]))
-    if told := summary(tally):
-        click.echo(told, err=True)
+    tally = run_in_terminal(loaded, store, grace=grace, jobs=jobs, ray=ray, release_lost=release_lost)
+    data = tally.summary()
+    lines = [f"{count(tally.done, 'attempt')} made; {tally.stored_before:,} were already in {store}"]
+    if loaded.stop:
+        data["adaptive"] = adaptive_json(loaded, store)
+        lines.append(adaptive_text(data["adaptive"], tally.currency))
+    say(data, as_json, lambda: "\n".join(lines))
+    if troubles := summary(tally):
+        tell(troubles)
     if tally.failed:
-        what = f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry"
-        click.echo(what, err=True)
+        tell(f"{count(tally.failed, 'attempt')} failed and left out; run the same command again to retry")
         raise click.exceptions.Exit(1)
-    click.echo(f"next: {command('report', study, settings, store, models)}", err=True)
+    tell(f"next: {command('report', study, settings, store, models)}")
 
 
 @click.command()
@@ -244,11 +197,11 @@ def regrade(study: str, store: Path, settings: tuple[str, ...], models: tuple[st
 
     No model is called.
     """
-    from ponder.results.studied import looked_at
     from ponder.run.grading import grade_again
+    from ponder.store.benchmark_digests import with_stored_digests
     from ponder.store.store import Store
 
-    loaded = looked_at(load(study, settings, models), store)
+    loaded = with_stored_digests(load(study, settings, models), store)
     Store(store).close()  # without a lock it must exist, so that no empty store is left behind
     with Store(store, lock=True) as opened:
         changed = grade_again(loaded, opened)
@@ -289,28 +242,24 @@ def report(
     from ponder.core.plugins import need
     from ponder.results.interop.tracking import track as log_report
     from ponder.results.page import report as write_report
-    from ponder.results.studied import looked_at
-    from ponder.store.store import Store
 
-    loaded = looked_at(load(study, settings, models), store)
+    results = load(study, settings, models).results(store)
     if track:
         need(track, f"--track {track}")  # better known before minutes of drawing
-    with Store(store) as opened:
-        files, covered = write_report(loaded, opened, out or Path("reports") / loaded.name, megabytes)
+    files, covered = write_report(results, out or Path("reports") / results.study.name, megabytes)
     shown = [str(f) for f in files if f.suffix == ".png" or f == files[0]]
     data = {"files": [str(f) for f in files], "complete": covered.complete, **dataclasses.asdict(covered)}
     say(data, as_json, lambda: "\n".join(shown))
-    _tell_missing(loaded, covered, command("run", study, settings, store, models))
+    _tell_missing(results.study, covered, command("run", study, settings, store, models))
     if track:  # at the end: a server may take long, or not answer
-        with Store(store) as opened:
-            runs = log_report(loaded, opened, files, track)
+        runs = log_report(results, files, track)
         tell(f"{count(runs, 'run')} logged to {track}")
 
 
 def _tell_missing(study: Study, covered: Coverage, run: str) -> None:
     """Say which attempts the store lacks, and the command that makes them."""
     if not covered.complete:
-        again = any(cell.model.askable for cell in study.cells)
+        again = not all(isinstance(cell.model, FromLog) for cell in study.cells)
         tell(covered.text() + (f"; to go on: {run}" if again else ""))
 
 
@@ -357,10 +306,8 @@ def export(
     problems instead of attempts, and need no store: `test` has those that the study asks, `train` has others. Replies
     are graded by the study's own tasks.
     """
-    from ponder.results.coverage import coverage
     from ponder.results.export import STDOUT, write
     from ponder.results.interop.environment import export as export_problems
-    from ponder.results.studied import looked_at
     from ponder.run.plan import counts
     from ponder.store.store import Store
 
@@ -373,37 +320,13 @@ def export(
         if not any(file.stem == "train" and file.stat().st_size for file in files):
             tell("there are no training problems: a fixed set has none but those in a [[train]] of the study")
     else:
-        loaded = looked_at(loaded, store)
+        results = loaded.results(store)
+        files, rows = write(results, form, out)
         with Store(store) as opened:
-            files, rows = write(loaded, opened, form, out)
-            if counts(loaded.cells, store)[0]:  # a quick look; a small task may have fewer problems than it counts
-                covered = coverage(loaded.cells, list(opened.outcomes(loaded.cells)))
-                _tell_missing(loaded, covered, command("run", study, settings, store, models))
+            missing, _ = counts(results.study.cells, opened)
+        if missing:  # perhaps: a small task may have fewer problems than the study asks for
+            _tell_missing(results.study, results.coverage(), command("run", study, settings, store, models))
     if out == STDOUT:
         return
     data = {"file": str(files[0]), "files": [str(file) for file in files], "rows": rows}
     say(data, as_json, lambda: "\n".join(map(str, files)))
-
-
-@click.command()
-@STUDY
-@SET_STUDY
-@SPENT_IN
-@JSON_LINES
-@JOBS
-@RAY
-def prepare(study: str, settings: tuple[str, ...], store: Path, as_json: bool, jobs: int, ray: str | None) -> None:
-    """Make everything that STUDY needs before it runs.
-
-    That is trained models and fitted eviction policies. A run makes the same things when it gets to them. What is
-    already made is not made again. If interrupted, run it again to resume.
-    """
-    from ponder.run.executors import place
-    from ponder.run.prepare import prepare as prepared
-    from ponder.study.study import Study
-
-    loaded = Study.load(study, settings)
-    with place(loaded.cells, ray, jobs) as where:
-        if not watch(prepared(loaded, where, store), as_json=as_json):
-            tell(f"nothing to make: no model of {study} has methods")
-    tell(f"next: {command('run', study, settings, store)}")

@@ -1,8 +1,7 @@
 """The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in `scoring.py`.
 
 A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
-its documentation. What a plugin can't do it leaves to the default here, which raises a `UserError` that says so, so
-that no caller has to probe with `hasattr`.
+its documentation. These interfaces hold what every plugin has; what only some can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from ponder.core.errors import UserError
 from ponder.core.keys import digest, fingerprint, seed_from
@@ -25,17 +23,10 @@ from ponder.core.nouns import (
     Grade,
     Prices,
     Problem,
-    Progress,
     Request,
-    Source,
     Spend,
     TurnLimit,
 )
-
-if TYPE_CHECKING:
-    from ponder.core.scoring import CacheBudget, Policy
-
-Fidelity: TypeAlias = Literal["no", "also", "only"]
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:
@@ -174,39 +165,15 @@ class TrainingProblems:
         return (problem for problem in drawn if problem.id not in asked)
 
 
-# Computes the most that something may take; None if there is no limit.
-Limit: TypeAlias = Callable[[], "Spend | None"]
-
-
-class Codec(Protocol):
-    """Renders requests as token ids and reads replies, for weights that don't use a chat template.
-
-    A model plugin returns one from `codec`; the pocket model is an example.
-    """
-
-    def prompt_ids(self, request: Request) -> list[int]:
-        """The request as the model is asked it."""
-
-    def reply(self, request: Request, ids: Sequence[int]) -> tuple[str, str, int]:
-        """Thinking, answer, and the number of thinking tokens of a reply."""
-
-    def split(self, thinking: str) -> list[str]:
-        """Thinking, split into its steps."""
-
-    def sound(self, request: Request, steps: Sequence[str], style: str) -> list[bool]:
-        """For each step of the thinking, whether it is right and follows from those before it; "": of any style."""
-
-
 @dataclass(kw_only=True)
 class Model(Plugin, ABC):
-    """Answers requests. It may hold connections or weights from `async with` to its end."""
+    """Answers requests. It may hold connections or weights from `async with` to its end.
+
+    Some models can do more, such as those with local weights: `ponder.core.capabilities`.
+    """
 
     label: str = not_in_key("")  # its name in legends
     concurrency: int = not_in_key(1, was="in_flight")  # requests in progress at once
-    askable: ClassVar[bool] = True  # False: its attempts were made elsewhere, and are only in the store
-    reports_calls: ClassVar[bool] = False  # whether it calls `on_send` and `on_retry` of a request
-    serves: ClassVar[bool] = False  # whether servers that it starts answer, which any process can give other weights
-
     prices: Prices | None = not_in_key(None)  # per million tokens: { input = 0.5, output = 2.0, currency = "USD" }
 
     @abstractmethod
@@ -222,95 +189,23 @@ class Model(Plugin, ABC):
         Called before a run and by `ponder plan`; a report needs no key.
         """
 
-    async def reach(self) -> None:
-        """Raise `UserError` if it can't answer, such as a server that is down. Called once, when a run opens it."""
-
-    def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
-        """Do what takes long before it can be asked, such as starting a server; yields progress."""
-        yield from ()
-
-    def kept_open(self) -> AbstractContextManager[None]:
-        """While this block runs, keep running what `start` has started, between one use of the model and the next."""
-        return nullcontext()
-
-    def measures(self) -> Collection[str]:
-        """The names of what its completions measure besides tokens, for figures that draw it."""
-        return ()
-
     def server(self) -> str:
-        """What it waits for. Models that wait for different servers run at the same time, others one by one.
+        """Name the server that it waits for; "" is this machine.
 
-        "" is this machine.
+        Models that wait for different servers run at the same time, others one by one.
         """
         return ""
 
-    def gpus(self) -> float:
-        """How many GPUs one copy of it needs, where a cluster hands them out."""
-        return 0
-
-    def tokens_per_second(self, task: Task) -> tuple[float, str] | None:  # noqa: ARG002 for subclasses
-        """A rough speed of all its replies together, and what that is from; None: unknown, or not worth a warning."""
-        return None
-
-    def prompt_tokens(self, request: Request) -> int | None:  # noqa: ARG002 for subclasses
-        """How long a prompt is, in tokens; None if that is unknown before it is asked."""
-        return None
-
     def max_tokens(self) -> int | None:
-        """The most completion tokens of one reply; None if there is no limit."""
+        """Return the most completion tokens of one reply; None if there is no limit."""
         return None
 
     def turn_limit(self, prompt_tokens: int, budget: int | None = None) -> Spend | None:
-        """The most that one call may take; None if its reply has no limit."""
-        budgets = [b for b in (self.max_tokens(), budget) if b is not None]
-        return Spend(prompt_tokens, min(budgets), calls=1) if budgets else None
-
-    def at_temperature(self, temperature: float) -> Model:  # noqa: ARG002 for subclasses
-        """The same model, sampled at a temperature."""
-        what = f"a model of the kind `{self.plugin_name()}` can't be sampled at a temperature"
-        raise UserError(what, hint="put training methods before `vote` and the like, not after")
-
-    def source(self, task: Task) -> Source:  # noqa: ARG002 for subclasses
-        """Where its weights for a task are."""
-        what = f"a model of the kind `{self.plugin_name()}` has no local weights that could be changed"
-        raise UserError(what, hint='name = "transformers" with an id, or name = "pocket"')
-
-    def ships(self) -> bool:
-        """Whether its weights come with Ponder, and with them what policies have learnt for them."""
-        return False
-
-    def with_weights(self, folder: Path) -> Model:
-        """The same model with the weights in a folder."""
-        raise NotImplementedError
-
-    def with_adapter(self, weights: Path, adapter: Path) -> Model | None:  # noqa: ARG002 for subclasses
-        """The same model with a LoRA adapter on the weights in a folder; None if it can't serve one unmerged."""
-        return None
-
-    def with_policy(self, policy: Policy, budget: CacheBudget | None, fidelity: Fidelity) -> Model:  # noqa: ARG002
-        """The same model with a KV cache that a policy prunes to a budget."""
-        what = f"a KV cache can be pruned only in local weights, not in a model of the kind `{self.plugin_name()}`"
-        raise UserError(what, hint='name = "transformers", id = "pocket"')
-
-    def fit_policy(self, policy: Policy, train_on: Sequence[TrainingProblems]) -> Iterator[Progress]:  # noqa: ARG002
-        """Train what an eviction policy needs to know about this model, unless that is already there."""
-        yield from ()
-
-    def made(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002 for subclasses
-        """What making its weights for a task cost, and what was measured meanwhile; empty if Ponder didn't make them.
-
-        The costs are `rollout_tokens`, `training_tokens` and `seconds` of CPU.
-        """
-        return {}
-
-    def codec_name(self, task: Task) -> str:  # noqa: ARG002 for subclasses
-        """The model plugin whose `codec` renders and reads for its weights; "" if they use a chat template."""
-        return ""
-
-    @classmethod
-    def codec(cls, task: str) -> Codec | None:  # noqa: ARG003 for subclasses
-        """The codec of its weights for a task; None if they use a chat template."""
-        return None
+        """Return the most that one call may take; None if its reply has no limit."""
+        budgets = [tokens for tokens in (self.max_tokens(), budget) if tokens is not None]
+        if not budgets:
+            return None
+        return Spend(prompt_tokens, min(budgets), calls=1)
 
     async def __aenter__(self) -> Self:
         return self
@@ -322,9 +217,11 @@ class Model(Plugin, ABC):
 
 
 class Method(Plugin, ABC):
-    """Turns a model into another one: cheaper, shorter or more accurate."""
+    """Turns a model into another one: cheaper, shorter or more accurate.
 
-    changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
+    A method that trains, or prepares something else, also inherits `ponder.core.capabilities.Prepared`.
+    """
+
     # A model, a task and a size to try it on in `ponder check`, as in a study.
     tried_on: ClassVar[tuple[dict[str, Any], dict[str, Any], int]] = (
         {"name": "oracle", "tokens_at_zero": 1000},
@@ -334,10 +231,10 @@ class Method(Plugin, ABC):
 
     @abstractmethod
     def apply(self, model: Model) -> Model:
-        """The resulting model."""
+        """Return the resulting model."""
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
-        """The most that one turn of the resulting model may take, given that of the model it is applied to.
+        """Return the most that one turn of the resulting model may take, given that of the model it is applied to.
 
         A method that asks more than once per turn, or with another prompt or budget, says so here: `ponder plan` and
         the study's caps depend on it.
@@ -345,7 +242,7 @@ class Method(Plugin, ABC):
         return inner
 
     def asks(self) -> Sequence[Model]:
-        """Other models that a turn of the resulting model asks, such as a judge: the study's caps count them too."""
+        """Return other models that a turn of the resulting model asks, such as a judge: caps count them too."""
         return ()
 
     def ready(self) -> None:
@@ -353,50 +250,3 @@ class Method(Plugin, ABC):
 
     def check(self, model: Model, task: Task) -> None:
         """Raise `UserError` for a model that it can't be applied to, before a run starts."""
-        if self.changes_weights:
-            model.source(task)
-
-    def check_prompt(self, model: Model, request: Request) -> None:
-        """Raise `UserError` for a prompt that it has no room for, before a run starts."""
-
-    def measures(self) -> Collection[str]:
-        """What the resulting model's completions measure besides what the model's own do."""
-        return ()
-
-    def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
-        """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
-        yield from ()
-
-    def unmade(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
-        """What `make` still has to write for this model: files and folders, also those that other methods need too.
-
-        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
-        doesn't say what it writes is made in the run's own process.
-        """
-        return ()
-
-    def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
-        """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""
-        return None
-
-    def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
-        """The most that samples may take which `make` still has to draw.
-
-        By where they are kept, so that what several methods share is counted once.
-        """
-        return {}
-
-    def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
-        """Return the models that `make` still has to ask, such as teachers and judges: the study's caps count them.
-
-        Whatever `make` asks, it asks through `ponder.core.metering.complete`.
-        """
-        return ()
-
-    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
-        """The same method, told what it may train on."""
-        return self
-
-    def training_seed(self) -> int | None:
-        """The seed of its training; None if it doesn't train. Variants that differ only in it are one variant."""
-        return None

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from ponder.core.ballots import ballots
-from ponder.core.capabilities import grades_slowly, parse_answer
+from ponder.core.capabilities import Served, WithCodec, WithWeights, equal_answers, grades_slowly, parse_answer
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
-from ponder.core.nouns import Bill, Completion, Progress, Request
+from ponder.core.nouns import Bill, Completion, Request
 
 
 class Wrapped(Model):
@@ -32,17 +31,9 @@ class Wrapped(Model):
     def server(self) -> str:
         return self.inner.server()
 
-    async def reach(self) -> None:
-        await self.inner.reach()
-
-    def start(self, task: Task) -> Iterator[Progress]:
-        return self.inner.start(task)
-
     def made(self, task: Task) -> Mapping[str, float]:
-        return self.inner.made(task)
-
-    def codec_name(self, task: Task) -> str:
-        return self.inner.codec_name(task)
+        """Return what making the model cost, as `WithWeights.made`."""
+        return making_cost(self.inner, task)
 
     async def samples(self, request: Request, n: int) -> list[Completion]:
         """Ask the inner model n times at once, each time with another seed. If one call fails, so does the turn."""
@@ -61,7 +52,7 @@ class Wrapped(Model):
         task, answers = request.task, [sample.answer for sample in samples]
 
         def count() -> list[int | None]:
-            return ballots(task, [parse_answer(task, request.problem, answer) for answer in answers])
+            return equal_answers(task, [parse_answer(task, request.problem, answer) for answer in answers])
 
         return await asyncio.to_thread(count) if grades_slowly(task, answers) else count()
 
@@ -80,3 +71,32 @@ class Wrapped(Model):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.inner.__aexit__(kind, error, trace)
+
+
+def innermost(model: Model) -> Model:
+    """Return the model that answers, below all methods that change how it is asked."""
+    while isinstance(model, Wrapped):
+        model = model.inner
+    return model
+
+
+def server_of(model: Model) -> Served | None:
+    """Return the part of a model that servers answer for; None if no server does."""
+    while not isinstance(model, Served):
+        if not isinstance(model, Wrapped):
+            return None
+        model = model.inner
+    return model
+
+
+def making_cost(model: Model, task: Task) -> Mapping[str, float]:
+    """Return what making a model cost, as `WithWeights.made`; empty if Ponder didn't make it."""
+    if isinstance(model, WithWeights | Wrapped):
+        return model.made(task)
+    return {}
+
+
+def codec_name(model: Model, task: Task) -> str:
+    """Return the model plugin whose codec a model's replies are read with; "" if it uses a chat template."""
+    model = innermost(model)
+    return model.codec_name(task) if isinstance(model, WithCodec) else ""

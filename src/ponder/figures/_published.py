@@ -15,8 +15,8 @@ from ponder.figures import INK, MUTED, flat, published, values
 from ponder.figures._labels import lettering
 from ponder.figures._log import SIZE, log_axes, log_frame, log_placed
 from ponder.figures._variants import signed
-from ponder.stats.difference import difference
 from ponder.stats.grid import binomial
+from ponder.stats.paired import newcombe
 
 PROBLEMS = {"AIME24": 30, "AIME2024": 30, "MATH500": 500, "GPQA-D": 198}
 PAIRED = (
@@ -63,7 +63,7 @@ def within_chance(rows: Records) -> str:
     """Which differences between labelled points chance could explain, and how far the paper agrees with itself."""
     pairs = [sorted(pair, key=lambda r: -r["accuracy"]) for pair in itertools.combinations(rows, 2)]
     apart = {
-        f"{a['label']} over {b['label']}": difference(*(on_benchmark(r["accuracy"], "MATH500") for r in (a, b)))
+        f"{a['label']} over {b['label']}": newcombe(*(on_benchmark(r["accuracy"], "MATH500") for r in (a, b)))
         for a, b in pairs
     }
     within = {name: d for name, d in apart.items() if not beyond_chance(d)}

@@ -18,25 +18,33 @@ from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
     CacheBudget,
+    ChecksPrompts,
+    Measuring,
     Method,
     Model,
     Policy,
+    Prepared,
     Progress,
+    Prunable,
     Request,
     Task,
+    Trainable,
+    TrainedPerStudy,
     TrainingProblems,
     UserError,
+    WithWeights,
     digest,
     not_in_key,
     plugins,
     renamed,
+    require,
 )
 from ponder.core.settings import build
 from ponder.models import models_folder
 
 
 @dataclass(frozen=True)
-class Compress(Method):
+class Compress(Method, Prepared, ChecksPrompts, Measuring):
     policy: str  # `ponder list policies`, or a file of your own: `ponder new policy NAME`
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
@@ -89,13 +97,13 @@ class Compress(Method):
         plugins.need("torch", f"method `{self.plugin_name()}`")
 
     def check(self, model: Model, task: Task) -> None:  # noqa: ARG002 the interface's
-        if type(model).with_policy is Model.with_policy:  # which refuses; to load a policy takes seconds
-            nothing: Any = None
-            model.with_policy(nothing, None, self.fidelity)
+        require(model, Prunable)
 
     def check_prompt(self, model: Model, request: Request) -> None:
-        if self.policy != "full" and (tokens := model.prompt_tokens(request)) is not None:
-            self._cache_budget().check_prompt(tokens)
+        if self.policy != "full" and isinstance(model, Prunable):
+            tokens = model.prompt_tokens(request)
+            if tokens is not None:
+                self._cache_budget().check_prompt(tokens)
 
     def measures(self) -> tuple[str, ...]:
         return ("kl", "agrees") if self.fidelity != "no" else ()
@@ -107,23 +115,30 @@ class Compress(Method):
     def _on(self) -> str:
         """A digest of the problems that its policy is fitted on, if it is fitted, and not to weights that ship."""
         named = [problems.identity() for problems in self.train_on if problems.in_key]
-        # Read, not imported: a plan has no time for torch, and needn't have it installed.
-        file = plugins.source("policies", self.policy, Path()) if named else None
-        return digest(named).hex()[:20] if file and "def with_training(" in file.read_text("utf-8") else ""
+        if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
+            return digest(named).hex()[:20]
+        return ""
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
-        policy, folders = self._policy(), {model.source(problems.task).folder for problems in self.train_on}
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
+        policy = self._policy()
+        if not isinstance(policy, Trainable):
+            return ()
+        weights = require(model, WithWeights)
+        folders = {weights.source(problems.task).folder for problems in self.train_on}
         return tuple(policy.fitted_path(folder) for folder in folders if policy.needs_fit(folder))
 
     def make(self, model: Model) -> Iterator[Progress]:
-        yield from model.fit_policy(self._policy(), self.train_on)
+        yield from require(model, Prunable).fit_policy(self._policy(), self.train_on)
 
     def apply(self, model: Model) -> Model:
-        return model.with_policy(self._policy(), None if self.policy == "full" else self._cache_budget(), self.fidelity)
+        budget = None if self.policy == "full" else self._cache_budget()
+        return require(model, Prunable).with_policy(self._policy(), budget, self.fidelity)
 
     def _policy(self) -> Policy:
         policy: Policy = build("policies", {"name": self.policy, **self.settings}, "settings", Path())
-        return policy.with_training(self._on(), models_folder())
+        if isinstance(policy, TrainedPerStudy):
+            return policy.with_training(self._on(), models_folder())
+        return policy

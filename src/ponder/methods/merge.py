@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Model, Progress, UserError, renamed
+from ponder.core.wrapped import making_cost
 from ponder.training.made_models import MakingRecord, local_weights, weights_folder
-from ponder.training.weight_methods import WeightMethod
+from ponder.training.weight_methods import Input, WeightMethod
 from ponder.training.weights import average, combine
 
 
@@ -21,7 +22,7 @@ from ponder.training.weights import average, combine
 class Merge(WeightMethod):
     other: Model  # as in [[model]]: { name = "pocket", style = "short" }
     weight: float = renamed("share", 0.5)  # of the other model, from 0 to 1
-    how: Literal["linear", "ties", "dare", "slerp"] = "linear"
+    how: Literal["linear", "ties", "dare", "slerp"] = "linear"  # how the weights are combined
     base: Model | None = None  # the model that both were trained from; TIES and DARE need it
 
     example: ClassVar[dict[str, Any]] = {"other": {"name": "pocket", "style": "short"}}
@@ -30,15 +31,16 @@ class Merge(WeightMethod):
         if not 0 <= self.weight <= 1:
             raise UserError(f"weight is between 0 and 1, not {self.weight}", hint="weight = 0.5")
 
-    def shared(self, model: Model) -> Iterator[Path]:
-        task = self.train_on[0].task
-        yield from (weights_folder(m, task) for m in (model, self.other, self.base) if m)
+    def inputs(self, model: Model) -> Iterator[Input]:
+        for part in (model, self.other, self.base):
+            if part:
+                yield Input(weights_folder(part, self.train_on[0].task))
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}
         task = self.train_on[0].task
         folders, weights = [local_weights(m, task) for m in (model, self.other)], [1 - self.weight, self.weight]
-        record.add_cost(self.other.made(task))
+        record.add_cost(making_cost(self.other, task))
         if self.how == "linear":
             average(folders, weights, folder)
         else:

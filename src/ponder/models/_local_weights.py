@@ -17,13 +17,37 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-from ponder.core import Model, Request, Source, Task, UserError, digest, not_in_key, plugins, weights_fingerprint
+from ponder.core import (
+    Model,
+    Request,
+    Sampled,
+    Source,
+    Task,
+    UserError,
+    WithCodec,
+    WithWeights,
+    digest,
+    not_in_key,
+    plugins,
+    require,
+    weights_fingerprint,
+)
 from ponder.models import making_cost, models_folder, read_card
-from ponder.models._packaged import packaged
+from ponder.models._gguf_packages import packaged
 
 IDS = "id is a folder in the Hugging Face format, a .gguf file, or org/name on the hub"
 FIRST = "if a built-in study names it, `ponder show study NAME` says how to make it first"
 GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
+
+
+def no_bars() -> None:
+    """Turn off the progress bars of other libraries, which would be drawn over Ponder's own."""
+    from transformers import modeling_gguf_pytorch_utils as gguf
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # For GGUF files it takes tqdm's own class, whose bars can't be turned off.
+    gguf.tqdm = logging.tqdm  # type: ignore[attr-defined]
 
 
 def copy_of(source: Source) -> Path:
@@ -109,7 +133,7 @@ def _tensor_elements(path: Path) -> int:
 
 
 @dataclass(kw_only=True)
-class LocalWeights(Model):
+class LocalWeights(Model, WithWeights, WithCodec, Sampled):
     id: str  # a folder, `org/name` on the hub, a .gguf file, `pocket` or `smollm2`
     revision: str = ""  # branch, tag or commit of a model on the hub
     budget: int = 4096  # completion tokens, thinking included
@@ -199,7 +223,8 @@ class LocalWeights(Model):
     def weights(self, task: Task) -> Source:
         """Where the weights for a task are, whether or not they can be changed."""
         if self._shipped:
-            folder, codec = (shipped := self._shipped.source(task)).folder, shipped.codec
+            shipped = require(self._shipped, WithWeights).source(task)
+            folder, codec = shipped.folder, shipped.codec
         else:
             folder = packaged(self.id) or Path(self.id)
             codec = self._codec_name or self._card_name

@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ponder.core import Completion, Model, Request, UserError
+from ponder.core import Completion, FromLog, Model, Request, UserError
 
 
 @dataclass(kw_only=True)
-class Imported(Model):
+class Imported(Model, FromLog):
     id: str  # as the log names it
     settings: Mapping[str, Any] = field(default_factory=dict)  # what the log says about how it was asked
     runs: tuple[str, ...] = ()  # the log's own ids of the runs
 
-    askable = False
     example: ClassVar[dict[str, Any]] = {"id": "org/model"}
 
     def title(self) -> str:

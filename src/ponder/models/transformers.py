@@ -25,12 +25,16 @@ from ponder.core import (
     CacheBudget,
     Completion,
     Fidelity,
+    Forecast,
+    Measuring,
     Policy,
     Progress,
+    Prunable,
     Request,
     Source,
     Task,
     TokenTrace,
+    Trainable,
     TrainingProblems,
     UserError,
     plugins,
@@ -43,6 +47,7 @@ from ponder.models._torch_engine import SDPA, Loaded, SampledGeneration, TorchEn
 FIT_PROBLEMS = 200  # problems of each task and size that an eviction policy is fitted on
 FIT_BATCH = 16  # replies generated at once meanwhile
 Attention: TypeAlias = Literal["auto", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3"]
+KEPT_REPLIES = 4096  # replies over the full cache that are kept as long as their weights
 GENERATES = ("auto", "sdpa", "eager")  # attention that our KV cache works with
 # Rough speeds, for a forecast. SmolLM2 on one AVX2 core at 16 in flight: 13e9. Those of a GPU are not measured here.
 CPU_FLOPS = 10e9  # per thread
@@ -51,8 +56,8 @@ FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_int
 
 
 @dataclass(kw_only=True)
-class Transformers(LocalWeights):
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+class Transformers(LocalWeights, Prunable, Forecast, Measuring):
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the weights and of the arithmetic
     # Like dtype it is in the key if set: last bits of sums differ, and a close call between two tokens goes otherwise.
     attn: Attention = "auto"  # attention implementation; auto: what transformers chooses, mostly sdpa
 
@@ -116,7 +121,7 @@ class Transformers(LocalWeights):
         for problems in train_on:
             by_source.setdefault(self._generating(problems.task), []).append(problems)
         for source, sets in by_source.items():
-            if not policy.needs_fit(source.folder):
+            if not isinstance(policy, Trainable) or not policy.needs_fit(source.folder):
                 continue
             if not source.folder.is_dir():  # what is fitted is written beside the weights
                 what = f"`{policy.plugin_name()}` can be fitted only to weights in a folder, not to {source.folder}"
@@ -171,9 +176,21 @@ class Transformers(LocalWeights):
         await self._workers[loaded.folder, full].run(reply)
         return reply
 
+    async def _full_cache_reply(self, loaded: Loaded, reply: SampledGeneration) -> SampledGeneration:
+        """Generate a reply over the full cache; a greedy one, which is the same for every policy, only once."""
+        if self.temperature:
+            return await self._generated(loaded, reply, full=True)
+        key = tuple(reply.prompt), reply.budget
+        replies = loaded.full_cache_replies
+        if key in replies:
+            return replies[key]
+        await self._generated(loaded, reply, full=True)
+        if len(replies) < KEPT_REPLIES:
+            replies[key] = reply
+        return reply
+
     async def complete(self, request: Request) -> Completion:
-        source = self._generating(request.task)
-        loaded = load(source)
+        loaded = load(self._generating(request.task))
         started = time.monotonic()
         prompt = loaded.prompt(request)
         budget = min(self.budget, request.budget or self.budget)
@@ -183,11 +200,7 @@ class Transformers(LocalWeights):
         if self.policy is None or self.cache_budget is None or self.fidelity == "no":
             reply = await self._generated(loaded, new(), full=False)
         else:
-            # A greedy reply on the full cache is the same for every policy, so it is generated once.
-            key = (source, tuple(prompt), budget) if not self.temperature else None
-            reply = _FULL_CACHE_REPLIES.get(key) or await self._generated(loaded, new(), full=True)
-            if key and len(_FULL_CACHE_REPLIES) < 4096:
-                _FULL_CACHE_REPLIES[key] = reply
+            reply = await self._full_cache_reply(loaded, new())
             drifted = await asyncio.to_thread(loaded.drift, reply, self.policy, self.cache_budget)
             if self.fidelity == "also":
                 reply = await self._generated(loaded, new(), full=False)
@@ -197,6 +210,3 @@ class Transformers(LocalWeights):
         # With fidelity = "only" the cache of interest is the pruned one that read the reply, not the one that wrote it.
         measured = {**reply.measures, **drifted} if self.fidelity == "only" else {**drifted, **reply.measures}
         return Completion(thinking, answer, stop, bill, measured, reply.tokens)
-
-
-_FULL_CACHE_REPLIES: dict[Any, SampledGeneration] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ponder.core import Bill, Completion, ModelFailure, Request, Task, UserError
+from ponder.core import Bill, Completion, ModelFailure, Request, Task, UserError, WithCodec
 from ponder.models._slipping import Slipping
 from ponder.models.pocket import Pocket, codec_for
 from ponder.models.pocket.codec import ANSWER, EOS, PocketCodec
@@ -18,7 +18,7 @@ from ponder.models.pocket.execution import added, digits, number
 
 
 @dataclass(kw_only=True)
-class Tutor(Slipping):
+class Tutor(Slipping, WithCodec):
     def check(self, task: Task, size: int) -> None:
         codec_for(task.plugin_name()).check(task, size)
         if self.slip and task.plugin_name() != "execution":

@@ -1,4 +1,4 @@
-"""Trains the pocket models that ship with Ponder: `ponder make pocket -o FOLDER`, on one CPU thread.
+"""Trains the pocket models that ship with Ponder: `ponder prepare pocket -o FOLDER`, on one CPU thread.
 
 Problems are generated during training. A model of the style `plain` starts from random weights,
 `short` and `wordy` from the plain model, `long` from the short one. Problems whose id hashes to 0

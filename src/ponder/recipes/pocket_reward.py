@@ -1,4 +1,4 @@
-"""Trains the pocket rewards that ship with Ponder: `ponder make pocket_reward -o FOLDER`, on one CPU thread.
+"""Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one CPU thread.
 
 First a language model learns which word follows, in right traces and in traces with errors; words
 that don't follow are read but not learned. Small and medium start from random weights, large starts
@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ponder.core import Estimate, Progress, Request, Steps, fingerprint, seed_from
+from ponder.core.scoring import scored
 from ponder.models.pocket import CODECS, WEIGHTS
 from ponder.models.pocket.codec import ANSWER, EOS, Example
 from ponder.models.pocket.execution import Curriculum, digits
@@ -149,7 +150,7 @@ def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
     """Measure for the card how well a reward finds errors in traces of held-out problems."""
     reward = Pocket(size=size, id=str(folder))
     test_traces = list(islice(traces(0, test=True), n))
-    scores = [list(rated.steps) for rated in reward.scored(test_traces)]
+    scores = [list(rated.steps) for rated in scored(reward, test_traces)]
     labels: list[list[bool]] = [trace.facts["labels"] for trace in test_traces]
     first = first_error(scores, [first_wrong(row) for row in labels])
     faulty = [n for n, row in enumerate(labels) if not all(row)]

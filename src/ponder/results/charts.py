@@ -1,15 +1,24 @@
-"""Draws a chart as SVG, PNG and PDF with vl-convert, which runs Vega: a figure may use all of Altair."""
+"""Estimates a figure, draws it from its estimates alone, and makes pictures of the chart.
+
+vl-convert, which runs Vega, draws SVG, PNG and PDF: a figure may use all of Altair.
+"""
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from ponder.core import Basis, Ended, Figure, Outcome, Tables
 from ponder.core.text import visible
 
+MAX_ROWS = 200  # of a table that a page shows
+DESCRIBED = 3  # findings in the description of a chart
 NOT_XML = re.compile("[\ufffe\uffff]")
 
 
@@ -24,7 +33,7 @@ class Chart(NamedTuple):
 
     @property
     def title(self) -> str:
-        return self.name.replace("_", " ").capitalize()
+        return title(self.name)
 
     @property
     def source(self) -> str:
@@ -36,6 +45,11 @@ class Chart(NamedTuple):
         """Width and height in pixels."""
         width, height = re.findall(r'\b(?:width|height)="([\d.]+)', self.svg)[:2]
         return round(float(width)), round(float(height))
+
+
+def title(name: str) -> str:
+    """Return a figure's name as a heading."""
+    return name.replace("_", " ").capitalize()
 
 
 def draw(name: str, spec: dict[str, Any]) -> Chart:
@@ -59,3 +73,97 @@ def _drawable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_drawable(inner) for inner in value]
     return value
+
+
+class Group(NamedTuple):
+    """The attempts that rows and marks were computed from, by the keys of their cells."""
+
+    cells: tuple[bytes, ...]
+    ended: tuple[Ended, ...]  # empty: however they ended
+
+
+@dataclass(frozen=True)
+class DrawnFigure:
+    """A figure of a study: its estimates, and what was drawn from them alone."""
+
+    name: str
+    spec: Any = None  # the chart, in Vega-Lite
+    findings: Sequence[str] = ()
+    tables: Tables | None = None
+    lengths: Sequence[int] = ()  # of the tables that have rows, also where only their first rows are here
+    groups: Mapping[str, Group] = field(default_factory=dict)  # by what rows and marks have as `basis`
+    error: str = ""  # why there is none
+
+    @property
+    def title(self) -> str:
+        return title(self.name)
+
+    @cached_property
+    def picture(self) -> Chart:
+        return draw(self.name, self.spec)
+
+    def first_rows(self) -> DrawnFigure:
+        """Return the figure with the rows that a page shows."""
+        shown = {}
+        for name, rows in (self.tables or {}).items():
+            if rows:
+                shown[name] = [_plain(row) for row in rows[:MAX_ROWS]]
+        return replace(self, tables=shown)
+
+
+def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> DrawnFigure:
+    """Estimate, then draw from the estimates alone."""
+    tables = figure.estimate(outcomes)
+    spec = _shown(figure.draw(tables).to_dict())
+    findings = figure.findings(tables)
+    spec["description"] = described(name, spec, findings)  # Vega makes it the chart's label for screen readers
+    lengths = [len(rows) for rows in tables.values() if rows]
+    return DrawnFigure(name, spec, findings, tables, lengths, _groups(tables))
+
+
+def _groups(tables: Tables) -> dict[str, Group]:
+    groups = {}
+    for rows in tables.values():
+        for row in rows:
+            basis = row.get("basis")
+            if isinstance(basis, Basis) and basis not in groups:
+                groups[str(basis)] = Group(tuple(cell.key for cell in basis.cells), basis.ended)
+    return groups
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without its cells, which stay where they are: a page is made in another process."""
+    return {key: str(value) if isinstance(value, Basis) else value for key, value in row.items()}
+
+
+def described(name: str, spec: Any, findings: Sequence[str]) -> str:
+    """What a chart shows, for those who can't see it: its axes, and the first clause of the first findings."""
+    y, x = (
+        next(itertools.chain(_titles(spec, axis, "title"), _titles(spec, axis, "field")), "") for axis in ("y", "x")
+    )
+    axes = f"{y} against {x}" if x and y else y or x
+    shown = " ".join(finding.partition("; ")[0].rstrip(".") + "." for finding in findings[:DESCRIBED])
+    return ". ".join(part for part in (f"Chart {name.replace('_', ' ')}{': ' if axes else ''}{axes}", shown) if part)
+
+
+def _titles(value: Any, axis: str, key: str) -> Iterator[str]:
+    """The titles of an axis, or the names of its columns, in the order of the panels."""
+    if isinstance(value, dict):
+        channel = value.get("encoding", {}).get(axis) if isinstance(value.get("encoding"), dict) else None
+        if isinstance(channel, dict) and isinstance(title := channel.get(key), str):
+            yield title.replace("_", " ")
+        for name, inner in value.items():
+            if name not in ("data", "datasets", "encoding", "config"):
+                yield from _titles(inner, axis, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _titles(inner, axis, key)
+
+
+def _shown(value: Any) -> Any:
+    """A chart whose texts show control characters as symbols."""
+    if isinstance(value, str):
+        return visible(str(value))
+    if isinstance(value, dict):
+        return {key: _shown(inner) for key, inner in value.items()}
+    return [_shown(inner) for inner in value] if isinstance(value, list) else value

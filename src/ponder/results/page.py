@@ -6,34 +6,26 @@ marks of the charts, as many as fit. It needs no server and no network.
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import os
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ponder import __version__
-from ponder.core import Attempt, Figure, Outcome, Records, Tables, UserError
+from ponder.core import ENDINGS, Basis, Outcome, Records, UserError
 from ponder.core.text import count
-from ponder.results.behind import ENDINGS
-from ponder.results.behind import ended as ended  # noqa: PLC0414 `ponder.results` finds it here
-from ponder.results.charts import Chart, draw
-from ponder.results.coverage import Coverage, coverage
-from ponder.results.document import columns, document
+from ponder.results.charts import Chart, DrawnFigure, draw_figure
+from ponder.results.document import document
 from ponder.results.embedded_transcripts import MEGABYTES, Attempts
-from ponder.results.estimated import Estimated, estimate
-from ponder.results.spreadsheet import inert
-from ponder.results.studied import currency, studied
+from ponder.results.export import csv_text
+from ponder.results.results import Coverage, Results, any_answer, by_model, endings
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
@@ -41,40 +33,37 @@ if TYPE_CHECKING:
 SCRIPTS = ("vega.js", "theme.js", "figures.js", "lists.js", "report.js", "chart.js")
 
 
-class Drawn(NamedTuple):
-    """A figure with its picture and its whole tables."""
-
-    figure: Estimated
-    chart: Chart
-    tables: Tables
-
-
-def report(study: Study, store: Store, folder: Path, transcripts: float = MEGABYTES) -> tuple[list[Path], Coverage]:
+def report(results: Results, folder: Path, transcripts: float = MEGABYTES) -> tuple[list[Path], Coverage]:
     """Write the report and return its files, the page first, and how much of the study it covers.
 
     `transcripts`: the megabytes that they may take inside the page.
     """
-    cells, outcomes, figures, found = studied(study, store)
-    if not any(o.status != "failed" for o in outcomes):
-        raise no_answers(study, store)
+    outcomes = results.outcomes_for(results.figures.values())
+    if not any_answer(outcomes):
+        raise results.no_answers()
     page = _place(folder)
-    covered = coverage(cells, outcomes)
-    covered = replace(covered, searching=covered.searching or not all(decision.ended for decision in found))
-    drawn = [draw_figure(name, figure, outcomes) for name, figure in figures]
-    attempts = Attempts(cells, outcomes)
+    covered = results.coverage(outcomes)
+    drawn = [draw_figure(name, figure, outcomes) for name, figure in results.figures.items()]
+    pictures = [figure.picture for figure in drawn]  # before charts are marked with the attempts behind them
+    attempts = Attempts(results.cells, outcomes)
+    links = transcripts > 0
     shown = {
-        "figures": [_shown(one, attempts, leads=transcripts > 0) for one in drawn],
-        "models": _models(outcomes, attempts, leads=transcripts > 0),
-        "packed": attempts.packed(store, transcripts),  # after those that say what they lead to
-        "adaptive": _notes(found),
+        "figures": [_shown(*pair, attempts, leads=links) for pair in zip(drawn, pictures, strict=True)],
+        "models": _models(outcomes, attempts, leads=links),
+        "adaptive": _notes(results.decisions),
     }
-    content = _page(study, store, outcomes, covered, shown)
+    with Store(results.store) as store:
+        shown["packed"] = attempts.packed(store, transcripts)  # after those that say what they lead to
+        content = _page(results, store, outcomes, covered, shown)
     try:
         page.write_text(content, "utf-8")
-        return [page, *(path for figure in drawn for path in _write(figure, folder))], covered
+        files = [page]
+        for figure in drawn:
+            files += _write(figure, folder)
     except OSError as error:
         hint = "free some space, or name another folder: -o"
         raise UserError(f"can't write the report to {folder}: {error.strerror}", hint=hint) from None
+    return files, covered
 
 
 def _notes(found: Sequence[Decision]) -> list[str]:
@@ -102,37 +91,27 @@ def _place(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def no_answers(study: Study, store: Store) -> UserError:
-    what = f"{store.path} has no answers to {study.name} with these settings"
-    return UserError(what, hint="run it first: ponder run STUDY")
-
-
-def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn:
-    """Estimate, then draw from the estimates alone."""
-    estimated, tables = estimate(name, figure, outcomes)
-    return Drawn(estimated, draw(name, estimated.spec), tables)
-
-
-def _shown(drawn: Drawn, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
-    """A figure for the template: marks and rows lead to the attempts behind them, inside the file."""
-    figure = drawn.figure
-    attempts.mark(figure.spec)
+def _shown(figure: DrawnFigure, picture: Chart, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
+    """Return a figure for the template: marks and rows lead to the attempts behind them, inside the file."""
+    attempts.add_figure(figure)
+    figure = figure.first_rows()
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         file = f"{figure.name}-{name}.csv"
         links = [attempts.link(row) if leads else "" for row in rows]
         tables.append({"name": name, "rows": rows, "links": links, "length": length, "file": file, "download": ""})
-    to = {"study": "", "base": ""} if leads else None
-    return {"figure": figure, "picture": drawn.chart, "tables": tables, "leads": to, "downloads": ()}
+    to = {"study": "", "groups": {}} if leads else None
+    return {"figure": figure, "picture": picture, "tables": tables, "leads": to, "downloads": ()}
 
 
-def _write(figure: Drawn, folder: Path) -> Iterator[Path]:
-    chart = figure.chart
-    files = {"png": chart.png, "svg": chart.svg.encode(), "pdf": chart.pdf}
+def _write(figure: DrawnFigure, folder: Path) -> Iterator[Path]:
+    """Write a figure's pictures and tables, and yield their paths."""
+    picture = figure.picture
+    files = {"png": picture.png, "svg": picture.svg.encode(), "pdf": picture.pdf}
     for ending, content in files.items():
-        yield _written(folder / f"{chart.name}.{ending}", content)
-    for name, records in figure.tables.items():
-        path = folder / f"{chart.name}-{name}.csv"
+        yield _written(folder / f"{figure.name}.{ending}", content)
+    for name, records in (figure.tables or {}).items():
+        path = folder / f"{figure.name}-{name}.csv"
         if records:
             yield _written(path, csv_text(records).encode())
         else:
@@ -144,16 +123,9 @@ def _written(path: Path, content: bytes) -> Path:
     return path
 
 
-def csv_text(records: Records) -> str:
-    text = io.StringIO()
-    rows = csv.DictWriter(text, columns(records), lineterminator="\n")
-    rows.writeheader()
-    rows.writerows(map(inert, records))
-    return text.getvalue()
-
-
-def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
-    counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
+def _page(results: Results, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
+    study = results.study
+    counted = Counter(o.counted_by for o in outcomes if o.answered)
     rows = endings(outcomes)
     file = (study.folder or Path()) / f"{study.name}.toml"
     return document(
@@ -168,7 +140,7 @@ def _page(study: Study, store: Store, outcomes: Sequence[Outcome], covered: Cove
             "ended": {ending: sum(row[ending] for row in rows) for ending in ENDINGS[1:]},
             "cost": store.spent_by_runs(study.name)[1] - store.held_by_runs(study.name)[1],
             "held_tokens": store.held_by_runs(study.name)[0],
-            "currency": currency(study.cells),
+            "currency": results.currency,
         },
         tokens=sum(row[f"{kind}_tokens"] for row in rows for kind in ("prompt", "thinking", "answer")),
         incomplete=covered.text(),
@@ -192,9 +164,9 @@ def _versions() -> dict[str, str]:
 def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> Records:
     """How the attempts of each model ended, by task if there are several, and their median tokens."""
     rows = []
-    for named, mine in _by_model(outcomes).items():
-        number = Counter(map(ended, mine))
-        link = attempts.link(dict(named)) if leads else ""
+    for named, mine in by_model(outcomes).items():
+        number = Counter(o.ended for o in mine)
+        link = attempts.add(Basis((o.cell for o in mine), ())) if leads else ""
         wrong = any(number[ending] for ending in ("wrong", "unparsed", "truncated"))
         row = {
             "task": "",
@@ -205,35 +177,3 @@ def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> 
         row |= {"tokens": int(median(o.tokens("output") for o in mine)), "link": link}
         rows.append(row | {"longest": link.replace("behind", "wrong") if wrong else ""})
     return rows
-
-
-def _by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
-    """The attempts of each model, by task if there are several: settings of a task are never pooled in silence."""
-    several, groups = len({o.task for o in outcomes}) > 1, dict[tuple[tuple[str, str], ...], list[Outcome]]()
-    for o in outcomes:
-        task = (("task", o.task),) if several else ()
-        groups.setdefault((("model", o.model), *task), []).append(o)
-    return groups
-
-
-def endings(outcomes: Sequence[Outcome]) -> Records:
-    """How the attempts of each model ended, by task if there are several, and the tokens they took."""
-    rows = []
-    for named, mine in _by_model(outcomes).items():
-        number = Counter(ended(o) for o in mine)
-        row: dict[str, Any] = {**dict(named), "attempts": len(mine)}
-        row |= {end: number[end] for end in ENDINGS[1:]}
-        row |= {k: sum(getattr(o, k) for o in mine) for k in ("prompt_tokens", "thinking_tokens", "answer_tokens")}
-        rows.append(row)
-    return rows
-
-
-def messages(attempt: Attempt) -> Iterator[tuple[str, str]]:
-    """Every message with the kind that the style sheet knows."""
-    if attempt.problem.system:
-        yield "system", attempt.problem.system
-    for asked, reply in zip(attempt.problem.turns, attempt.completions, strict=False):
-        yield "user", asked
-        if reply.thinking:
-            yield "thinking", reply.thinking
-        yield "answer", reply.answer

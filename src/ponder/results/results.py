@@ -1,26 +1,61 @@
-"""`ponder.Results`: a study's attempts as tables, estimates, charts and transcripts."""
+"""`ponder.Results`: what a store holds of a study, as tables, estimates, charts, transcripts, a report and exports.
+
+The notebook, the report, the live page, `ponder compare` and the exports all read a study through it.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Attempt, Figure, Outcome, Problem, Records, Tables, UserError, plugins
+from ponder.core import ENDINGS, Cell, Figure, Outcome, Problem, Records, Tables, UserError, plugins
 from ponder.core.settings import build
-from ponder.results import export, page
+from ponder.core.text import count
+from ponder.results import export
 from ponder.results.document import columns, shown_value
 from ponder.results.notebook import renderer
-from ponder.results.studied import Studied, studied
+from ponder.results.study import Study
+from ponder.results.transcript import Transcript
+from ponder.run.caps import currency
+from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.labels import model_labels, task_labels, variant_labels
+
+if TYPE_CHECKING:
+    from ponder.run.adaptive import Decision
 
 FRAMES = ("pandas", "polars")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Attempts that the study asks for, and how many have an answer."""
+
+    asked: int | None  # without searches, which decide that themselves; None: there is nothing else
+    answered: int
+    failed: int
+    searching: bool = False  # whether a search has not ended
+
+    @property
+    def complete(self) -> bool:
+        return not self.failed and not self.searching and (self.asked is None or self.answered >= self.asked)
+
+    def text(self) -> str:
+        """What is missing, as a sentence; "" if nothing is."""
+        if self.complete:
+            return ""
+        asked = "" if self.asked is None else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
+        failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
+        search = "a search has not ended" if self.searching else ""
+        return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
 
 
 @dataclass(frozen=True)
@@ -31,23 +66,63 @@ class Results:
     store: Path
 
     @cached_property
-    def _read(self) -> Studied:
+    def cells(self) -> Sequence[StudyCell]:
+        """The study's cells, with the problems that were asked of them, which an adaptive run decides."""
+        if self.study.stop is None:
+            return self.study.cells
+        from ponder.run.adaptive import asked_cells  # imports NumPy
+
         with Store(self.store) as store:
-            return studied(self.study, store, voting=False)
+            return asked_cells(self.study, store)
 
     @cached_property
-    def _voting(self) -> list[Outcome]:
-        with Store(self.store) as store:
-            return studied(self.study, store, voting=True).outcomes
+    def decisions(self) -> Sequence[Decision]:
+        """What an adaptive run has found; nothing if the study has no `stop`."""
+        if self.study.stop is None:
+            return ()
+        from ponder.run.adaptive import decisions
 
-    @property
+        with Store(self.store) as store:
+            return decisions(self.study, store)
+
+    @cached_property
     def outcomes(self) -> list[Outcome]:
         """Every attempt without its texts, as figures take them."""
-        return self._read.outcomes
+        with Store(self.store) as store:
+            return list(store.outcomes(self.cells))
+
+    @cached_property
+    def _voting_outcomes(self) -> list[Outcome]:
+        """The outcomes with a number for each answer, equal for equal ones. Slow: every answer is parsed."""
+        with Store(self.store) as store:
+            return with_ballots(store, self.cells)
+
+    def outcomes_for(self, figures: Iterable[Figure]) -> list[Outcome]:
+        """Return the outcomes that these figures are estimated from."""
+        if any(figure.counts_votes for figure in figures):
+            return self._voting_outcomes
+        return self.outcomes
+
+    def no_answers(self) -> UserError:
+        """Return the error for a study without answers."""
+        what = f"{self.store} has no answers to {self.study.name} with these settings"
+        return UserError(what, hint="run it first: ponder run STUDY", in_python="study.run() asks for them")
+
+    def coverage(self, outcomes: Sequence[Outcome] | None = None) -> Coverage:
+        """Count the study's attempts that have an answer. `outcomes` are the study's, if they are read already."""
+        covered = coverage(self.cells, self.outcomes if outcomes is None else outcomes)
+        if all(decision.ended for decision in self.decisions):
+            return covered
+        return replace(covered, searching=True)
+
+    @property
+    def currency(self) -> str:
+        """The currency of the models' prices; "" if there is none, or more than one."""
+        return currency(self.study.cells)
 
     def summary(self) -> Records:
-        """How the attempts of each model ended, and the tokens they took."""
-        return page.endings(self.outcomes)
+        """How the attempts of each model ended, by task if there are several, and the tokens they took."""
+        return endings(self.outcomes)
 
     def frame(self, library: Literal["", "pandas", "polars"] = "") -> Any:
         """One row per attempt, with the columns of `ponder export`: a pandas data frame, or one of polars."""
@@ -61,66 +136,86 @@ class Results:
             rows = list(export.rows(self.study, store, export.setting_columns(self.study.cells)))
         return importlib.import_module(name).DataFrame(rows)
 
+    @cached_property
+    def figures(self) -> dict[str, Figure]:
+        """The study's figures by name; a second `effort` is `effort-2`."""
+        named: dict[str, Figure] = {}
+        seen: Counter[str] = Counter()
+        for figure in self.study.figures:
+            name = figure.plugin_name()
+            seen[name] += 1
+            if seen[name] > 1:
+                name = f"{name}-{seen[name]}"
+            named[name] = self._suited(figure)
+        return named
+
+    def figure(self, name: str = "") -> Figure:
+        """Return the study's figure of this name, or its first; any other figure with its default settings."""
+        if name in self.figures:
+            return self.figures[name]
+        if name:
+            return self._suited(build("figures", {"name": name}, f"figure `{name}`", self.study.folder))
+        if not self.figures:
+            raise UserError("this study names no figure", hint=f"name one: {', '.join(plugins.names('figures'))}")
+        return next(iter(self.figures.values()))
+
+    def _suited(self, figure: Figure) -> Figure:
+        """Return a figure with intervals that are valid for an adaptive run, if it was one and the figure has them."""
+        adaptive_sizes = any(decision.of == "critical_size" for decision in self.decisions)
+        has_intervals = any(field.name == "adaptive" for field in fields(figure))  # type: ignore[arg-type]
+        if adaptive_sizes and has_intervals:
+            return replace(figure, adaptive=True)  # type: ignore[type-var]
+        return figure
+
     def estimates(self, figure: str = "") -> Tables:
         """The numbers that a figure is drawn from, with their intervals: tables by name, each a list of records."""
-        return self._estimate(self._figure(figure))
+        return self._estimate(self.figure(figure))
 
     def _estimate(self, figure: Figure) -> Tables:
-        return figure.estimate(self._voting if figure.counts_votes else self.outcomes)
+        return figure.estimate(self.outcomes_for([figure]))
 
     def findings(self, figure: str = "") -> list[str]:
         """What a figure shows, in sentences."""
-        return self._figure(figure).findings(self.estimates(figure))
+        return self.figure(figure).findings(self.estimates(figure))
 
     def chart(self, figure: str = "") -> Any:
         """A figure as an Altair chart. In a notebook it is displayed offline, with tooltips and zoom."""
-        self._need_answers()
+        if not any_answer(self.outcomes):
+            raise self.no_answers()
         _show_charts_offline()
-        return self._figure(figure).draw(self.estimates(figure))
-
-    def _need_answers(self) -> None:
-        if all(outcome.status == "failed" for outcome in self.outcomes):
-            raise UserError(f"{self.store} has no answers to this study", hint="study.run() asks for them")
-
-    def _figure(self, name: str) -> Figure:
-        """The study's figure of this name, or its first; any other figure with its default settings."""
-        own = [figure for named, figure in self._read.figures if name in ("", named)]
-        if own:
-            return own[0]
-        if not name:
-            raise UserError("this study names no figure", hint=f"name one: {', '.join(plugins.names('figures'))}")
-        return self._read.suited(build("figures", {"name": name}, f"figure `{name}`", self.study.folder))
+        return self.figure(figure).draw(self.estimates(figure))
 
     def attempts(self, *, model: str = "", task: str = "", problem: Problem | str = "") -> Iterator[Transcript]:
         """Attempts with their texts, in the order of the study. Models and tasks are named by their labels."""
-        for what, wanted in (("model_label", model), ("task_label", task)):
-            known = {getattr(cell, what) for cell in self.study.cells}
-            if wanted and wanted not in known:
-                noun = what.removesuffix("_label")
-                raise UserError(f"this study has no {noun} `{wanted}`", hint=plugins.nearest(wanted, known))
-        wanted_id = problem.id if isinstance(problem, Problem) else problem
+        models = {cell.label.model for cell in self.study.cells}
+        if model and model not in models:
+            raise UserError(f"this study has no model `{model}`", hint=plugins.nearest(model, models))
+        tasks = {cell.label.task for cell in self.study.cells}
+        if task and task not in tasks:
+            raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
+        problem_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
-            for cell in self._read.cells:
-                if model in ("", cell.model_label) and task in ("", cell.task_label):
+            for cell in self.cells:
+                if model in ("", cell.label.model) and task in ("", cell.label.task):
                     for done in store.attempts(cell):
-                        if wanted_id in ("", done.attempt.problem.id):
-                            yield Transcript(cell.task_label, cell.model_label, done.attempt)
+                        if problem_id in ("", done.attempt.problem.id):
+                            yield Transcript(cell, done.attempt)
 
     def attempt(
         self, problem: Problem | str = "", *, model: str = "", task: str = "", sample: int | None = None
     ) -> Transcript:
         """The first attempt at a problem (itself or its id), by a model, with its texts."""
-        for one in self.attempts(model=model, task=task, problem=problem):
-            if sample in (None, one.attempt.sample):
-                return one
+        for transcript in self.attempts(model=model, task=task, problem=problem):
+            if sample in (None, transcript.attempt.sample):
+                return transcript
         hint = "results.outcomes lists them; the ids of problems are in their column `problem`"
         raise UserError("there is no such attempt", hint=hint)
 
     def report(self, folder: str | Path) -> Path:
         """Write figures, tables and one HTML page into a folder, as `ponder report` does; returns the page's path."""
-        self._need_answers()
-        with Store(self.store) as store:
-            files, _ = page.report(self.study, store, Path(folder))
+        from ponder.results.page import report
+
+        files, _ = report(self, Path(folder))
         return files[0]
 
     def __repr__(self) -> str:
@@ -136,52 +231,141 @@ class Results:
         """The table, and each figure with its findings."""
         if not (rows := self.summary()):
             return f"<p>{escape(repr(self))}</p>"
-        parts = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
-        for _, figure in self._read.figures if any(o.status != "failed" for o in self.outcomes) else ():
-            tables = self._estimate(figure)
-            parts.append(renderer(figure.draw(tables).to_dict())["text/html"])
-            parts.append("<ul>" + "".join(f"<li>{escape(s)}</li>" for s in figure.findings(tables)) + "</ul>")
-        return "\n".join(parts)
+        html = [f"<p><b>{escape(self.study.title or self.study.name)}</b></p>", _html_table(rows)]
+        if any_answer(self.outcomes):
+            for figure in self.figures.values():
+                tables = self._estimate(figure)
+                html.append(renderer(figure.draw(tables).to_dict())["text/html"])
+                html.append(_html_list(figure.findings(tables)))
+        return "\n".join(html)
+
+
+def any_answer(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether any attempt has an answer."""
+    return any(outcome.answered for outcome in outcomes)
+
+
+def endings(outcomes: Sequence[Outcome]) -> Records:
+    """Count how the attempts of each model ended, by task if there are several, and the tokens they took."""
+    rows = []
+    for names, group in by_model(outcomes).items():
+        number = Counter(outcome.ended for outcome in group)
+        row: dict[str, Any] = {**dict(names), "attempts": len(group)}
+        for ending in ENDINGS[1:]:
+            row[ending] = number[ending]
+        for kind in ("prompt_tokens", "thinking_tokens", "answer_tokens"):
+            row[kind] = sum(getattr(outcome, kind) for outcome in group)
+        rows.append(row)
+    return rows
+
+
+def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
+    """Return the attempts of each model, by task if there are several: tasks are never pooled in silence."""
+    models, tasks = model_labels(outcomes), task_labels(outcomes)
+    groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        task = (("task", tasks[outcome.cell.task_key]),) if len(tasks) > 1 else ()
+        groups.setdefault((("model", models[outcome.cell.model_key]), *task), []).append(outcome)
+    return groups
+
+
+def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
+    """Compare what a study asks for with what it got."""
+    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
+    answered: Counter[Cell] = Counter()
+    failed: Counter[Cell] = Counter()
+    for o in outcomes:
+        counter = answered if o.answered else failed
+        counter[o.cell] += 1
+    searching = any(_searching(group, outcomes) for group in _searches(cells))
+    if not fixed:
+        return Coverage(None, answered.total(), failed.total(), searching)
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
+    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
+
+
+def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
+    """The cells of each search: those of one model and task."""
+    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
+    for cell in cells:
+        if cell.quota.search:
+            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
+    return list(groups.values())
+
+
+def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
+    """Whether the search would ask more."""
+    first = cells[0]
+    assert first.quota.search
+    results = {cell.size: (0, 0) for cell in cells}
+    searched = set(cells)
+    for o in outcomes:
+        if o.cell in searched and o.answered:
+            right, tries = results[o.size]
+            results[o.size] = right + o.correct, tries + 1
+    return bool(first.quota.search.next(results))
+
+
+def _asked(cell: StudyCell, tried: int) -> int:
+    """The attempts of a cell. A small task may have fewer problems than the study wants, so they are counted.
+
+    Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
+    """
+    if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
+        return tried
+    if cell.task.fixed() is not None:
+        return cell.quota.samples * cell.count
+    return cell.quota.samples * sum(1 for _ in cell.asked())
 
 
 @dataclass(frozen=True)
-class Transcript:
-    """One attempt with its texts."""
+class Comparison:
+    """What two models' answers to the same problems say. Differences are b less a, ratios b over a."""
 
-    task: str  # label
-    model: str  # label
-    attempt: Attempt
+    findings: list[str]  # the verdict of each task, then the numbers behind it
+    tables: Tables  # every number with its interval and p-value, by table
+    chart: Any  # Altair
 
     @property
-    def heading(self) -> str:
-        attempt, bill = self.attempt, self.attempt.bill
-        ended = page.ended(attempt) + (f": {attempt.why}" if attempt.why else "")
-        tokens = f"{bill.thinking_tokens:,} thinking + {bill.answer_tokens:,} answer tokens"
-        return f"{self.model} on {self.task}, size {attempt.problem.size}: {ended}; {tokens}"
-
-    def show(self) -> None:
-        """Print it."""
-        sys.stdout.write(f"{self}\n")
-
-    def __str__(self) -> str:
-        return "\n".join([self.heading, *(f"\n[{role}]\n{text}" for role, text in page.messages(self.attempt))])
+    def rows(self) -> Records:
+        """Accuracy, tokens, critical size and cost of a right answer, compared."""
+        return self.tables["rows"]
 
     def __repr__(self) -> str:
-        return f"<Transcript: {self.heading}>"
+        return "\n".join(self.findings)
 
     def _repr_html_(self) -> str:
-        parts = (
-            f"<details{'' if role == 'thinking' else ' open'}><summary>{role}</summary>"
-            f"<pre style='white-space:pre-wrap'>{escape(text)}</pre></details>"
-            for role, text in page.messages(self.attempt)
-        )
-        return f"<b>{escape(self.heading)}</b>{''.join(parts)}"
+        return renderer(self.chart.to_dict())["text/html"] + _html_list(self.findings)
+
+
+def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03) -> Comparison:
+    """Compare model b with model a, the reference, on the problems that both answered.
+
+    They are named by the labels of `results.summary()`, training seeds left out; a study of two models needs no names.
+    The verdict is better, worse, not worse by more than `margin`, or how many more problems would tell. The command
+    `ponder compare` does the same, also for two stores.
+    """
+    if not isinstance(results, Results):
+        raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
+    labels = variant_labels(results.outcomes).values()
+    for label in (a, b):
+        if label and label not in labels:
+            raise UserError(f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels))
+    settings = {"name": "compare", "a": a, "b": b, "margin": margin}
+    figure = build("figures", settings, "compare", results.study.folder)
+    tables = figure.estimate(results.outcomes)
+    return Comparison(figure.findings(tables), tables, figure.draw(tables))
 
 
 def _html_table(rows: Records) -> str:
     head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns(rows))
     body = ("".join(f"<td>{escape(shown_value(row.get(c)))}</td>" for c in columns(rows)) for row in rows)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
+
+
+def _html_list(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul>{items}</ul>"
 
 
 def _show_charts_offline() -> None:

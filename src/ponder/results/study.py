@@ -1,4 +1,8 @@
-"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop."""
+"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop.
+
+The command line uses the same class. It lives here because a study's results can only be read above everything that
+makes them; what a study asks is `StudySpec`, which `store` and `run` take.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
 from ponder.core import Plugin, UserError, plugins
 from ponder.core.errors import python_hint
 from ponder.core.settings import Table, convert
 from ponder.core.text import count
-from ponder.results.results import Results
-from ponder.results.studied import looked_at
-from ponder.run import progress as line
-from ponder.run.executors import place
 from ponder.run.interrupt import Stop
-from ponder.run.plan import Plan, counts, plan, slow
-from ponder.run.run import run
-from ponder.run.run_stats import Tally
+from ponder.run.plan import Plan, plan
+from ponder.run.session import open_session
 from ponder.run.summary import summary
-from ponder.store.store import Store
-from ponder.study import study as runner
+from ponder.store.benchmark_digests import with_stored_digests
+from ponder.study.study import StudySpec, place_of
+
+if TYPE_CHECKING:
+    from ponder.results.results import Results
 
 # A plugin by its name, by its class, or as a table of settings; or several of them.
 Given: TypeAlias = "str | type[Plugin] | Table | Sequence[str | type[Plugin] | Table]"
@@ -35,7 +37,7 @@ RUN_ARGUMENTS = ("store", "progress", "jobs", "ray")
 INTERNAL = {"name", "where", "folder"}  # what a study knows of its file
 
 
-class Study(runner.Study):
+class Study(StudySpec):
     """A study: tasks, models with their methods, and figures, as in a study file.
 
     Each of them is a name, a table of settings, or a list of these:
@@ -48,7 +50,7 @@ class Study(runner.Study):
     def __init__(
         self, task: Given = (), model: Given = (), figure: Given = (), train: Given = (), **settings: Any
     ) -> None:
-        hints = get_type_hints(runner.Study)
+        hints = get_type_hints(StudySpec)
         tables = {"task": _tables(task), "model": _tables(model), "figure": _tables(figure), "train": _tables(train)}
         _check_arguments(settings, tables)
         for key, value in settings.items():
@@ -59,8 +61,6 @@ class Study(runner.Study):
             if not getattr(self, kind):
                 hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
                 raise UserError(f"a study needs at least one {kind}", hint=hint)
-        self._check_numbers()
-        self.stopping  # noqa: B018 checks `stop`
 
     def run(
         self,
@@ -120,33 +120,35 @@ class Study(runner.Study):
     ) -> Results:
         _check_arguments(changes, {"task": self.task, "model": self.model, "figure": self.figure}, RUN_ARGUMENTS)
         study = dataclasses.replace(self, **changes) if changes else self
-        study.check()
-        for warning in study.warnings():
-            sys.stderr.write(f"{python_hint(warning)}\n")
-        if not ray and (told := slow(study, store)):
-            sys.stderr.write(f"{python_hint(told)}\n")
-        planned, stored = counts(study.cells, store)
-        tally = Tally(planned=planned, stored_before=stored)
         begun.loop, begun.stop = asyncio.get_running_loop(), Stop()
-        shown = line.shown(tally) if progress and planned else contextlib.nullcontext()
-        with place(study.cells, ray, jobs) as where, Store(store, lock=True) as opened, shown:
-            if release_lost:
-                opened.release_held(study.name)
-            await run(study, opened, tally, begun.stop, place=where)
-        if told := summary(tally):
-            sys.stderr.write(f"{told}\n")
+        with open_session(study, store, _tell, jobs=jobs, ray=ray, release_lost=release_lost) as session:
+            tally = session.tally
+            await session.run(begun.stop, show_progress=progress and tally.planned > 0)
+        if troubles := summary(tally):
+            sys.stderr.write(f"{troubles}\n")
         if tally.failed:
             sys.stderr.write(f"{count(tally.failed, 'attempt')} failed and left out; run again to retry\n")
-        return Results(study, store)
+        return _results(study, store)
 
     def results(self, store: str | Path = STORE) -> Results:
         """What the store holds of this study; nothing is asked."""
-        return Results(looked_at(self, Path(store)), Path(store))
+        return _results(with_stored_digests(self, Path(store)), Path(store))
 
     def plan(self, store: str | Path = STORE) -> Plan:
         """How many attempts a run would make, and what they would take; nothing is asked."""
         self.check()
         return plan(self, Path(store))
+
+
+def _results(study: Study, store: Path) -> Results:
+    from ponder.results.results import Results  # imports what draws and exports, which a run doesn't need
+
+    return Results(study, store)
+
+
+def _tell(message: str) -> None:
+    """Print a message that was written for the command line in the words of Python."""
+    sys.stderr.write(f"{python_hint(message)}\n")
 
 
 class _Begun:
@@ -163,10 +165,10 @@ class _Begun:
 
 def _check_arguments(given: Iterable[str], tables: Mapping[str, Sequence[Table]], also: Sequence[str] = ()) -> None:
     """Raise `UserError` for a keyword argument that a study doesn't have; `also` are names to suggest."""
-    known = {field.name for field in dataclasses.fields(runner.Study)}
+    known = {field.name for field in dataclasses.fields(StudySpec)}
     for key in given:
         if key not in known:
-            hint = runner.place_of(key, tables, None) or plugins.nearest(key, (known - INTERNAL) | {*also})
+            hint = place_of(key, tables, None) or plugins.nearest(key, (known - INTERNAL) | {*also})
             raise UserError(f"a study has no argument `{key}`", hint=hint)
 
 

@@ -1,33 +1,47 @@
-"""One attempt with its texts: what was asked, thought and answered, the grade and why, the bill, and the request."""
+"""One attempt with its texts: what was asked, thought and answered, the grade and why, the bill, and the request.
+
+The pages and the report show it through their templates, a notebook and a terminal as it prints itself.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
-from ponder.results.behind import ended
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transcript:
     """An attempt of a study."""
 
-    id: int
-    problem_row: int
-    cell: Cell
+    cell: StudyCell
     attempt: Attempt
+    id: int = 0  # row of the attempt in the store
+    problem_row: int = 0  # row of its problem
+
+    @property
+    def model(self) -> str:
+        """The model's label."""
+        return self.cell.label.model
+
+    @property
+    def task(self) -> str:
+        """The task's label."""
+        return self.cell.label.task
 
     @property
     def ended(self) -> str:
-        return ended(self.attempt)
+        return self.attempt.ended
 
     @cached_property
     def budget(self) -> int | None:
@@ -84,11 +98,52 @@ class Transcript:
         )
         data = {
             "model": dict(cell.model_settings),
-            "methods": [{"name": use.name, **use.settings} for use in cell.methods_used],
+            "methods": [{"name": use.name, **use.settings} for use in cell.chain],
             "seed": cell.attempt_seed(problem, self.attempt.sample, last),
             "messages": [{"role": m.role, "content": m.content} for m in messages],
         }
         return json.dumps(data, indent=1, ensure_ascii=False, default=str)
+
+    @property
+    def heading(self) -> str:
+        """Who was asked what, how it ended, and the tokens it took."""
+        ended = self.ended
+        if self.attempt.why:
+            ended = f"{ended}: {self.attempt.why}"
+        bill = self.attempt.bill
+        tokens = f"{bill.thinking_tokens:,} thinking + {bill.answer_tokens:,} answer tokens"
+        return f"{self.model} on {self.task}, size {self.attempt.problem.size}: {ended}; {tokens}"
+
+    def show(self) -> None:
+        """Print it."""
+        sys.stdout.write(f"{self}\n")
+
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """Yield every message with its kind: system, user, thinking or answer."""
+        if self.attempt.problem.system:
+            yield "system", self.attempt.problem.system
+        for question, reply in zip(self.attempt.problem.turns, self.attempt.completions, strict=False):
+            yield "user", question
+            if reply.thinking:
+                yield "thinking", reply.thinking
+            yield "answer", reply.answer
+
+    def __str__(self) -> str:
+        lines = [self.heading]
+        for kind, text in self.messages():
+            lines.append(f"\n[{kind}]\n{text}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Transcript: {self.heading}>"
+
+    def _repr_html_(self) -> str:
+        html = f"<b>{escape(self.heading)}</b>"
+        for kind, text in self.messages():
+            opened = "" if kind == "thinking" else " open"
+            html += f"<details{opened}><summary>{kind}</summary>"
+            html += f"<pre style='white-space:pre-wrap'>{escape(text)}</pre></details>"
+        return html
 
     def _past(self, turns: int) -> Iterator[Message]:
         for asked, reply in zip(self.attempt.problem.turns[:turns], self.attempt.completions, strict=False):

@@ -15,6 +15,7 @@ from ponder.core import (
     Message,
     Model,
     ModelFailure,
+    Observer,
     Problem,
     Request,
     Retry,
@@ -23,17 +24,17 @@ from ponder.core import (
     error_at,
     token_limit,
 )
-from ponder.core.capabilities import grades_slowly, history_message
+from ponder.core.capabilities import Served, grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.grading import graded
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.preparations import Preparations
+from ponder.run.prepare import Preparations
 from ponder.run.run_stats import LONGEST_REASON, Tally
 from ponder.store.store import Done, Store
 from ponder.store.writer import Writer
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class Job(NamedTuple):
     """An attempt to make."""
 
-    cell: Cell
+    cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
     problem: Problem
     sample: int
@@ -52,7 +53,7 @@ class Job(NamedTuple):
     def kind(self) -> Hashable:
         """Which conversations take about as many tokens; None for a single turn."""
         cell = self.cell
-        return (cell.model_label, cell.task_label, cell.size) if len(self.problem.turns) > 1 else None
+        return cell.key if len(self.problem.turns) > 1 else None
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Run:
     tally: Tally
     stop: Stop
     preparations: Preparations
-    place: Place | None = None  # other processes that do the heavy work
+    executor: Executor | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
     where: str = "study"  # the study's file, in errors
 
@@ -72,9 +73,9 @@ class Run:
     def ledger(self) -> Ledger:
         return self.tally.ledger
 
-    def at(self, cell: Cell) -> AbstractContextManager[None]:
+    def at(self, cell: StudyCell) -> AbstractContextManager[None]:
         """Adds the study and the model to errors that don't say where they are."""
-        return error_at(f"{self.where}: model `{cell.model_label}`")
+        return error_at(f"{self.where}: model `{cell.label.model}`")
 
 
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
@@ -87,7 +88,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
     try:
         attempt = await _ask(model, job, run, claim)
     finally:
-        complete = attempt is not None and attempt.status != "failed" and not job.begun
+        complete = attempt is not None and attempt.ended != "failed" and not job.begun
         run.ledger.close(claim, job.kind, complete=complete)
     return attempt
 
@@ -95,7 +96,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
     cell, problem = job.cell, job.problem
     replies, past, tokens = list[Completion](), list[Message](), dict[Message, int]()
-    attempt = Attempt(problem, job.sample, "open", False, "", ())
+    attempt = Attempt(problem, job.sample, "open", "", ())
     for turn, text in enumerate(problem.turns):
         asked, last = Message("user", text), turn + 1 == len(problem.turns)
         if turn < len(job.begun):
@@ -112,7 +113,7 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
             except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
                 failed = Attempt(
-                    problem, job.sample, "failed", False, encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
+                    problem, job.sample, "failed", encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
                 )
                 await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
                 return failed
@@ -140,7 +141,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
         done = await asyncio.to_thread(graded, task, attempt) if slow else graded(task, attempt)
     except Exception as error:
         await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))
-        what = f"the grader of task `{job.cell.task_label}` raised {type(error).__name__}: {error}"
+        what = f"the grader of task `{job.cell.label.task}` raised {type(error).__name__}: {error}"
         hint = "the answer is stored: correct the task and run again to grade it"
         raise UserError(what, where=run.where, hint=hint) from error
     await run.writer.put(Done(job.cell, job.position, done, stored=stored))
@@ -148,7 +149,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
 
 
 async def _call(
-    model: Model, cell: Cell, request: Request, prompt_tokens: int, run: Run, claim: Claim
+    model: Model, cell: StudyCell, request: Request, prompt_tokens: int, run: Run, claim: Claim
 ) -> Completion | None:
     """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
     limit = cell.turn_limit(prompt_tokens, None)
@@ -161,7 +162,7 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry, on_warning=run.tally.warn)
+        watched = replace(request, observer=sent)
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion
@@ -178,19 +179,19 @@ async def _call(
         run.ledger.settle(claim, bill)
 
 
-class _Sent:
+class _Sent(Observer):
     """The calls of one turn that were sent and are not settled: what the server may have billed of it, at most."""
 
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
         self._open = Spend()
 
-    def on_send(self, request: Request) -> None:
+    def sent(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
             raise Stopped  # but replies that are there are still scored
         self._open = self._open.plus(self._limit(request))
 
-    def on_retry(self, request: Request, retry: Retry) -> None:
+    def retried(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)
         self._open = self._open.minus(limit)
         self._run.tally.retried(retry)
@@ -199,12 +200,15 @@ class _Sent:
         if retry.wait:
             self._run.ledger.check_room()
 
+    def warned(self, text: str) -> None:
+        self._run.tally.warn(text)
+
     def _limit(self, request: Request) -> Spend:
         return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
 
     def lose(self, limit: Spend | None) -> None:
         """The turn ended without a bill. What was sent may have been billed; on this machine nothing is."""
-        reported = self._model.reports_calls or not self._model.server()  # then only a judge's calls are open
+        reported = isinstance(self._model, Served) or not self._model.server()  # then only a judge's calls are open
         gone = self._open if reported else limit or Spend(calls=1)
         if gone.calls:
             self._run.ledger.lose(self._claim, gone)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
-from ponder.store.store import Recorded
-from ponder.study.cell import Cell
+from ponder.store.store import Recorded, Store
+from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 
 class Money(NamedTuple):
@@ -261,36 +262,61 @@ class Ledger:
             self._waiting.popleft()
 
 
-def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None) -> None:
-    """Raise `UserError` if a cap could not be kept: a reply without a limit, or a model without a price."""
-    if max_tokens is None and max_cost is None:
-        return
-    key = "max_tokens" if max_cost is None else "max_cost"
-    for cell in {cell.model_label: cell for cell in cells}.values():
+def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | None) -> None:
+    """Raise `UserError` if a cap could not be kept, or if costs can't be added up.
+
+    A cap needs a limit of each reply and, if it is on money, a price of each model.
+    """
+    cells = list(cells)
+    if max_tokens is not None or max_cost is not None:
+        _check_caps(cells, "max_tokens" if max_cost is None else "max_cost")
+    names = currencies(cells)
+    if len(names) > 1:
+        what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
+        raise UserError(what, hint="give all `prices` in one currency")
+
+
+def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
+    """Raise `UserError` if the cap of this key could not be kept."""
+    for cell in {cell.model_key: cell for cell in cells}.values():
         if cell.turn_limit(0, None) is None:
-            what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
+            what = f"{key} can't be kept: a reply of `{cell.label.model}` has no limit"
             hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
             raise UserError(what, hint=hint, in_python=in_python)
         others = [*cell.asks(), *cell.prepared_by()]
         for other in others:
             if other.turn_limit(0) is None:
                 what = (
-                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.model_label}` asks, has no limit"
+                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
                 )
                 raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
-        for model, name in ((cell.model, cell.model_label), *((other, other.title()) for other in others)):
-            if max_cost is not None and model.prices is None and model.server():
+        for model, name in ((cell.model, cell.label.model), *((other, other.title()) for other in others)):
+            if key == "max_cost" and model.prices is None and model.server():
                 what = f"max_cost can't be kept: `{name}` has no prices"
                 hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
                 in_python = 'model={…, "prices": {"input": 0.5, "output": 2.0}}, per million tokens'
                 raise UserError(what, hint=hint, in_python=in_python)
 
 
-def currency(cells: Iterable[Cell]) -> str:
-    """The currency of the models' prices; "" if none has any."""
-    asked = (model for cell in cells for model in (cell.model, *cell.asks(), *cell.prepared_by()))
-    names = {model.prices.currency for model in asked if model.prices}
-    if len(names) > 1:
-        what = f"the models' prices are in different currencies: {', '.join(sorted(names))}"
-        raise UserError(what, hint="give all `prices` in one currency")
-    return next(iter(names), "")
+def currency(cells: Iterable[StudyCell]) -> str:
+    """Return the currency of the models' prices; "" if none has any, or if they differ."""
+    names = currencies(cells)
+    return names.pop() if len(names) == 1 else ""
+
+
+def currencies(cells: Iterable[StudyCell]) -> set[str]:
+    """Return the currencies of all prices, also of models that methods ask."""
+    names = set()
+    for cell in cells:
+        for model in (cell.model, *cell.asks(), *cell.prepared_by()):
+            if model.prices:
+                names.add(model.prices.currency)
+    return names
+
+
+def opened_ledger(study: StudySpec, store: Store) -> Ledger:
+    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
+    if study.cap_per == "run":
+        return Ledger(study.max_tokens, study.max_cost)
+    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
+    return Ledger(study.max_tokens, study.max_cost, before, held)

@@ -26,14 +26,15 @@ from typing import Any, Self
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError, TaskCancelledError
 
-from ponder.core import Completion, Method, Model, Request, Task, UserError, Wrapped
+from ponder.core import Completion, Method, Model, Request, Task, UserError, WithWeights, Wrapped
 from ponder.core.lock import Held
+from ponder.core.wrapped import innermost
 from ponder.models import models_folder
 from ponder.run.caps import Money
 from ponder.run.executors import Report
 from ponder.run.pickling import making, packed, sendable, unpacked
 from ponder.run.workers import Hosted, HostLost, received
-from ponder.study.cell import Cell, Resources
+from ponder.study.cell import Resources, StudyCell
 
 SHARED = "it must be on storage that every node shares: docs/cluster.md"
 MARK = "shared.id"  # a file in the folder of made models, by which a node knows that it sees the same folder
@@ -47,7 +48,7 @@ class Cluster:
 
     jobs: int | None = None
 
-    def __init__(self, address: str, cells: Sequence[Cell]) -> None:
+    def __init__(self, address: str, cells: Sequence[StudyCell]) -> None:
         self._address, self._cells = address, cells
         self._began = False
 
@@ -76,12 +77,12 @@ class Cluster:
                 ):
                     most = Resources(max(n.get("GPU", 0) for n in nodes), max(n.get("CPU", 0) for n in nodes))
                     what = f"no node has {needs.text()}; the largest have {most.text()}"
-                    raise UserError(what, where=f"model `{cell.model_label}`", hint="ray = { gpus = …, cpus = … }")
+                    raise UserError(what, where=f"model `{cell.label.model}`", hint="ray = { gpus = …, cpus = … }")
 
-    def lane(self, cell: Cell) -> str:
-        return f"ray {cell.model_label}" if _has_weights(cell.model) else cell.model.server()
+    def lane(self, cell: StudyCell) -> str:
+        return f"ray {cell.label.model}" if _has_weights(cell.model) else cell.model.server()
 
-    def hosted(self, cells: Sequence[Cell], model: Model) -> Model:
+    def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         cell = cells[0]
         if not _has_weights(cell.model):
             return model
@@ -132,14 +133,15 @@ class Cluster:
 
 
 def _has_weights(model: Model) -> bool:
-    return type(model).source is not Model.source
+    return isinstance(model, WithWeights)
 
 
 def _folders(model: Model, tasks: Sequence[Task]) -> list[Path]:
     """The folders of weights that a host must see."""
-    while isinstance(model, Wrapped):
-        model = model.inner
+    model = innermost(model)
     folders = set[Path]()
+    if not isinstance(model, WithWeights):
+        return []
     with contextlib.suppress(UserError):  # weights in two parts, such as an adapter beside them
         folders = {model.source(task).folder.absolute() for task in tasks}
     return [folder for folder in folders if folder.is_dir()]

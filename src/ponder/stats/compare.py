@@ -21,13 +21,11 @@ from ponder.core import Estimate, Outcome, Prices, TokenKind
 from ponder.core.text import count
 from ponder.stats.columns import FEWEST_PAIRS, Bools
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg, p_value
-from ponder.stats.critical_ratio import critical_ratio
 from ponder.stats.effort import EXTRAPOLATED
 from ponder.stats.frontier import Variant, Verdict, accuracy_difference, fraction, verdict
-from ponder.stats.pairs import Pair, pair
+from ponder.stats.paired import tango
 from ponder.stats.power import Components, of_two, problems_for_margin
-from ponder.stats.ratios import Log, TokenLogs, both_right, per_right, token_logs
-from ponder.stats.tango import tango
+from ponder.stats.ratios import Log, Pair, TokenLogs, both_right, critical_ratio, pair, per_right, token_logs
 
 Quantity: TypeAlias = Literal[
     "accuracy",

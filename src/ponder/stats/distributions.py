@@ -1,4 +1,4 @@
-"""Quantiles of the normal and Student's t, tails of chi-squared, and the normal hazard: SciPy would add 113 MB."""
+"""Quantiles of the normal and Student's t, tails of chi-squared and F, the normal hazard: SciPy would add 113 MB."""
 
 from __future__ import annotations
 
@@ -35,13 +35,18 @@ def t_quantile(p: float, df: float) -> float:
 
 
 def chi2_tail(x: float, df: int) -> float:
-    """The probability that chi-squared exceeds x >= 0, for integer degrees of freedom."""
-    if df == 0:
+    """Return the probability that chi-squared exceeds x: a finite sum for whole degrees of freedom, up to 500."""
+    if x <= 0:
+        return 1.0
+    if df == 0 or x > 1400:  # beyond 1400 exp(-x / 2) underflows, and the tail is below 1e-80
         return 0.0
     half, odd = x / 2, df % 2
     start = math.sqrt(half) / math.gamma(1.5) if odd else 1.0
     terms = np.cumprod([start, *(half / (i + odd / 2) for i in range(1, df // 2))])[: df // 2]
-    return (math.erfc(math.sqrt(half)) if odd else 0.0) + math.exp(-half) * float(terms.sum())
+    total = math.exp(-half) * float(terms.sum())
+    if odd:
+        total = math.erfc(math.sqrt(half)) + total
+    return min(1.0, total)
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -56,3 +61,35 @@ def hazard(x: Floats) -> Floats:
     series = far + 1 / far - 2 / far**3 + 10 / far**5
     density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)
     return np.where(x < 25.0, density / tail, series)
+
+
+def f_tail(x: float, above: float, below: float) -> float:
+    """The chance that F with these degrees of freedom exceeds x. Student's t squared is F with (1, df)."""
+    if not x > 0:
+        return 1.0
+    return _incomplete_beta(below / (below + above * x), below / 2, above / 2) if math.isfinite(x) else 0.0
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function; its continued fraction converges fast below the mean."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(1 - x, b, a)
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(front) / (a * _continued_fraction(x, a, b))
+
+
+def _continued_fraction(x: float, a: float, b: float) -> float:
+    """1 + d₁/(1 + d₂/(1 + …)), by Lentz's method (Press et al., Numerical Recipes, §6.4)."""
+    value = above = 1.0
+    below = 0.0
+    for i in range(1, 10_000):
+        m, odd = divmod(i, 2)
+        term = -(a + m) * (a + b + m) if odd else m * (b - m)
+        term *= x / ((a + i - 1) * (a + i))
+        below, above = 1 / (1 + term * below), 1 + term / above
+        value *= above * below
+        if abs(above * below - 1) < 1e-15:
+            break
+    return value

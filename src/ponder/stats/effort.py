@@ -4,6 +4,16 @@ After Estermann & Wattenhofer (2025), who fit a straight line by least squares t
 here too, as published. Tokens are closer to lognormal, and a truncated attempt says only that it needed more, so the
 main model is `lognormal`, with log tokens a parabola in log size. Its curve is a geometric mean; solved attempts alone
 show what success took, not what the model spends.
+
+*Does effort fall after a peak?* A parabola through a rise and a plateau comes down at its end, so its bend proves
+nothing (Simonsohn 2018). Here the peak is where two power laws that meet fit best, one of the sizes measured. Then
+effort must rise over the sizes up to it and fall over the sizes from it on, each fitted alone: wherever the peak is
+taken, effort that never falls passes that at most in 5 % of cases, once the p-value is multiplied by the number of
+sizes that were tried.
+
+*Does the curve fit?* A score test of one free mean per size, for attempts correlated within a problem. It uses the
+expected information, because the observed one rejects a true curve in 10 to 41 % of cases, and is divided by the
+pooled design effect: how much more scores vary between problems of one size than independent attempts would.
 """
 
 from __future__ import annotations
@@ -19,15 +29,21 @@ from ponder.core import Estimate
 from ponder.stats.bootstrap import Curve, draw_curve, drawing_sizes
 from ponder.stats.columns import Columns, Floats, summed
 from ponder.stats.critical import critical_size
-from ponder.stats.distributions import t_quantile
-from ponder.stats.lack_of_fit import lack_of_fit
-from ponder.stats.lognormal import Fit, Sums, fit, powers, sums
-from ponder.stats.peak import Peak, exponent, find_peak
+from ponder.stats.distributions import f_tail, hazard, t_quantile, z_quantile
+from ponder.stats.lognormal import Fit, Sums, by_coefficient, fit, powers, scores, sums
 
 Verdict: TypeAlias = Literal["rises", "falls", "falls after a peak", "no clear trend", "not enough data"]
 UPPER = 0.9  # the quantile of the upper curve
 EXTRAPOLATED = 0.2  # above this fraction of truncated attempts, a size's numbers rest on the lognormal tail
 BUDGETS = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2)  # of the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    size: Estimate  # one of the sizes measured; its interval reaches to their neighbours
+    before: Estimate  # exponent over the sizes up to the peak
+    after: Estimate  # and from the peak on
+    p_value: float  # of "effort never falls", or never rises; accounts for the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +214,84 @@ def by_budget(data: Columns, unlimited: Estimate, level: float = 0.95) -> list[t
     rights = [data.correct & (data.tokens <= budget) for budget in smaller]
     sizes = [critical_size(replace(data, correct=right), level, replicates=400).size for right in rights]
     return [*zip(smaller, sizes, strict=True), (most, unlimited)]
+
+
+def find_peak(data: Sums, level: float) -> Peak | None:
+    """None if fewer than five sizes have an attempt that was not truncated."""
+    sizes = data.seen_sizes
+    tried = sizes[2:-2]
+    if not len(tried):
+        return None
+    fits = [fit(data, _bent(data.x(data.sizes), float(data.x(size)))) for size in tried]
+    likelihood = np.array([one.likelihood for one in fits])
+    best = int(likelihood.argmax())
+    within = max(1.0, design_effect(data, fits[best])) * z_quantile((1 + level) / 2) ** 2 / 2
+    likely = np.searchsorted(sizes, tried[likelihood >= likelihood[best] - within])
+    n, peak = int(data.attempts.sum()), float(tried[best])
+    before, after = data.between(sizes[0], peak), data.between(peak, data.sizes[-1])
+    rise, fall = (fit(part, powers(part.x(part.sizes), 1)) for part in (before, after))
+    p_value = max(_one_sided(rise, 1), _one_sided(fall, -1))
+    ends = float(sizes[likely[0] - 1]), float(sizes[likely[-1] + 1])
+    return Peak(
+        size=Estimate(peak, *ends, n, data.problems),
+        before=exponent(before, rise, level),
+        after=exponent(after, fall, level),
+        p_value=min(1.0, len(tried) * p_value),
+    )
+
+
+def exponent(data: Sums, power_law: Fit, level: float) -> Estimate:
+    value = float(power_law.coefficients[1])
+    half = float(power_law.half(np.array([[0.0, 1.0, 0.0, 0.0]]), level)[0])
+    return Estimate(value, value - half, value + half, int(data.attempts.sum()), data.problems)
+
+
+def _bent(x: Floats, peak: float) -> Floats:
+    return np.column_stack([np.ones_like(x), np.minimum(x - peak, 0), np.maximum(x - peak, 0)])
+
+
+def _one_sided(power_law: Fit, sign: int) -> float:
+    p = power_law.p_value(1) / 2
+    return p if sign * power_law.coefficients[1] > 0 else 1 - p
+
+
+def lack_of_fit(data: Sums, fitted: Fit) -> float:
+    """The p-value; nan if there are not more sizes than coefficients, or not more problems than sizes."""
+    u, v = fitted.design, powers(data.x(data.sizes), 1)
+    sizes, parameters = u.shape
+    if sizes <= parameters or data.problems <= sizes:
+        return math.nan
+    information = _expected(data, fitted)
+    others = np.linalg.svd(u)[0][:, parameters:]  # what the curve can't follow
+    score = others.T @ summed(scores(data, fitted)[:, 0], data.size_of)
+    beside = by_coefficient(information, np.column_stack([others, u]), v)
+    free = sizes - parameters
+    own, shared, known = beside[:free, :free], beside[:free, free:], beside[free:, free:]
+    left = own - shared @ np.linalg.pinv(known) @ shared.T
+    statistic = float(score @ np.linalg.pinv(left) @ score)
+    return f_tail(statistic / free / design_effect(data, fitted), free, data.problems - sizes)
+
+
+def design_effect(data: Sums, fitted: Fit) -> float:
+    """How many times the variance of independent attempts the scores of problems have, within sizes."""
+    size_of, n = data.size_of, data.attempts_of_problem
+    expected = (_expected(data, fitted)[:, 0] / data.attempts)[size_of] * n
+    score = scores(data, fitted)[:, 0]
+    apart = score - n * (summed(score, size_of) / data.attempts)[size_of]
+    told = data.by_size[size_of, 0] > 0  # a size whose attempts were all truncated shows no noise
+    spare = int(told.sum()) - len(data.seen_sizes)
+    return float((apart[told] ** 2 / expected[told]).sum()) / spare if spare > 0 else 1.0
+
+
+def _expected(data: Sums, fitted: Fit) -> Floats:
+    """The expected information on mean and spread at each size, as in `second`, with the largest cap as that of all."""
+    z = np.full(len(data.sizes), 38.0)
+    if len(data.cut.cap):
+        z = np.clip((data.cut.cap.max() - fitted.mean) / fitted.spread, -38.0, 38.0)
+    h = hazard(z)
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    below = 1 - density / h
+    mm = below + density * (h - z)
+    ms = density * (z * (h - z) - 1)
+    ss = 2 * (below - z * density) + z * density * (1 + z * (h - z))
+    return np.column_stack([mm / fitted.spread**2, ms / fitted.spread, ss]) * data.attempts[:, None]

@@ -7,7 +7,10 @@ differences are widened by it (`stats/seeds.py`); for a ratio, AES and the front
 jointly. Without seeds, accuracy and tokens have the intervals of `accuracy` and `mean`.
 
 AES is that of O1-Pruner (Luo et al. 2025). Accuracy under a budget is OAA_t of OptimalThinkingBench (Aggarwal et al.
-2025), except that an answer of exactly the budget counts, and the area under the curve is exact.
+2025), except that an answer of exactly the budget counts, and the area under the curve is exact. The band around it
+contains the whole true curve in 95 % of cases, not each point by itself: the quantile of the largest of the studentised
+errors, from a Gaussian with the correlations that problems show (the sup-t band of Montiel Olea & Plagborg-Møller
+2019), takes the place of the normal's in the interval at each point.
 """
 
 from __future__ import annotations
@@ -15,21 +18,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ponder.core import Estimate, Outcome, TokenKind, seed_from
 from ponder.stats.accuracy import accuracy, mean
-from ponder.stats.bands import EDGE, FEW, constant_half, simultaneous_level
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints, summed
 from ponder.stats.corrections import p_value
 from ponder.stats.distributions import t_quantile, z_quantile
-from ponder.stats.grid import paired_difference
+from ponder.stats.paired import paired_difference
 from ponder.stats.seeds import PooledSeeds, Spread, pooled, spread, widened
 
 Verdict: TypeAlias = Literal["above", "not below", "slightly below", "below", "open"]
+FEW = 50  # problems below which a curve of one sample per problem gets a constant band
+PART = 5000  # problems at a time
+EDGE = 5  # problems with the rarer outcome below which a band reaches to 0 or to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +103,21 @@ class VariantSummary:
     against: Comparison | None  # None for the reference itself, or if the reference has no answers
 
 
-def variants(outcomes: Sequence[Outcome], tokens: TokenKind = "output") -> Variants:
-    """The variants of one task, or of one size of it. A seed without any answer is left out."""
+def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "output") -> Variants:
+    """Match the variants of one task, or of one size of it, given by name. A seed without any answer is left out."""
     groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
-    for o in outcomes:
-        if o.status != "failed":
-            groups.setdefault(o.variant, {}).setdefault(o.seeds, []).append(o)
+    for name, own in outcomes.items():
+        for o in own:
+            if o.answered:
+                groups.setdefault(name, {}).setdefault(o.cell.training_seeds, []).append(o)
     asked = {
         name: set.intersection(*({(o.size, o.problem) for o in part} for part in seeds.values()))
         for name, seeds in groups.items()
     }
     common = sorted(set.intersection(*asked.values())) if asked else []
     every = {(o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part}
-    names = dict.fromkeys(o.variant for o in outcomes)  # with those that have no answers at all
-    missing = {name: len(every - asked.get(name, set())) for name in names if every - asked.get(name, set())}
+    # With those that have no answers at all.
+    missing = {name: len(every - asked.get(name, set())) for name in outcomes if every - asked.get(name, set())}
     number = {problem: i for i, problem in enumerate(common)}
     size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(np.int64)
     answered = tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items()) if common else ()
@@ -126,7 +133,7 @@ def _variant(
         own = [o for o in part if (o.size, o.problem) in number]
         problem = np.fromiter((number[o.size, o.problem] for o in own), dtype=np.int64)
         tokens = np.fromiter((o.tokens(kind) for o in own), dtype=np.float64)
-        right = np.fromiter(map(_right, own), dtype=np.bool_)
+        right = np.fromiter((o.correct for o in own), dtype=np.bool_)
         order = np.lexsort((right, tokens, problem))
         columns.append((np.full(len(own), i), problem[order], tokens[order], right[order]))
     seed, problem, tokens, right = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -154,11 +161,6 @@ def pool_seeds(data: Variants, recipe: Mapping[str, Hashable]) -> Variants:
         data,
         variants=tuple(replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None) for v in data.variants),
     )
-
-
-def _right(outcome: Outcome) -> bool:
-    # An unparsed or truncated attempt is never right, whatever a task's grader says.
-    return outcome.correct and outcome.status == "graded"
 
 
 def summarize(
@@ -293,6 +295,42 @@ def _sup_t(variant: Variant, budgets: Sequence[float], level: float) -> list[Est
         few_right, few_wrong = (column > 0).sum() < EDGE, (column < attempts).sum() < EDGE
         band.append(replace(e, low=0.0 if few_right else e.low, high=1.0 if few_wrong else e.high))
     return band
+
+
+def simultaneous_level(
+    right: Floats | Ints, level: float, attempts: Floats | Ints, replicates: int = 4000, seed: int = 0
+) -> float:
+    """The level of each point's interval at which all of them hold together.
+
+    `right` is problems × points: how many of each problem's `attempts` are right.
+    """
+    together = _covariance(right, attempts)
+    varying = np.flatnonzero(np.diag(together) > 0)
+    if len(right) < 2 or len(varying) < 2:
+        return level
+    together = together[np.ix_(varying, varying)]
+    error = np.sqrt(np.diag(together))
+    values, vectors = np.linalg.eigh((together / np.outer(error, error)).clip(-1, 1))
+    roots = vectors * np.sqrt(values.clip(0))
+    drawn = np.random.default_rng(seed).standard_normal((replicates, len(roots))) @ roots.T
+    largest = float(np.quantile(np.abs(drawn).max(axis=1), level))
+    return 2 * NormalDist().cdf(max(largest, z_quantile((1 + level) / 2))) - 1
+
+
+def _covariance(right: Floats | Ints, attempts: Floats | Ints) -> Floats:
+    """Points × points, over the problems' means, up to a factor; some problems at a time, to use little memory."""
+    parts = [slice(a, a + PART) for a in range(0, len(right), PART)]
+    means = sum((right[part] / attempts[part, None]).sum(axis=0) for part in parts) / len(right)
+    total = np.zeros((right.shape[1], right.shape[1]))
+    for part in parts:
+        apart = right[part] / attempts[part, None] - means
+        total += apart.T @ apart
+    return total
+
+
+def constant_half(problems: int, level: float) -> float:
+    """Half the width of the constant band around a distribution function (Massart 1990): at 95 %, 1.358/√problems."""
+    return math.sqrt(math.log(2 / (1 - level)) / 2 / problems)
 
 
 def budget_area(variant: Variant, most: float, level: float = 0.95) -> Estimate:

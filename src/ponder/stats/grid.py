@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ponder.core import Estimate, Outcome
+from ponder.core import Estimate
 from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats, Ints
-from ponder.stats.distributions import t_quantile, z_quantile
+from ponder.stats.distributions import chi2_tail, z_quantile
 
 ROUNDING = 1e-9  # sums of the same numbers in another order are the same
 
@@ -151,7 +151,7 @@ def from_accuracies(
         best=best,
         runner_up=runner_up,
         compared=0,
-        p_value=chi_square_tail(chi_square, cells - 1),
+        p_value=chi2_tail(chi_square, cells - 1),
         luck=float(noise.max(axis=1).mean()),
         lead=lead,
         needed=_needed(lead, of_two),
@@ -169,36 +169,6 @@ def binomial(accuracy: float, answers: int, level: float = 0.95) -> Estimate:
     return Estimate(accuracy, *wilson(accuracy, answers, level), answers, answers)
 
 
-def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
-    """The first less the second, each the accuracy on every one of the same problems, with a paired interval.
-
-    The interval of Bonett & Price (2012) adds one problem in either direction, so that two models that agree on all of
-    ten problems are not said to agree on all others.
-    """
-    apart, n = first - second, len(first)
-    if n < FEWEST_PAIRS:
-        return Estimate(float(apart.mean()) if n else math.nan, -1.0, 1.0, n, n)
-    middle = float(apart.sum()) / (n + 2)
-    variance = (float(apart @ apart) + 2) / (n + 2) - middle**2
-    half = t_quantile((1 + level) / 2, n - 1) * math.sqrt(variance / (n + 2))
-    value = float(apart.mean())
-    return Estimate(value, min(value, max(-1.0, middle - half)), max(value, min(1.0, middle + half)), n, n)
-
-
-def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats, Floats]:
-    """The accuracy of each on the problems that both answered, in the same order."""
-    means = []
-    for outcomes in (first, second):
-        answers: dict[tuple[int, str], list[bool]] = {}
-        for o in outcomes:
-            if o.status != "failed":
-                answers.setdefault((o.size, o.problem), []).append(o.correct)
-        means.append({name: sum(right) / len(right) for name, right in answers.items()})
-    both = sorted(means[0].keys() & means[1].keys())
-    one, other = (np.array([mean[name] for name in both], dtype=np.float64) for mean in means)
-    return one, other
-
-
 def two_way(means: Floats) -> tuple[Floats, Floats, Floats]:
     """The variance between cells (… × rows × columns) due to rows, to columns, and to their interaction."""
     centred = means - means.mean(axis=(-2, -1), keepdims=True)
@@ -208,21 +178,11 @@ def two_way(means: Floats) -> tuple[Floats, Floats, Floats]:
     return of_rows, of_columns, of_both
 
 
-def chi_square_tail(x: float, df: int) -> float:
-    """The probability that chi-square exceeds x: a finite sum for whole degrees of freedom."""
-    if x <= 0 or df < 1:
-        return 1.0
-    half = x / 2
-    start = math.erfc(math.sqrt(half)) if df % 2 else 0.0
-    powers = np.arange(0.5 if df % 2 else 0.0, df / 2 - 0.5, 1.0)
-    return min(1.0, start + sum(math.exp(a * math.log(half) - half - math.lgamma(a + 1)) for a in powers))
-
-
 def _chi_square_quantile(tail: float, df: int) -> float:
     low, high = 0.0, 10.0 * df + 100
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if chi_square_tail(middle, df) > tail else (low, middle)
+        low, high = (middle, high) if chi2_tail(middle, df) > tail else (low, middle)
     return high
 
 

@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ponder.stats.columns import Columns, Floats, Ints, summed
-from ponder.stats.distributions import hazard, t_quantile
-from ponder.stats.tails import f_tail
+from ponder.stats.distributions import f_tail, hazard, t_quantile
 
 # Tokens are whole numbers, and made-up ones can fit exactly: this keeps the likelihood finite, and moves a spread of
 # 0.1 by 0.005 %.

@@ -1,112 +1,123 @@
-"""Compares two models or variants on shared problems, and stops once the answer is clear or can't become so.
+"""Compares two accuracies: on the same problems, problem by problem, or on different ones.
 
-    design = Paired(problems=400)
-    while any(more := design.next(scores)):  # two arrays: the accuracy on each problem so far
-        ...  # ask that many more problems of both
-
-Ten looks. It ends when the difference is beyond Pocock's boundary, or when it is unlikely to get there by the last look
-even if the planned difference is real (futility). The planned difference is `effect`, or, without one, what all
-problems would find with 80 % power. It also ends when a difference of `effect` is excluded. With `margin` it ends when
-the difference is known to within the margin.
-
-The interval is valid at every look, whatever made the run stop, so it is wider than that of a run planned for as many
-problems. The difference itself is too large, by 7 to 20 % on average at the planned one: runs stop early where it is
-large.
+On the same problems, with one attempt at each, the interval of the difference is Tango's (1998) score interval: it
+keeps its level where the two answer few problems differently, which is where "not worse by more than the margin" is
+claimed. With several attempts per problem it is Bonett & Price's (2012) on the problems' means. On different problems
+it is Newcombe's (1998) square-and-add interval, which combines the two accuracies' intervals, so that clustering by
+problem carries over.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 
-from ponder.core import Estimate
-from ponder.stats.accuracy import effective_sample, wilson
+from ponder.core import Estimate, Outcome
 from ponder.stats.columns import FEWEST_PAIRS, Floats
 from ponder.stats.distributions import t_quantile, z_quantile
-from ponder.stats.elimination import smoothed, valid_difference
-from ponder.stats.looks import LOOKS, as_t, look_sizes, pocock
-
-POWER = 0.8  # with which all problems find the planned difference
-FUTILE = 0.1  # conditional power below which a run ends
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """The settings of the design. The state is in the scores that are passed to its methods."""
-
-    problems: int  # at most
-    margin: float | None = None  # ends when the difference is known to within this
-    effect: float | None = None  # the planned difference
-    level: float = 0.95
-
-    def next(self, scores: Sequence[Floats]) -> list[int]:
-        """How many more problems to ask of both; zeros at the end."""
-        done = min(len(score) for score in scores)
-        if done >= self.problems or self.why(scores):
-            return [0, 0]
-        return [next(size for size in look_sizes(self.problems) if size > done) - done] * 2
-
-    def why(self, scores: Sequence[Floats]) -> Literal["", "clear", "small", "futile", "precise"]:
-        """Why the run ends at this look; "" if it goes on."""
-        apart = scores[0] - scores[1]
-        apart = apart[~np.isnan(apart)]
-        n = len(apart)
-        if n < FEWEST_PAIRS:
-            return ""
-        middle, error = (float(number) for number in smoothed(apart))
-        if self.margin is not None:
-            return "precise" if t_quantile((1 + self.level) / 2, n - 1) * error <= self.margin else ""
-        bound = pocock(self.level, 2)
-        z = abs(middle) / error
-        if z > as_t(bound, n):
-            return "clear"
-        if self.effect and abs(middle) + as_t(bound, n) * error < self.effect:
-            return "small"
-        part = n / self.problems
-        planned = self.effect / (error * math.sqrt(part)) if self.effect else z_quantile(0.975) + z_quantile(POWER)
-        short = bound - z * math.sqrt(part) - planned * (1 - part)
-        likely = NormalDist().cdf(-short / math.sqrt(max(1 - part, 1e-9)))
-        return "futile" if likely < FUTILE and n < self.problems else ""
-
-    def difference(self, scores: Sequence[Floats]) -> Estimate:
-        """The first less the second, with an interval that is valid whatever made the run stop."""
-        return valid_difference(scores[0] - scores[1], self.level, 1 if self.margin is not None else LOOKS)
+def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats, Floats]:
+    """Return the accuracy of each on the problems that both answered, in the same order."""
+    means = []
+    for outcomes in (first, second):
+        answers: dict[tuple[int, str], list[bool]] = {}
+        for o in outcomes:
+            if o.answered:
+                answers.setdefault((o.size, o.problem), []).append(o.correct)
+        means.append({name: sum(right) / len(right) for name, right in answers.items()})
+    both = sorted(means[0].keys() & means[1].keys())
+    one, other = (np.array([mean[name] for name in both], dtype=np.float64) for mean in means)
+    return one, other
 
 
-@dataclass(frozen=True, slots=True)
-class Precise:
-    """Asks each cell, on its own, until its accuracy is known to within a margin; ten looks."""
+def paired_difference(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
+    """Return `first` minus `second`, each the accuracy on every one of the same problems, with a paired interval."""
+    return bonett_price(first - second, t_quantile((1 + level) / 2, max(1, len(first) - 1)))
 
-    problems: int
-    margin: float
-    samples: int = 1
-    level: float = 0.95
 
-    def next(self, scores: Sequence[Floats]) -> list[int]:
-        return [self._more(score) for score in scores]
+def bonett_price(differences: Floats, critical_value: float) -> Estimate:
+    """Return the mean of paired differences, with an interval of so many standard errors on either side."""
+    n = len(differences)
+    if n < FEWEST_PAIRS:
+        return Estimate(float(differences.mean()) if n else math.nan, -1.0, 1.0, n, n)
+    middle, error = smoothed(differences)
+    half = critical_value * error
+    value = float(differences.mean())
+    low = max(-1.0, middle - half)
+    high = min(1.0, middle + half)
+    return Estimate(value, min(value, low), max(value, high), n, n)
 
-    def _more(self, score: Floats) -> int:
-        done = len(score)
-        if done >= self.problems or (done > 1 and self._half(score) <= self.margin):
-            return 0
-        return next(size for size in look_sizes(self.problems) if size > done) - done
 
-    def _half(self, score: Floats) -> float:
-        found = self.accuracy(score)
-        return (found.high - found.low) / 2
+def smoothed(differences: Floats) -> tuple[float, float]:
+    """Return the mean of paired differences and its standard error, with one more problem in either direction.
 
-    def accuracy(self, score: Floats) -> Estimate:
-        """The mean of the problems' scores with Wilson's interval."""
-        known = score[~np.isnan(score)]
-        n = len(known)
-        mean = float(known.mean()) if n else math.nan
-        if n < 2:
-            return Estimate(mean, 0.0, 1.0, n, n)
-        attempts, rarer = n * self.samples, int(min(np.count_nonzero(known > 0), np.count_nonzero(known < 1)))
-        worth = effective_sample(mean, float(known.var(ddof=1)) / n, attempts, n, rarer, self.level)
-        return Estimate(mean, *wilson(mean, worth, self.level), attempts, n)
+    Two models that agree on ten problems needn't agree on all others (Bonett & Price 2012).
+    """
+    middle, error = smoothed_sums(differences.sum(), differences @ differences, len(differences))
+    return float(middle), float(error)
+
+
+def smoothed_sums(total: Floats, squares: Floats, n: int) -> tuple[Floats, Floats]:
+    """Return the same from the sums of the differences and of their squares."""
+    middle = np.asarray(total / (n + 2))
+    return middle, np.sqrt(((squares + 2) / (n + 2) - middle**2) / (n + 2))
+
+
+def difference_sums(rows: Floats) -> tuple[Floats, Floats]:
+    """Return matrices [i, j]: the sum of row j minus row i, and of its squares, without forming the differences."""
+    total, products = rows.sum(axis=1), rows @ rows.T
+    squares = np.diag(products)
+    return total - total[:, None], squares + squares[:, None] - 2 * products
+
+
+def tango(first: Floats, second: Floats, level: float = 0.95) -> Estimate:
+    """Return `first` minus `second`; each is 0 or 1 on every one of the same problems.
+
+    The interval holds every difference that a score test doesn't reject.
+    """
+    n = len(first)
+    if n < FEWEST_PAIRS:
+        return Estimate(float((first - second).mean()) if n else math.nan, -1.0, 1.0, n, n)
+    only_first = int(np.count_nonzero(first > second))
+    only_second = int(np.count_nonzero(first < second))
+    value = (only_first - only_second) / n
+    z = z_quantile((1 + level) / 2)
+    low = _tango_end(n, only_first, only_second, z, value, -1.0)
+    high = _tango_end(n, only_first, only_second, z, value, 1.0)
+    return Estimate(value, min(value, low), max(value, high), 2 * n, n)
+
+
+def _tango_end(n: int, only_first: int, only_second: int, z: float, inside: float, outside: float) -> float:
+    """Find the difference whose score is z, by bisection between one that isn't rejected and one that is."""
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        if abs(_tango_score(n, only_first, only_second, middle)) <= z:
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
+def _tango_score(n: int, only_first: int, only_second: int, difference: float) -> float:
+    """Return the score of a difference, with the other parameter at its maximum likelihood."""
+    b = -only_first - only_second + (2 * n - only_first + only_second) * difference
+    c = -only_second * difference * (1 - difference)
+    nuisance = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+    variance = n * (2 * nuisance + difference * (1 - difference))
+    excess = only_first - only_second - n * difference
+    if variance > 1e-12:
+        return excess / math.sqrt(variance)
+    return math.copysign(math.inf, excess) if excess else 0.0
+
+
+def newcombe(first: Estimate, second: Estimate) -> Estimate:
+    """Return `first` minus `second`, two accuracies that share no problems."""
+    value = first.value - second.value
+    below = math.hypot(first.value - first.low, second.high - second.value)
+    above = math.hypot(first.high - first.value, second.value - second.low)
+    attempts = first.attempts + second.attempts
+    problems = first.problems + second.problems
+    return Estimate(value, value - below, value + above, attempts, problems)

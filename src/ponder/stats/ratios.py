@@ -1,4 +1,6 @@
-"""Ratios of two models on the same problems: tokens, tokens where both are right, and the cost of a right answer.
+"""Ratios of two models on the same problems: tokens, the cost of a right answer, and the critical size.
+
+`pair` matches their attempts at the problems that both answered, by size and problem.
 
 A ratio is a difference of logarithms, and its variance comes from what each problem adds to that difference (its
 influence). So what the two models share on a problem cancels. Training seeds widen it, as they do an accuracy.
@@ -6,6 +8,10 @@ influence). So what the two models share on a problem cancels. Training seeds wi
 Tokens are those of `lognormal`: truncated attempts needed more than they spent, so they are censored. A ratio of mean
 tokens would compare the caps instead: with a fifth of the attempts truncated, it covers the true ratio in 11 % of
 runs. The cost of a right answer takes what was spent, truncated attempts included: that is what was paid.
+
+For the critical size, problems are redrawn jointly, both curves are fitted again, and the interval is the log ratio
+± 1.96 standard deviations of the redrawn ones. Redrawing shows too little where a curve may be a cliff between two
+sizes, anywhere between which it may lie; there the ends of the two intervals are compared instead, without pairing.
 """
 
 from __future__ import annotations
@@ -16,15 +22,106 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ponder.core import Estimate
-from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, summed
-from ponder.stats.distributions import t_quantile
+from ponder.core import Bill, Estimate, Outcome, Prices, TokenKind
+from ponder.stats.bootstrap import resampled_sums
+from ponder.stats.columns import FEWEST_PAIRS, Bools, Columns, Floats, columns, summed
+from ponder.stats.critical import counts_by_problem, critical_size, redrawn_log_sizes
+from ponder.stats.distributions import t_quantile, z_quantile
+from ponder.stats.frontier import Variant, variants
 from ponder.stats.lognormal import Sums, fit, influences, powers, sums
-from ponder.stats.pairs import Pair, Side
 from ponder.stats.seeds import Spread, spread, widened
 
+Z95 = z_quantile(0.975)
 NO_SEEDS = Spread(0.0, 0.0, 0)
 FEWEST = 5  # problems that both solved, for a ratio where both are right
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models, on the common problems, which are numbered alike on both sides."""
+
+    data: Columns
+    variant: Variant
+    cost: Floats | None  # money per attempt, by problem; None: no prices
+    left_out: int  # problems that it answered and the other did not
+    failed: int  # attempts
+
+    @property
+    def right(self) -> Floats:
+        """The fraction right, by problem."""
+        return self.variant.by_problem(self.variant.correct)
+
+    @property
+    def single(self) -> bool:
+        """Whether it has one attempt per problem."""
+        return len(self.data) == self.data.problems
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: Side
+    second: Side
+
+    @property
+    def problems(self) -> int:
+        return self.first.data.problems
+
+    @property
+    def sizes(self) -> Floats:
+        return np.unique(self.first.data.size)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.first, self.second
+
+
+def pair(
+    first: Sequence[Outcome],
+    second: Sequence[Outcome],
+    tokens: TokenKind = "output",
+    prices: tuple[Prices | None, Prices | None] = (None, None),
+) -> Pair | None:
+    """The outcomes of two models on one task; None if they have no problem in common.
+
+    A problem counts if every training seed of both models answered it.
+    """
+    matched = variants({"A": first, "B": second}, tokens)
+    if len(matched.variants) < 2:
+        return None
+    answered = [_answered(outcomes) for outcomes in (first, second)]
+    common = set.intersection(*(problems for by_seed in answered for problems in by_seed))
+    sides = []
+    for outcomes, by_seed, variant, price in zip((first, second), answered, matched.variants, prices, strict=True):
+        kept = [o for o in outcomes if (o.size, o.problem) in common]
+        sides.append(
+            Side(
+                data=columns(kept, tokens, pooled=True),
+                variant=variant,
+                cost=_cost(kept, price) if price else None,
+                left_out=len(set.union(*by_seed) - common),
+                failed=sum(o.ended == "failed" for o in outcomes),
+            )
+        )
+    return Pair(*sides)
+
+
+def _answered(outcomes: Sequence[Outcome]) -> list[set[tuple[int, str]]]:
+    """Return the problems that each training seed answered."""
+    by_seed: dict[tuple[int, ...], set[tuple[int, str]]] = {}
+    for o in outcomes:
+        if o.answered:
+            by_seed.setdefault(o.cell.training_seeds, set()).add((o.size, o.problem))
+    return list(by_seed.values())
+
+
+def _cost(outcomes: Sequence[Outcome], prices: Prices) -> Floats:
+    """The mean cost of an attempt, by problem."""
+    paid: dict[tuple[int, str], list[float]] = {}
+    for o in outcomes:
+        if o.answered:
+            bill = Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens)
+            paid.setdefault((o.size, o.problem), []).append(prices.cost(bill))
+    return np.array([np.mean(sorted(paid[problem])) for problem in sorted(paid)], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +249,75 @@ def per_right(side: Side, cost: Floats | None = None) -> Log | None:
     tokens, own = variant.by_seed(variant.tokens), variant.by_seed(variant.correct)
     seeds = spread(tokens / tokens.mean() - own / own.mean())
     return Log(math.log(spent / share), influence, 1, len(side.data), len(right), seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalRatio:
+    first: Estimate
+    second: Estimate
+    ratio: Callable[[float], Estimate]  # second over first, by level
+    paired: bool  # False: from the ends of the two intervals
+
+
+def critical_ratio(pair: Pair, replicates: int = 1000, seed: int = 0) -> CriticalRatio | str:
+    """A reason, if there is no such ratio."""
+    if len(pair.sizes) < 2 or pair.sizes[0] <= 0:
+        return "needs at least two sizes"
+    one, other = (critical_size(side.data, replicates=replicates, seed=seed) for side in pair.sides)
+    outside = [name for name, c in (("A", one), ("B", other)) if math.isnan(c.size.value)]
+    if outside:
+        return f"accuracy of {' and of '.join(outside)} doesn't cross 50 % within these sizes"
+    value = math.log(other.size.value / one.size.value)
+    basis = replace(other.size, value=value, attempts=one.size.attempts + other.size.attempts)
+    spreads = [_critical_spread(side) for side in pair.sides]
+    cliff = any(math.isinf(c.slope.high) for c in (one, other))
+    error = _critical_error(pair, replicates, seed)
+    ends = _logarithm(other.size.low / one.size.high), _logarithm(other.size.high / max(one.size.low, 1e-300))
+
+    def ratio(level: float) -> Estimate:
+        z = z_quantile((1 + level) / 2)
+        below, above = ((value - ends[0]) / Z95, (ends[1] - value) / Z95) if cliff else (error, error)
+        apart = replace(basis, low=value - z * below, high=value + z * above)
+        wide = widened(apart, spreads, level, -math.inf, math.inf)
+        low, high = (math.exp(end) if end < 600 else math.inf for end in (wide.low, wide.high))  # 1e-300 is none
+        return Estimate(math.exp(value), low, high, basis.attempts, pair.problems)
+
+    return CriticalRatio(one.size, other.size, ratio, not cliff)
+
+
+def _logarithm(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
+
+
+def _critical_error(pair: Pair, replicates: int, seed: int) -> float:
+    counts = np.hstack([counts_by_problem(side.data) for side in pair.sides])
+    drawn = resampled_sums(counts, pair.first.data.size_of_problem, replicates, seed)
+    one, other = (redrawn_log_sizes(s.data, drawn[..., 2 * i : 2 * i + 2]) for i, s in enumerate(pair.sides))
+    return float((other - one).std(ddof=1))
+
+
+def _critical_spread(side: Side) -> Spread:
+    """The variance between the critical sizes of training seeds; with their problems' part, which is not taken out."""
+    seeds = len(side.variant.seeds)
+    if seeds < 2:
+        return Spread(0.0, 0.0, 0)
+    own: Floats = np.array([_log_critical_size(side, i) for i in range(seeds)])
+    variance = float(own.var(ddof=1)) / seeds
+    return Spread(variance, variance, seeds - 1)
+
+
+def _log_critical_size(side: Side, seed: int) -> float:
+    rows = side.variant.seed == seed
+    problem, right = side.variant.problem[rows], side.variant.correct[rows]
+    size = side.data.size[np.unique(side.data.problem, return_index=True)[1]][problem]
+    none = np.zeros(len(problem), dtype=np.bool_)
+    order = np.argsort(problem, kind="stable")
+    tokens = side.variant.tokens[rows]
+    data = replace(
+        side.data,
+        size=size[order], problem=problem[order], correct=right[order], unparsed=none, truncated=none,
+        tokens=tokens[order],
+    )  # fmt: skip
+    counts = counts_by_problem(data)
+    total = np.stack([counts[data.size_of_problem == k].sum(axis=0) for k in range(len(np.unique(size)))])
+    return float(redrawn_log_sizes(data, total[None])[0])

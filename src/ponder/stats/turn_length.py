@@ -17,8 +17,8 @@ import numpy as np
 
 from ponder.core import Estimate
 from ponder.stats.columns import FEWEST_PAIRS, Floats
-from ponder.stats.distributions import t_quantile, z_quantile
-from ponder.stats.grid import chi_square_tail, independent_p_best, p_best, shuffled
+from ponder.stats.distributions import chi2_tail, t_quantile, z_quantile
+from ponder.stats.grid import independent_p_best, p_best, shuffled
 from ponder.stats.horizon import sign_flips
 
 
@@ -84,7 +84,7 @@ def independent(lengths: Sequence[int], means: Floats, problems: Floats, level: 
     total = int(problems.sum())
     slope = Estimate(value, value - half, value + half, total, total)
     p_value = independent_p_best(means, variance, 10_000, np.random.default_rng(0))
-    p_any = chi_square_tail(chi_square, len(lengths) - 1)
+    p_any = chi2_tail(chi_square, len(lengths) - 1)
     return TurnLength(False, total, p_any, slope, p_trend, _set(lengths, means, p_value, level))
 
 

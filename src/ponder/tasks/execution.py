@@ -192,7 +192,7 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
     @classmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:
-        """Return which steps are right: those before the first false sum or value (`apple is 5`)."""
+        """Return which steps precede the first false sum or value (`apple is 5`)."""
         table = dictionary(problem)
 
         def is_right(step: str) -> bool:

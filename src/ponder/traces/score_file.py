@@ -22,6 +22,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import msgspec
 
 from ponder.core import Progress, Reward, Scores, UserError, digest, fingerprint
+from ponder.core.scoring import scores_by_index
 from ponder.traces import Trace, TraceFile, read, steps
 from ponder.traces.rows import is_hub
 from ponder.traces.segments import By
@@ -71,7 +72,7 @@ class Scoring:
         with open_file(self.out, "ab") as file:
             for batch in batches(self._unscored_traces()):
                 split_traces = [steps(trace, self.by) for _, trace in batch]
-                for n, scores in self.reward.stream(split_traces):
+                for n, scores in scores_by_index(self.reward, split_traces):
                     key, trace = batch[n]
                     self._count(scores, copies[key])
                     self._write(file, key, trace, scores)

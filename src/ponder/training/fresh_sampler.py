@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ponder.core import Model, Progress, Task, UserError
+from ponder.core import Model, Progress, Sampled, Served, Task, UserError, WithWeights, require
 from ponder.models._torch_engine import load
 from ponder.training.made_models import write_card
 
@@ -32,7 +32,7 @@ class FreshSampler:
     def start(self, task: Task) -> Generator[Progress, None, None]:
         """Find out whether it serves the adapter as it is."""
         sampler = self._write_adapter(self.folder / "adapter") if self.write_adapter else None
-        if sampler is None:
+        if not isinstance(sampler, Served):
             return
         try:
             yield from sampler.start(task)
@@ -44,17 +44,22 @@ class FreshSampler:
     def refreshed(self, iteration: int, temperature: float) -> Model:
         """The sampler with the weights as they are now."""
         # A server may still read the adapter of the iteration before.
-        if self.served == "adapter" and (sampler := self._write_adapter(self.folder / f"adapter{iteration % 2}")):
-            return sampler.at_temperature(temperature)
+        sampler = None
+        if self.served == "adapter":
+            sampler = self._write_adapter(self.folder / f"adapter{iteration % 2}")
+        if sampler:
+            return require(sampler, Sampled).at_temperature(temperature)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write(self.folder)
         write_card(self.weights, self.folder)
         load.cache_clear()  # the folder held other weights in the iteration before
-        return self.model.with_weights(self.folder).at_temperature(temperature)
+        sampler = require(self.model, WithWeights).with_weights(self.folder)
+        return require(sampler, Sampled).at_temperature(temperature)
 
     def _write_adapter(self, folder: Path) -> Model | None:
         """Write the adapter as it is now; the sampler that serves it, or None if it can't."""
         assert self.write_adapter is not None
-        if sampler := self.model.with_adapter(self.weights, folder):
+        sampler = require(self.model, WithWeights).with_adapter(self.weights, folder)
+        if sampler:
             self.write_adapter(folder)
         return sampler

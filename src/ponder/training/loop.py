@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -63,13 +63,13 @@ Loss: TypeAlias = Callable[[Tensor, Sequence[Unit]], Tensor]
 class TrainingSettings:
     """The hyperparameters that every training has."""
 
-    seed: int = 1
+    seed: int = 1  # of the order of the data, of samples and of a new adapter
     rate: float = 1e-5  # learning rate
     micro_tokens: int = not_in_key(4096)  # tokens per forward pass, padding included: as many as memory allows
     warm_up: float = 0.05  # fraction of the steps with a rising learning rate
     decay: bool = True  # lower the learning rate to 0 along a half cosine
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of AdamW
     lora: int = 0  # rank of a low-rank adapter (LoRA, Hu et al. 2021), merged at the end; 0: train all weights
     precision: Literal["float32", "bfloat16"] = (
         "float32"  # of the forward pass; weights that are trained are in float32
@@ -91,6 +91,13 @@ class TrainingSettings:
             raise UserError(what, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError("`launch`, `processes` and `args` are for TRL", hint='engine = "trl"')
+
+    def settings(self) -> TrainingSettings:
+        """Return these hyperparameters alone, for another process."""
+        return TrainingSettings(**{field.name: getattr(self, field.name) for field in fields(TrainingSettings)})
+
+    def training_seed(self) -> int:
+        return self.seed
 
     def trained(self, source: Source) -> Source:
         """The weights as they are trained: in float32, in which small updates aren't lost, unless an adapter is."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ponder import __version__
-from ponder.core import Model, Progress, Task, TrainingProblems, digest
+from ponder.core import Model, Progress, Task, TrainingProblems, WithWeights, digest, require
 from ponder.core.lock import Held, acquire
 from ponder.models import models_folder
 from ponder.models._local_weights import as_folder, copy_of
@@ -107,12 +107,12 @@ def write_card(source: Path, folder: Path) -> None:
 
 def local_weights(model: Model, task: Task) -> Path:
     """A folder with a model's weights as safetensors; weights from the hub or a GGUF file are converted first."""
-    return as_folder(model.source(task))
+    return as_folder(require(model, WithWeights).source(task))
 
 
 def weights_folder(model: Model, task: Task) -> Path:
     """Where `local_weights` finds a model's weights or puts them."""
-    return copy_of(model.source(task))
+    return copy_of(require(model, WithWeights).source(task))
 
 
 def samples_file(model: Model, train_on: Sequence[TrainingProblems], problems: int, n: int, seed: int) -> Path:

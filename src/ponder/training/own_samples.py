@@ -14,11 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ponder.core import Limit, Model, Progress, Source, Steps, Task, TrainingProblems, UserError, digest
+from ponder.core import (
+    Limit,
+    Model,
+    Progress,
+    Source,
+    Steps,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    digest,
+    require,
+)
 from ponder.core.settings import from_table
+from ponder.core.wrapped import codec_name
 from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_light
-from ponder.rewards._heads import Heads
+from ponder.rewards._weights import Weighted
 from ponder.rewards.trained import Trained, reader
 from ponder.traces import steps, trace_of
 from ponder.traces.segments import By
@@ -43,7 +56,7 @@ class OwnSamples:
     reward: Trained
     train_on: tuple[TrainingProblems, ...]
     cut: By = "blank"
-    seed: int = 1
+    seed: int = 1  # of the samples
 
     def identity(self) -> dict[str, Any]:
         return self.reward.trained_on(self.train_on, self.cut, self.seed)
@@ -64,13 +77,13 @@ class OwnSamples:
         check_engine(self.settings(), self.reward.device)
         if not self.reward.start:
             try:
-                model.source(task)
+                require(model, WithWeights).source(task)
             except UserError as error:
                 hint = 'start = "org/name": a small language model to train'
                 raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
 
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
-        """The most that its samples may take, as `Method.sampling_limits`."""
+        """The most that its samples may take, as `Prepared.sampling_limits`."""
         sampler = self.reward.sampler or model
         kept = self._kept(sampler)
         if (self.folder(model) / "made.json").is_file() or kept.is_file():
@@ -78,12 +91,12 @@ class OwnSamples:
         return {kept: partial(sampling_limit, sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)}
 
     def samplers(self, model: Model) -> tuple[Model, ...]:
-        """Return the model that its samples are drawn from, as `Method.samplers`."""
+        """Return the model that its samples are drawn from, as `Prepared.samplers`."""
         made = (self.folder(model) / "made.json").is_file()
         return () if made or not self.train_on else (self.reward.sampler or model,)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
-        """What making it still has to write, as `Method.unmade`."""
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
+        """What making it still has to write, as `Prepared.missing_outputs`."""
         if (self.folder(model) / "made.json").is_file() or not self.train_on:
             return ()
         kept = self._kept(self.reward.sampler or model)
@@ -114,7 +127,7 @@ class OwnSamples:
         """The weights to train, and the codec that they read and write through, if any."""
         if self.reward.start:
             return self.reward.start, ""
-        return local_weights(model, task), model.source(task).codec
+        return local_weights(model, task), require(model, WithWeights).source(task).codec
 
     def _kept(self, sampler: Model) -> Path:
         return samples_file(sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)
@@ -156,10 +169,10 @@ def distinct(
         for sample in drawn:
             if (text := (sample.thinking, sample.answer)) not in seen:
                 seen.add(text)
-                codec = sampler.codec_name(one.task)
+                codec = codec_name(sampler, one.task)
                 yield steps(trace_of(one.request(), *text, codec, correct=sample.right), cut)
 
 
-def _plain(reward: Trained, weights: str) -> Heads:
+def _plain(reward: Trained, weights: str) -> Weighted:
     """A reward that reads text, with the settings of another."""
     return replace(reward, id=weights, start="", sampler=None, training={})

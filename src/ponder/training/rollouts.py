@@ -32,6 +32,7 @@ from ponder.core import (
 )
 from ponder.core.capabilities import grade_turns
 from ponder.core.metering import complete
+from ponder.core.wrapped import server_of
 from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
 
@@ -178,8 +179,10 @@ class Rollouts:
                 file.write(msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n")
                 file.flush()
 
-        for on in {id(one.task): one.task for one in self._problems}.values():
-            yield from self._model.start(on)
+        server = server_of(self._model)
+        if server:
+            for task in {id(one.task): one.task for one in self._problems}.values():
+                yield from server.start(task)
         with asyncio.Runner() as runner:
             runner.run(self._model.__aenter__())
             waiting: set[asyncio.Task[None]] = set()

@@ -53,7 +53,7 @@ class Targets:
     alignment: Literal["monotone", "best"] = "monotone"  # steps aligned in order, or each with its most similar step
     tau: float = 0.1  # temperature of coherence
     others: int = 16  # steps of other traces that each step is compared with
-    seed: int = 1
+    seed: int = 1  # of the choice of those steps
 
     def __post_init__(self) -> None:
         if self.tau <= 0 or self.others < 1:

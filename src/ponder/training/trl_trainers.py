@@ -33,7 +33,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ponder.core import seed_from
-from ponder.core.capabilities import grade_turns
+from ponder.core.capabilities import grade_turns, kept_open
 from ponder.models._batch import Generation
 from ponder.models._torch_engine import Loaded, load_light
 from ponder.rewards._weights import Row
@@ -188,7 +188,7 @@ class Grpo(Scheduled, GRPOTrainer):  # type: ignore[misc]
 
         write, adapter = partial(complete, self.job, plain, saved), copy if self.job.settings.lora else None
         fresh = FreshSampler(self.rl.sampler, self.job.source.folder, folder, write, adapter)
-        self._open = self.rl.sampler.kept_open()  # as long as this trainer lives: without a name it would end at once
+        self._open = kept_open(self.rl.sampler)  # as long as this trainer lives: without a name it would end at once
         self._open.__enter__()
         for _ in fresh.start(self.rl.pool[0].task):
             pass

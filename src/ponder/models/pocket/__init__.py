@@ -18,7 +18,19 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from ponder import models
-from ponder.core import Bill, Completion, Model, Request, Source, Task, UserError, not_in_key
+from ponder.core import (
+    Bill,
+    Completion,
+    Model,
+    Request,
+    Sampled,
+    Source,
+    Task,
+    UserError,
+    WithCodec,
+    WithWeights,
+    not_in_key,
+)
 from ponder.models.pocket.codec import PocketCodec, Style
 from ponder.models.pocket.execution import ExecutionCodec
 from ponder.models.pocket.tents import TentsCodec
@@ -26,7 +38,7 @@ from ponder.models.pocket.tents import TentsCodec
 CODECS: dict[str, PocketCodec] = {codec.task: codec for codec in (TentsCodec(), ExecutionCodec())}
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = WEIGHTS / "tents"
-MAKE = "ponder make pocket -o DIR makes such a folder"
+MAKE = "ponder prepare pocket -o DIR makes such a folder"
 
 
 def codec_for(task: str) -> PocketCodec:
@@ -52,9 +64,9 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class Pocket(Model):
+class Pocket(Model, WithWeights, WithCodec, Sampled):
     style: Style = "plain"  # how much it writes on execution: short, plain, long or wordy
-    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder make pocket` wrote; default: shipped
+    weights: Path = not_in_key(WEIGHTS)  # one model's folder, or what `ponder prepare pocket` wrote; default: shipped
     budget: int = 1024  # completion tokens, thinking included
     temperature: float = 0.0  # 0: greedy, so all samples of a problem are equal
     concurrency: int = not_in_key(64)  # replies generated at once; each takes up to 3 MB of memory

@@ -4,15 +4,17 @@
 /STORE/STUDY                       its figures, findings and tables; filters in the address
 /STORE/STUDY/attempts?…            a list; sorted, filtered and searched by its address
 /STORE/STUDY/attempt/ID?…          a transcript, between its neighbours in that list
-/STORE/STUDY/behind?…              leads from a mark or a table row to the attempts that it was estimated from
 /STORE/STUDY/live                  server-sent events while a run writes
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,21 +23,23 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ponder import __version__
 from ponder.core import UserError
-from ponder.results.behind import behind, chosen_cells
+from ponder.results.charts import DrawnFigure
 from ponder.results.document import ASSETS, asset, templates
-from ponder.results.estimated import Estimated
-from ponder.results.view import comparison, live, pages
+from ponder.results.study import Study
+from ponder.results.view import comparison, pages
 from ponder.results.view.estimates import Asked, Estimates, asked
-from ponder.results.view.queries import Query, narrowed
+from ponder.results.view.queries import Query, chosen_cells
 from ponder.results.view.stores import ViewedStore
-from ponder.results.view.studies import ViewedStudy, study_named
-from ponder.study.study import Study
+from ponder.results.view.studies import ViewedStudy, progress, study_named
 
+POLL = 0.25  # seconds; one look takes 10 µs
+BEAT = 15.0  # seconds after which a line is sent though nothing changed, so that a dead connection is noticed
+WINDOW = 60.0  # seconds over which the rate is measured
 KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
@@ -60,7 +64,6 @@ class View:
             Route(f"{study}/attempt/{{id:int}}", self._page(self.attempt)),
             Route(f"{study}/compared", self._page(self.compared)),
             Route(f"{study}/compare", self._page(self.compare)),
-            Route(f"{study}/behind", self._page(self.behind)),
             Route(f"{study}/figure/{{name}}.{{ending}}", self._page(self.picture)),
             Route(f"{study}/table/{{name}}/{{table}}.csv", self._page(self.table)),
             Route(f"{study}/live", self.live),
@@ -165,7 +168,7 @@ class View:
         return self._render("view/compare.html", title=f"{two.b} and {two.a}", study=study, figures=figures, **values)
 
     @staticmethod
-    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[Estimated]) -> list[dict[str, Any]]:
+    def _compared(study: ViewedStudy, two: comparison.Pair, drawn: Sequence[DrawnFigure]) -> list[dict[str, Any]]:
         return pages.figures(study, comparison.query(two), drawn, f"?{urlencode(two._asdict())}")
 
     def compared(self, request: Request) -> Response:
@@ -175,22 +178,6 @@ class View:
             raise HTTPException(404, "there is nothing to compare")
         drawn = self.estimates.figures(comparison.question(study, two))
         return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
-
-    def behind(self, request: Request) -> Response:
-        study = self._study(request)
-        base = request.query_params.get("base", "")
-        try:
-            row = json.loads(request.query_params.get("row", "{}"))
-        except (ValueError, RecursionError):
-            row = None
-        chosen = behind(study, row) if isinstance(row, dict) else None
-        if chosen is None:
-            raise UserError(
-                "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
-            )
-        return RedirectResponse(
-            pages.address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), chosen).address(), 303
-        )
 
     def picture(self, request: Request) -> Response:
         study = self._study(request)
@@ -208,7 +195,7 @@ class View:
 
     async def live(self, request: Request) -> Response:
         study = await run_in_threadpool(self._study, request)
-        return live.stream(study.store, study.name, self.given, self.stopping)
+        return _events(study.store, study.name, self.given, self.stopping)
 
     async def static(self, request: Request) -> Response:
         name = request.path_params["file"]
@@ -219,6 +206,49 @@ class View:
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=kind)
         return Response(plain, headers=headers, media_type=kind)
+
+
+class Rate:
+    """Attempts per second over the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, answered: int, now: float) -> float | None:
+        """Note a count; the rate, once it can be known."""
+        self._seen.append((now, answered))
+        while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
+            self._seen.popleft()
+        (then, before) = self._seen[0]
+        elapsed = now - then
+        return (answered - before) / elapsed if elapsed >= 1 and answered > before else None
+
+
+def _events(store: ViewedStore, name: str, given: Sequence[Study], stopping: Callable[[], bool]) -> StreamingResponse:
+    """Events for as long as somebody listens."""
+
+    def look(rate: Rate) -> str:
+        study = study_named(store, name, given)
+        if study is None or study.study is None:
+            return "{}"
+        return json.dumps(progress(study, rate.add(study.answered, time.monotonic())))
+
+    async def events() -> AsyncIterator[str]:
+        rate, seen, sent, running = Rate(), None, time.monotonic(), None
+        while not stopping():
+            now = (store.version, store.running)
+            if now != (seen, running):
+                (seen, running), began = now, time.monotonic()
+                yield f"data: {await run_in_threadpool(look, rate)}\n\n"
+                sent = time.monotonic()
+                # At most a tenth of one core goes into looking, however large the store is.
+                await asyncio.sleep(min(10.0, max(POLL, 9 * (sent - began))))
+            elif time.monotonic() - sent > BEAT:
+                sent = time.monotonic()
+                yield ": still here\n\n"
+            await asyncio.sleep(POLL)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
 
 
 def _file(content: bytes, kind: str, name: str) -> Response:

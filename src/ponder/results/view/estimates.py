@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.core import Tables, UserError
-from ponder.results.estimated import Estimated, estimate
+from ponder.results.charts import DrawnFigure, draw_figure
 
 if TYPE_CHECKING:
     from ponder.core import Figure, Outcome
-    from ponder.results.studied import Studied
+    from ponder.results.results import Results
     from ponder.results.view.studies import ViewedStudy
 
 KEPT = 40  # sets of figures
-Place = tuple[str, str, int]  # of a cell: labels of model and task, and the size
 
 
 class Asked(NamedTuple):
@@ -39,7 +38,7 @@ class Asked(NamedTuple):
     study: str  # its tables, as JSON
     name: str
     folder: Path | None  # of the study file; None: the study is the store's
-    cells: tuple[Place, ...] | None = None  # None: all
+    cells: tuple[bytes, ...] | None = None  # their keys; None: all
 
 
 def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None) -> Asked:
@@ -49,16 +48,12 @@ def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dic
     table.pop("name")
     if figures is not None:
         table["figure"] = figures
-    places = None if cells is None else tuple(_place(study.cells[n]) for n in sorted(cells))
+    keys = None if cells is None else tuple(study.cells[n].key for n in sorted(cells))
     tables = json.dumps(table, default=str)
     folder = study.study.folder
     if folder is not None:
         folder = folder.resolve()
-    return Asked(study.store.path.resolve(), study.version, tables, study.name, folder, places)
-
-
-def _place(cell: Any) -> Place:
-    return cell.model_label, cell.task_label, cell.size
+    return Asked(study.store.path.resolve(), study.version, tables, study.name, folder, keys)
 
 
 class Estimates:
@@ -67,19 +62,19 @@ class Estimates:
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._known: OrderedDict[Asked, Future[list[Estimated]]] = OrderedDict()
+        self._known: OrderedDict[Asked, Future[list[DrawnFigure]]] = OrderedDict()
 
     def warm(self) -> None:
         """Start the process before anybody waits for it."""
         self._submit(_warm)
 
-    def ready(self, question: Asked) -> list[Estimated] | None:
+    def ready(self, question: Asked) -> list[DrawnFigure] | None:
         """The figures, if they are known."""
         with self._lock:
             known = self._known.get(question)
         return known.result() if known and known.done() and not known.exception() else None
 
-    def figures(self, question: Asked) -> list[Estimated]:
+    def figures(self, question: Asked) -> list[DrawnFigure]:
         """The figures; waits for them."""
         with self._lock:
             known = self._known.get(question)
@@ -142,7 +137,7 @@ class _Held(NamedTuple):
     """The last study that was read, and the last figures that were estimated."""
 
     asked: Asked | None = None
-    read: Studied | None = None
+    results: Results | None = None
 
 
 _held = _Held()
@@ -154,49 +149,48 @@ def _warm() -> None:
     import ponder.store.equal_answers  # noqa: F401
 
 
-def _outcomes(question: Asked) -> tuple[Sequence[tuple[str, Figure]], Sequence[Outcome]]:
-    """The figures and outcomes that are asked for; those of the whole study stay in memory."""
-    from ponder.results.studied import studied
-    from ponder.store.store import Store
-    from ponder.study.study import Study
+def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
+    """Return the figures and outcomes that are asked for; those of the whole study stay in memory."""
+    from ponder.results.results import Results
+    from ponder.results.study import Study
 
     global _held  # noqa: PLW0603 the memory of this process
     whole = question._replace(cells=None)
-    if _held.asked != whole or _held.read is None:
+    if _held.asked != whole or _held.results is None:
         _held = _Held()
         table = json.loads(question.study)
         study = Study.from_table(table, name=question.name, where=f"{question.name}.toml", folder=question.folder)
-        with Store(question.store) as store:
-            _held = _Held(whole, studied(study, store))
-    assert _held.read is not None
-    figures, outcomes = _held.read.figures, _held.read.outcomes
+        _held = _Held(whole, Results(study, question.store))
+    assert _held.results is not None
+    figures = _held.results.figures
+    outcomes = _held.results.outcomes_for(figures.values())
     if question.cells is None:
         return figures, outcomes
     chosen = set(question.cells)
-    return figures, [o for o in outcomes if (o.model, o.task, o.size) in chosen]
+    return figures, [o for o in outcomes if o.cell.key in chosen]
 
 
-def _figures(question: Asked) -> list[Estimated]:
+def _figures(question: Asked) -> list[DrawnFigure]:
     _tables.clear()
     figures, outcomes = _outcomes(question)
-    if not any(o.status != "failed" for o in outcomes):
-        return [Estimated(name, error="no attempt has an answer yet") for name, _ in figures]
-    return [_figure(question, name, figure, outcomes) for name, figure in figures]
+    if not any(o.answered for o in outcomes):
+        return [DrawnFigure(name, error="no attempt has an answer yet") for name in figures]
+    return [_figure(question, name, figure, outcomes) for name, figure in figures.items()]
 
 
-def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]) -> Estimated:
+def _figure(question: Asked, name: str, figure: Any, outcomes: Sequence[Outcome]) -> DrawnFigure:
     try:
-        estimated, tables = estimate(name, figure, outcomes)
+        drawn = draw_figure(name, figure, outcomes)
     except UserError as error:
-        return Estimated(name, error=error.in_terminal())
+        return DrawnFigure(name, error=error.in_terminal())
     except Exception as error:  # a figure that can't draw these few attempts must not hide the others
-        return Estimated(name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})")
-    _tables.setdefault(question, {})[name] = tables
-    return estimated
+        return DrawnFigure(name, error=f"it can't be drawn from these attempts ({type(error).__name__}: {error})")
+    _tables.setdefault(question, {})[name] = drawn.tables or {}
+    return drawn.first_rows()
 
 
 def _table(question: Asked, figure: str, table: str) -> str:
-    from ponder.results.page import csv_text
+    from ponder.results.export import csv_text
 
     if question not in _tables:
         _figures(question)

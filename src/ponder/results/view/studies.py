@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from ponder.core import UserError
-from ponder.results.studied import STORED_CELLS, currency, hub_benchmarks, without_data_sets
+from ponder.core import ENDINGS, UserError
+from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
-from ponder.store.store import Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
+from ponder.study.cell import StudyCell
 
+FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
 
 
@@ -42,9 +43,9 @@ class ViewedStudy:
     def __init__(self, store: ViewedStore, runs: Runs, study: Study | None, error: str = "") -> None:
         self.store, self.runs, self.error = store, runs, error
         self.study = study
+        self.results = Results(study, store.path) if study else None
         self.index: Index = store.index
         self.version = store.version
-        self.memo: dict[str, Any] = {}  # what others have worked out about it
 
     @property
     def name(self) -> str:
@@ -55,8 +56,13 @@ class ViewedStudy:
         return (self.study.title if self.study else "") or self.name
 
     @cached_property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[StudyCell]:
         return self.study.cells if self.study else ()
+
+    @cached_property
+    def settings(self) -> Sequence[Mapping[str, str]]:
+        """The settings of each cell as text, by their last name too: `window` for `compress.window`."""
+        return [_settings(cell) for cell in self.cells]
 
     @cached_property
     def cell_of(self) -> Whole:
@@ -64,10 +70,10 @@ class ViewedStudy:
         index = self.index
         highest = max([0, *index.cells.values()])
         numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
-        for n, cell in enumerate(self.cells):
+        for n, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
             if (row := index.cells.get(cell.key)) is not None:
                 numbers[row] = n
-                limits[row] = (2**62 if cell.problems is None else cell.problems), cell.samples
+                limits[row] = (2**62 if cell.quota.problems is None else cell.quota.problems), cell.quota.samples
         within = (index.positions[index.problem] < limits[index.cell, 0]) & (index.sample < limits[index.cell, 1])
         return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
 
@@ -79,29 +85,22 @@ class ViewedStudy:
     @cached_property
     def asked(self) -> int | None:
         """How many attempts it asks for; None if a search decides that."""
-        if any(cell.search for cell in self.cells):
+        if any(cell.quota.search for cell in self.cells):
             return None
-        cells = self._adaptive[0] if self._adaptive else self.cells
-        return sum(cell.samples * cell.count for cell in cells)
+        cells = self.results.cells if self.results and self._question_answered else self.cells
+        return sum(cell.quota.samples * cell.count for cell in cells)
 
     @cached_property
-    def _adaptive(self) -> tuple[Sequence[Cell], bool] | None:
-        """The cells of an adaptive run with the problems that it asked, and whether it has ended; None if it isn't one.
-
-        While it goes on, all that it may ask.
-        """
-        if not self.study or self.study.stop is None:
-            return None
-        from ponder.run.adaptive import asked_cells, decisions
-
-        with Store(self.store.path) as store:
-            ended = all(decision.ended for decision in decisions(self.study, store))
-            return (asked_cells(self.study, store) if ended else self.cells), ended
+    def _question_answered(self) -> bool:
+        """Whether it is an adaptive run that has ended; while it goes on, it may ask everything."""
+        if self.results is None or self.results.study.stop is None:
+            return False
+        return all(decision.ended for decision in self.results.decisions)
 
     @property
     def variants(self) -> int:
         """How many models it has, all training seeds of one counted once."""
-        return len({cell.variant_label for cell in self.cells})
+        return len({cell.variant_key for cell in self.cells})
 
     @property
     def answered(self) -> int:
@@ -118,7 +117,7 @@ class ViewedStudy:
 
     @cached_property
     def currency(self) -> str:
-        return currency(self.cells)
+        return self.results.currency if self.results else ""
 
     @property
     def state(self) -> str:
@@ -129,7 +128,7 @@ class ViewedStudy:
             return "running"
         if self.asked is None:
             return "ended"
-        if self._adaptive and self._adaptive[1]:
+        if self._question_answered:
             return "complete"  # its question is answered, though some attempts may have failed
         if self.answered >= self.asked:
             return "complete"
@@ -150,6 +149,45 @@ class ViewedStudy:
     def _dearest(self) -> int:
         limits = (cell.turn_limit(0, None) for cell in self.cells)
         return max((limit.tokens for limit in limits if limit), default=0)
+
+
+def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
+    """How far a study is, as JSON."""
+    index, rows = study.index, study.rows
+    ended = {name: int((index.ended[rows] == n).sum()) for n, name in enumerate(ENDINGS) if n != OPEN}
+    left = None if study.asked is None else max(0, study.asked - study.answered)
+    failed = rows[index.ended[rows] == FAILED][-FAILURES:][::-1]
+    return {
+        "state": study.state,
+        "asked": study.asked,
+        "answered": study.answered,
+        "ended": ended,
+        "tokens": study.runs.tokens,
+        "cost": round(study.runs.cost, 4),
+        "held_tokens": study.runs.held_tokens,
+        "held_cost": round(study.runs.held_cost, 4),
+        "currency": study.currency,
+        "per_minute": None if rate is None else round(60 * rate, 1),
+        "seconds_left": None if not rate or left is None else round(left / rate),
+        "failures": [{"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]} for row in failed.tolist()],
+        "version": list(study.version),
+    }
+
+
+def _settings(cell: StudyCell) -> dict[str, str]:
+    texts = {}
+    for name, value in cell.settings.items():
+        if not name.endswith(".name") and isinstance(value, str | int | float):
+            texts[name] = text = as_text(value)
+            texts[name.partition(".")[2]] = text
+    return texts
+
+
+def as_text(value: Any) -> str:
+    """Return a setting or a table's value as an address holds it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def recorded(store: ViewedStore) -> list[Runs]:
@@ -208,7 +246,7 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
         study, error = (file, "") if file else _built(runs.resolved)
         if study is not None and hub_benchmarks(study):
             try:
-                study = without_data_sets(study, store.rows(STORED_CELLS))
+                study = with_digests(study, store.rows(STORED_CELLS))
             except UserError as wrong:
                 study, error = None, str(wrong)
         known = store.known[runs.name] = ViewedStudy(store, runs, study, error)
