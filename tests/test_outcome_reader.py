@@ -17,7 +17,7 @@ from scipy import stats
 from ponder import Study
 from ponder.core import Estimate, Outcome
 from ponder.figures import _settings, effort
-from ponder.results import coverage as covering
+from ponder.results.results import coverage
 from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.frontier import simultaneous_level
@@ -130,10 +130,10 @@ def test_problems_are_not_made_again_if_all_were_tried(stored, monkeypatch) -> N
         raise AssertionError("problems were made")
 
     monkeypatch.setattr(type(cells[0]), "asked", never)
-    found = covering.coverage(cells, failed)
+    found = coverage(cells, failed)
     assert (found.asked, found.answered, found.failed) == (60, 50, 10)
     with pytest.raises(AssertionError, match="problems were made"):
-        covering.coverage(cells, failed[1:])
+        coverage(cells, failed[1:])
 
 
 def test_the_digest_of_a_row_has_not_changed() -> None:

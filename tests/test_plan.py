@@ -260,7 +260,7 @@ def test_a_reply_without_a_limit_is_told_with_what_limits_it(write, ponder) -> N
 
 def test_one_currency(write, ponder) -> None:
     model = '[[model]]\nname = "oracle"\nlabel = "{0}"\nprices = {{ input = 1.0, output = 4.0, currency = "{0}" }}\n'
-    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}{model.format("USD")}')
+    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}critical_size = 9\n{model.format("USD")}')
     result = ponder("plan", "s.toml")
     assert result.exit_code == 2
     assert "different currencies: EUR, USD" in result.stderr

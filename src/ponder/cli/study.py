@@ -25,7 +25,7 @@ from ponder.core.text import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ponder.results.coverage import Coverage
+    from ponder.results.results import Coverage
     from ponder.results.study import Study
     from ponder.run.run_stats import Tally
     from ponder.study.cell import StudyCell

@@ -17,7 +17,7 @@ from ponder.figures import MUTED, basis, by_series, counts, flat, heading, perce
 from ponder.figures._units import unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
-from ponder.study.search import Search
+from ponder.stats.designs.max_size import Search
 
 WIDTH, HEIGHT = 480, 300  # pixels
 

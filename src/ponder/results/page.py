@@ -21,11 +21,10 @@ from ponder import __version__
 from ponder.core import ENDINGS, Basis, Outcome, Records, UserError
 from ponder.core.text import count
 from ponder.results.charts import Chart, DrawnFigure, draw_figure
-from ponder.results.coverage import Coverage
 from ponder.results.document import document
 from ponder.results.embedded_transcripts import MEGABYTES, Attempts
 from ponder.results.export import csv_text
-from ponder.results.results import Results, any_answer, by_model, endings
+from ponder.results.results import Coverage, Results, any_answer, by_model, endings
 from ponder.store.store import Store
 
 if TYPE_CHECKING:

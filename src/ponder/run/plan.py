@@ -4,6 +4,9 @@ Three numbers per model and task. At most: every call takes its whole budget, wi
 the history that a conversation sends again; every prompt is as long as the longest of its size that was looked at.
 Expected: from the attempts that the store holds, size by size. Low: the
 lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
+
+A duration is forecast for models on this machine that know their speed: from the tokens, and the speed of the stored
+attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and rewards are not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ponder.core import Bill, Limit, Message, Prepared, Prices, Problem, Request, Spend, UserError
+from ponder.core import Bill, Limit, Message, Prepared, Prices, Problem, Request, Spend, UserError, capabilities
+from ponder.core.text import count
 from ponder.run.caps import (
     Money,
     check,
@@ -25,17 +29,16 @@ from ponder.run.caps import (
     priced,
     priced_at_most,
 )
-from ponder.run.duration import (
-    Duration,
-    duration,
-    guesses,
-    warning,
-)
 from ponder.store.store import Store
 from ponder.study.cell import StudyCell
 from ponder.study.check import some_problems
 from ponder.study.study import StudySpec
 
+DAY = 86_400.0
+HINT = (
+    'name = "vllm" serves the same weights faster and name = "endpoint" asks a server (neither can `compress`); '
+    "`ponder run --ray` shares the work among machines"
+)
 CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
 
 
@@ -45,6 +48,14 @@ class Range(NamedTuple):
     low: float
     expected: float | None
     at_most: float | None
+
+
+class Duration(NamedTuple):
+    """A rough time, and how it was reckoned."""
+
+    seconds: float
+    at_most: bool  # every reply as long as its budget, because nothing is stored
+    how: str
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,12 @@ class Plan:
 
     def warning(self) -> str:
         """That it will take more than a day, and what to do about it; "" if it won't."""
-        return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
+        return _day_warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
 
 
 def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> str:
     """Return a warning if the replies of models that know their speed will take more than a day; else ""."""
-    timed = [group for group in _groups(cells) if guesses(group[0])]
+    timed = [group for group in _groups(cells) if isinstance(group[0].model, capabilities.Forecast)]
     if not timed:
         return ""
     undecided, _ = _adaptive(study, store)
@@ -95,7 +106,7 @@ def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> 
     for group in timed:
         forecast = _forecast(group, store, undecided)
         durations.append((forecast.model, forecast.duration))
-    return warning(durations)
+    return _day_warning(durations)
 
 
 def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
@@ -203,7 +214,7 @@ def _forecast(cells: list[StudyCell], store: Store | None, still: set[bytes]) ->
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
         cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
         basis=basis,
-        duration=duration(cells, store, expected and expected.tokens, limit),
+        duration=_duration(cells, store, expected and expected.tokens, limit),
     )
 
 
@@ -321,3 +332,33 @@ def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
             few = cell.with_quota(problems=min(attempts, cell.quota.problems or attempts))
         probed.append(few.with_quota(samples=1))
     return tuple(probed)
+
+
+def _duration(
+    cells: Sequence[StudyCell], store: Store | None, expected: float | None, limit: Spend | None
+) -> Duration | None:
+    """How long the replies of one model on one task will take; None if that is unknown."""
+    cell = cells[0]
+    if not isinstance(cell.model, capabilities.Forecast):
+        return None
+    measured = store.speed(cells) if store else None
+    if expected is not None and measured:
+        fraction, seconds = measured
+        tokens = expected * fraction
+        return Duration(tokens * seconds, False, f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored")
+    guess = cell.model.tokens_per_second(cell.task)
+    if guess is None or limit is None:
+        return None
+    tokens, (speed, basis) = limit.completion_tokens, guess
+    return Duration(tokens / speed, True, f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}")
+
+
+def _day_warning(durations: Sequence[tuple[str, Duration | None]]) -> str:
+    """A warning and a hint if the replies of all models together take more than a day; else ""."""
+    known = [(model, one) for model, one in durations if one]
+    if sum(one.seconds for _, one in known) <= DAY:
+        return ""
+    model, longest = max(known, key=lambda pair: pair[1].seconds)
+    days = max(1, round(sum(one.seconds for _, one in known) / DAY))
+    bound = "up to " if any(one.at_most for _, one in known) else ""
+    return f"warning: this may take {bound}{count(days, 'day')}; `{model}` alone: {longest.how}\nhint: {HINT}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ponder.core import Cell, Label, Model, Problem, UserError, WithWeights, seed_from
 
 if TYPE_CHECKING:
-    from ponder.study.search import Search
+    from ponder.stats.designs.max_size import Search
 
 
 @dataclass(frozen=True)

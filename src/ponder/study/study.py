@@ -37,7 +37,7 @@ from ponder.study.cell import Hosting, Quota, Resources, StudyCell
 from ponder.study.labels import Chain, Names, Part, labels
 
 if TYPE_CHECKING:
-    from ponder.study.search import Search
+    from ponder.stats.designs.max_size import Search
 
 T = TypeVar("T", bound=Resources)
 BUILT_IN = plugins.HERE / "studies"
@@ -269,7 +269,7 @@ class StudySpec:
         """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
         if "search" not in table:
             return None
-        from ponder.study.search import Search  # imports NumPy, which nothing else here needs
+        from ponder.stats.designs.max_size import Search  # imports NumPy, which nothing else here needs
 
         convert(table["search"], Literal["max"], where / "search", self.folder)
         if "size" in table:

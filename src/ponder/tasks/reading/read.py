@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ponder.tasks.reading.choices import choice
 from ponder.tasks.reading.clauses import HEDGED, any_of, conclusion, pattern
 from ponder.tasks.reading.conclusion import Passage, bullets, claims, number_statement, passages, readings, ways_to_read
-from ponder.tasks.reading.markup import LONG, TAIL, plain, split_thinking, undecorated
+from ponder.tasks.reading.markup import LONG, TAIL, plain, undecorated
 from ponder.tasks.reading.moments import Moment, moment, moments
 from ponder.tasks.reading.numerals import Numeral, decimal, denominator_in_words, in_words, number, numerals, signed
 from ponder.tasks.reading.question import Question, question_of, stems
@@ -107,7 +107,7 @@ class Reading(NamedTuple):
 def read(reply: str, gold: str, question: str = "") -> Reading | None:
     """Return the answer that a reply gives and whether it is right; None if it gives none, or several."""
     asked_question = question_of(question)
-    reply = split_thinking(reply)[1] or reply
+    reply = _after_thinking(reply)
     letter = _letter_of(gold, asked_question)
     if letter:
         return _choice(reply, letter, asked_question)
@@ -125,6 +125,15 @@ def read(reply: str, gold: str, question: str = "") -> Reading | None:
     if len(gold_items) > 1:
         return _list(reply, gold, gold_items, asked_question)
     return _text(reply, gold, asked_question)
+
+
+def _after_thinking(reply: str) -> str:
+    """Return what follows the thinking of a reply; all of it if its thinking isn't closed, or nothing follows."""
+    for tag in ("</think>", "</thinking>"):
+        following = reply.rpartition(tag)[2]
+        if following.strip():
+            reply = following
+    return reply
 
 
 def _letter_of(gold: str, question: Question) -> str | None:
