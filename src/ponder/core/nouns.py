@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from ponder.core.errors import UserError
 
 if TYPE_CHECKING:
+    from asyncio import Lock
+
     from ponder.core.contracts import Task
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
@@ -44,10 +46,10 @@ class Message:
 def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
     """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat template adds some.
 
-    `known` has the tokens of messages that a model wrote, as their bills say.
+    `known` has the tokens of messages that a model wrote, as their bills say. Read again, such a text may have some more.
     """
     known = known or {}
-    sizes = ((len(m.content.encode("utf-8", "replace")), known.get(m, math.inf)) for m in messages)
+    sizes = ((len(m.content.encode("utf-8", "replace")), 1.25 * known.get(m, math.inf)) for m in messages)
     return 64 + sum(int(min(size)) + 16 for size in sizes)
 
 
@@ -208,6 +210,10 @@ def _unheard(warning: str) -> None:
     pass
 
 
+def _billed(request: Request, bill: Bill) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call of a model: the messages, and the problem behind them for models that render their own prompt."""
@@ -222,10 +228,13 @@ class Request:
     limit: Spend | None = None  # the most that it may take, if it asks another model than the study's: a judge
     # A model that asks a server calls `on_send` right before each try is sent, and `on_retry` after every try that gave
     # no answer, the last one included, before it waits to repeat it. So that a run knows what may have been billed, and
-    # can say no: both may raise.
+    # can say no: both may raise. `on_bill` tells it the bill of each reply, also where a method asks several times.
     on_send: Callable[[Request], None] = field(default=_sent, compare=False, repr=False)
     on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
+    on_bill: Callable[[Request, Bill], None] = field(default=_billed, compare=False, repr=False)
     on_warning: Callable[[str], None] = field(default=_unheard, compare=False, repr=False)  # what the user should know
+    # Held during each call to a server, where only one may be in progress: nobody knows yet how it bills.
+    alone: Lock | None = field(default=None, compare=False, repr=False)
 
     @property
     def prompt_limit(self) -> int:

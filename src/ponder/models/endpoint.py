@@ -22,6 +22,7 @@ import time
 from asyncio import Lock, Semaphore, sleep
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -288,6 +289,12 @@ class Endpoint(Model, Served, Sampled):
         return UserError(why, hint=hint)
 
     async def complete(self, request: Request) -> Completion:
+        async with request.alone or nullcontext():
+            completion = await self._complete(request)
+            request.on_bill(request, completion.bill)
+        return completion
+
+    async def _complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
         payload = msgspec.json.encode(self._payload(request, budget))
         for tries in range(self.retries + 1):

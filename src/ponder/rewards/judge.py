@@ -151,7 +151,13 @@ class Judge(Reward):
             if turn:
                 limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
                 request = replace(
-                    request, limit=limit, on_send=turn.on_send, on_retry=turn.on_retry, on_warning=turn.on_warning
+                    request,
+                    limit=limit,
+                    on_send=turn.on_send,
+                    on_retry=turn.on_retry,
+                    on_bill=turn.on_bill,
+                    on_warning=turn.on_warning,
+                    alone=turn.alone,
                 )
             try:
                 async with free:

@@ -82,7 +82,9 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 
     None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
     """
-    claim = run.ledger.open(model.prices, job.kind, turns=len(job.problem.turns), resumed=bool(job.begun))
+    turns = len(job.problem.turns)
+    server = job.cell.model.server()
+    claim = run.ledger.open(model.prices, job.kind, server=server, turns=turns, resumed=bool(job.begun))
     attempt: Attempt | None = None
     try:
         attempt = await _ask(model, job, run, claim)
@@ -161,7 +163,14 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(request, on_send=sent.on_send, on_retry=sent.on_retry, on_warning=run.tally.warn)
+        watched = replace(
+            request,
+            on_send=sent.on_send,
+            on_retry=sent.on_retry,
+            on_bill=sent.on_bill,
+            on_warning=run.tally.warn,
+            alone=asyncio.Lock() if claim.first else None,
+        )
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion
@@ -188,7 +197,14 @@ class _Sent:
     def on_send(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
             raise Stopped  # but replies that are there are still scored
+        if self._run.ledger.overbilled:
+            raise ModelFailure(f"not sent: {self._run.ledger.overbilled}")
         self._open = self._open.plus(self._limit(request))
+
+    def on_bill(self, request: Request, bill: Bill) -> None:
+        if request.limit:
+            bill = bill.as_reward(None)
+        self._run.ledger.check_bill(bill, self._limit(request))
 
     def on_retry(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)

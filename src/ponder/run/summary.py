@@ -71,13 +71,8 @@ def cap_reached(tally: Tally) -> list[str]:
     """Return how far a run came under its caps, and what to do; empty if it didn't stop at a cap."""
     ledger = tally.ledger
     if ledger.overbilled:
-        billed, reserved = ledger.overbilled
-        what = f"a call was billed {billed.tokens:,} tokens, where its prompt and budget allow {reserved.tokens:,}"
-        if billed.tokens <= reserved.tokens:
-            what = (
-                f"a call cost {money_text(billed.cost)}, where its prompt and budget allow {money_text(reserved.cost)}"
-            )
-        return [f"stopped: {what}; no cap can be kept with such a server", "to go on without a cap, remove it"]
+        reason = f"stopped: {ledger.overbilled}; no cap can be kept with such a server"
+        return [reason, "to go on without a cap, remove it"]
     if not ledger.capped:
         return []
     total = ledger.before.plus(ledger.spent)
