@@ -325,6 +325,21 @@ def test_a_server_that_bills_more_than_its_budget_stops_the_run_at_the_first_rep
     assert f"stopped: a reply was billed {billed:,} tokens, where its budget allows 2,000" in result.stderr
 
 
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 0, "completion_tokens": -3}, {"completion_tokens": 10**18}])
+def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(serve, write, ponder, usage) -> None:
+    """Characters divided by four may be too few: of digits, of Chinese, or of thinking that is not shown."""
+    served = serve(**LONG_TAILED, usage=usage or "", thinking="17" * 1000 if usage is None else "")
+    write("s.toml", study_for(served, 60_000, concurrency=64, model="probe = false"))
+    result = ponder("run", "s.toml", "--json")
+    tally = summary(result)
+    assert served.state()["billed_tokens"] <= tally["tokens"] <= 60_000
+    assert tally["capped"]
+    assert result.stderr.count("warning: the server reports no usage of ") == 1
+    with closing(sqlite3.connect("ponder.db")) as db:
+        stored = db.execute("SELECT SUM(answer_tokens + thinking_tokens) FROM attempt").fetchone()[0]
+    assert stored < tally["tokens"] / 2  # the estimate of each attempt stays one
+
+
 def test_a_full_disk_says_how_many_are_stored(serve, write, ponder, monkeypatch) -> None:
     served = serve()
     write("s.toml", study_for(served, 10**9, concurrency=4))

@@ -65,6 +65,7 @@ from ponder.models._reply import (
     load_tokenizer,
     read,
     rejected,
+    slack,
     whole,
 )
 from ponder.models._served_names import ServedNames, alike
@@ -360,6 +361,7 @@ class Endpoint(Model, Served, Sampled):
         if cost.counted_by == "estimate" and self.probe:
             usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
+        cost = replace(cost, slack=slack(usage, said, cost, budget, request.prompt_limit))
         await self._check_name(server, reply, request)
         # A refusal stands where the transcript shows it and no grader reads it.
         texts = (said.thinking or said.refusal, said.answer)

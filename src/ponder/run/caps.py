@@ -69,7 +69,7 @@ def overbilled(bill: Bill, limit: Spend | None) -> str:
     """Return what a bill has more than its call may take; "" if it is within the limit, or there is none."""
     if limit is None:
         return ""
-    completion = bill.thinking_tokens + bill.answer_tokens
+    completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
     if completion > limit.completion_tokens:
         return f"a reply was billed {completion:,} tokens, where its budget allows {limit.completion_tokens:,}"
     if bill.prompt_tokens > PROMPT_TOLERANCE * limit.prompt_tokens:
@@ -113,6 +113,7 @@ class Ledger:
     spent: Money = NOTHING  # by this run, `lost` included
     lost: Money = NOTHING  # by tries without an answer that may have been billed, at most
     lost_calls: int = 0
+    estimated_calls: int = 0  # for which the server reported no usage
     prepared: Money = NOTHING  # of what was spent, by preparations
     held: Money = NOTHING  # the calls in progress, at most
     refused: Money | None = None  # the first call for which there was no room
@@ -189,7 +190,7 @@ class Ledger:
         return granted
 
     async def _after_first_call(self, claim: Claim) -> None:
-        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how the server bills."""
+        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how it bills."""
         if not self.limited or not claim.server:
             return
         while claim.server in self._first_calls:
@@ -257,6 +258,9 @@ class Ledger:
         paid = NOTHING
         if bill:
             paid = priced(bill, claim.prices)
+            if self.limited and bill.slack != Spend():
+                self.estimated_calls += 1
+                paid = paid.plus(priced_at_most(bill.slack, claim.prices)).at_most(claim.held)
             claim.begun = True
             self._billed.add(claim.server)
             self.check_bill(bill, claim.limit)

@@ -18,6 +18,7 @@ def summary(tally: Tally) -> str:
     """The lines to print beside the result; empty if nothing went wrong."""
     lines = [
         *_warnings(tally),
+        *_estimated(tally),
         *_troubles(tally),
         *_too_few(tally),
         *_prepared(tally),
@@ -30,6 +31,14 @@ def _warnings(tally: Tally) -> list[str]:
     lines = [f"warning: {printable(warning)}" for warning in tally.warnings[:MAX_REASONS]]
     rest = len(tally.warnings) - MAX_REASONS
     return [*lines, count(rest, "other warning")] if rest > 0 else lines
+
+
+def _estimated(tally: Tally) -> list[str]:
+    """Return how calls were counted for which the server reported no usage, under a cap."""
+    if not (calls := tally.ledger.estimated_calls):
+        return []
+    counted = "a token per byte of the prompt and of the reply, or the whole budget if that may be too few"
+    return [f"warning: the server reports no usage of {count(calls, 'call')}; the cap counts {counted}"]
 
 
 def _troubles(tally: Tally) -> list[str]:
