@@ -113,7 +113,9 @@ class Bill:
     reward_prompt_tokens: int = 0
     reward_completion_tokens: int = 0
     reward_cost: float = 0.0
-    slack: Spend = field(default_factory=Spend)  # to add for an upper bound, where the server reports no usage; never stored
+    slack: Spend = field(
+        default_factory=Spend
+    )  # to add for an upper bound, where the server reports no usage; never stored
 
     def __add__(self, other: Bill) -> Bill:
         # A sum is only as reliable as its least reliable part.
