@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ponder.core import Estimate
-from ponder.study.search import Search
+from ponder.stats.designs.max_size import Search
 
 RUNGS = [2**i for i in range(11)]
 MOST = 1000  # attempts per rung

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from measured import table
 
+from ponder import Study
 from ponder.core import Estimate
 from ponder.models.pocket.codec import AGAIN
 from ponder.models.pocket.execution import number
 from ponder.stats.accuracy import accuracy, mean
 from ponder.store.store import Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 HEADS = (
     "model",
@@ -70,8 +70,8 @@ def measured(model: str, cells: Iterable[Cell], store: Store) -> list[str]:
 def rows(study: Study, store: Store) -> Iterable[Sequence[str]]:
     kinds: dict[tuple[str, int], list[Cell]] = {}
     for cell in study.cells:
-        if cell.base_label == "long" and store.done(cell):
-            kinds.setdefault((cell.variant_label, cell.size), []).append(cell)
+        if cell.label.base == "long" and store.done(cell):
+            kinds.setdefault((cell.label.variant, cell.size), []).append(cell)
     for (model, _), cells in kinds.items():
         yield measured(model, cells, store)
 

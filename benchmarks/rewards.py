@@ -18,13 +18,14 @@ MANY, FEW, ALONE = 4_000, 1_000, 600  # traces in batches, in batches for compar
 SCORE = """
 import itertools, sys
 from pathlib import Path
+from ponder.core.scoring import scores_by_index
 from ponder.rewards.pocket import Pocket
 from ponder.traces import read, steps
 size, number, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 split = (steps(trace, "task") for trace in itertools.islice(read(Path("traces.jsonl")), number))
 reward = Pocket(size=size)
 chunks = iter(lambda: list(itertools.islice(split, batch)), [])
-assert sum(scores.total is not None for chunk in chunks for _, scores in reward.stream(chunk)) == number
+assert sum(scores.total is not None for chunk in chunks for _, scores in scores_by_index(reward, chunk)) == number
 """
 
 

@@ -136,8 +136,8 @@ def write_store(study: str, attempts: int, folder: Path) -> None:
 
 
 def _write(study: str, attempts: int, folder: Path) -> None:
+    from ponder import Study
     from ponder.store.store import Store
-    from ponder.study.study import Study
 
     copies = 10 if attempts >= 1_000_000 else 1
     problems = math.ceil(attempts / copies / CELLS[study] / SAMPLES[study])
@@ -189,7 +189,7 @@ def _attempts(cell: Any, number: int) -> Iterator[Any]:
     rng = Random(number)
     for position, problem in enumerate(cell.asked()):
         easy = Random(position).gauss(0, 0.6) + trait
-        for sample in range(cell.samples):
+        for sample in range(cell.quota.samples):
             yield Done(cell, position, _attempt(cell, problem, sample, easy, rng))
 
 
@@ -197,7 +197,7 @@ def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> 
     from ponder.core import Attempt, Bill, Completion
 
     if rng.random() < 0.001:
-        return Attempt(problem, sample, "failed", False, "timeout", ())
+        return Attempt(problem, sample, "failed", "timeout", ())
     turns, budget = len(problem.turns), cell.model.max_tokens() or 2000
     silent = getattr(cell.task, "mode", "") == "answer"
     chance = 1 / (1 + math.exp(-(2.5 + 2 * easy - 1.2 * math.log(problem.size / 12))))

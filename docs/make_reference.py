@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
+from ponder import Study
 from ponder.cli import describe
 from ponder.cli import main as command_line
 from ponder.core import Task, plugins
 from ponder.core.text import plural
 from ponder.models.pocket import WEIGHTS
-from ponder.study.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, built_in
 
 HELP: Any = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
 WORDS = ("required", "not set", "in the package")  # defaults that are no values

@@ -38,11 +38,11 @@ def made_models(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def no_hurry() -> Iterator[None]:
     """A busy machine doesn't reach the limits of seconds that change what Ponder does."""
-    from ponder.models import _counting
+    from ponder.models.endpoint import counting
     from ponder.study import check
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_counting, "SECONDS", 600.0)
+        patch.setattr(counting, "SECONDS", 600.0)
         patch.setattr(check, "SECONDS", 600.0)
         patch.setattr(check, "SOME_SECONDS", 600.0)
         yield

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ponder.core import Completion, Message, ModelFailure, Request, Retry
+from ponder.core import Completion, Message, ModelFailure, Observer, Request, Retry
 from ponder.models.endpoint import Endpoint
 from ponder.tasks.chain_sum import ChainSum
 
@@ -15,6 +16,29 @@ def request(seed: int = 1) -> Request:
     task = ChainSum()
     problem = task.problem(2, seed)
     return Request(task, problem, (Message("user", problem.turns[0]),), seed)
+
+
+class _Watching(Observer):
+    def __init__(self, **listeners: Callable[..., Any]) -> None:
+        self._listeners = listeners
+
+    def sent(self, request: Request) -> None:
+        self._listeners.get("sent", _ignore)(request)
+
+    def retried(self, request: Request, retry: Retry) -> None:
+        self._listeners.get("retried", _ignore)(retry)
+
+    def warned(self, text: str) -> None:
+        self._listeners.get("warned", _ignore)(text)
+
+
+def _ignore(report: object) -> None:
+    pass
+
+
+def watched(asked: Request, **listeners: Callable[..., Any]) -> Request:
+    """Return the request with functions that hear of its calls: `sent`, `retried`, `warned`."""
+    return replace(asked, observer=_Watching(**listeners))
 
 
 def ask(model: Endpoint, *seeds: int) -> list[Completion]:
@@ -31,7 +55,7 @@ def retries(model: Endpoint) -> tuple[list[Retry], Completion | str]:
 
     async def once() -> Completion | str:
         async with model:
-            asked = replace(request(), on_retry=lambda _, retry: seen.append(retry))
+            asked = watched(request(), retried=seen.append)
             try:
                 return await model.complete(asked)
             except ModelFailure as failure:

@@ -43,8 +43,8 @@ def sums(number: int) -> list[Request]:
 
 def answered(path: Path, study: Path) -> int:
     """How many attempts of a study are in a store, which another process may use, or be about to make."""
+    from ponder import Study
     from ponder.store.store import Store
-    from ponder.study.study import Study
 
     try:
         with Store(path) as store:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.run.adaptive import _scores, asked_cells, trials
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 LADDER = """
 problems = 30
@@ -329,7 +329,7 @@ def answered(study: str) -> dict[str, list[str]]:
                 " WHERE key = ? ORDER BY attempt.id",
                 (cell.key,),
             )
-            problems[cell.model_label] = [name for (name,) in rows]
+            problems[cell.label.model] = [name for (name,) in rows]
     return problems
 
 

@@ -38,6 +38,7 @@ from ponder.training.loop import (
     check_first_dpo_loss,
     epoch_batch,
     likelihood,
+    reply_tokens,
 )
 from ponder.training.reward import RewardSettings, RewardTrainer, RowTarget, Scorer, joint_loss
 from ponder.training.rollouts import Sample, TrainingProblem
@@ -90,7 +91,7 @@ def test_dpo(tmp_path: Path) -> None:
             training.plain.get_parameter(name).copy_(p)
     training.step = 1  # at the first step, policy and reference must be equal
     seen = gradients(training)
-    ours = training.learn(units, preference, method.over(units))
+    ours = training.learn(units, preference, len(units))
     assert ours == pytest.approx(loss, abs=2e-4)  # which TRL rounds
     assert abs(ours - 0.6931) > 0.02  # not the loss of a model that is its own reference
     torch.testing.assert_close(flat(seen[0]), flat(noted.gradients[0]), rtol=1e-3, atol=1e-5)
@@ -182,7 +183,7 @@ def test_the_engine_takes_the_steps_of_our_loop_in_supervised_training(tmp_path:
     losses, theirs = stepped("sft", method.settings(), units, tmp_path, 3, batch=4)
     training = Trainer(tiny(), method, tmp_path)
     seen = gradients(training)
-    reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), likelihood, method.over)
+    reports = training.run(3, lambda step: epoch_batch(units, 4, 5, step), likelihood, reply_tokens)
     assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
     agree(seen, theirs)
 
@@ -195,7 +196,7 @@ def test_the_engine_takes_the_steps_of_our_loop_in_preference_training(tmp_path:
     training = Trainer(tiny(), method, tmp_path)
     prepared, loss = method.loss(training, units)
     seen = gradients(training)
-    reports = training.run(3, lambda step: epoch_batch(prepared, 4, 5, step), loss, method.over)
+    reports = training.run(3, lambda step: epoch_batch(prepared, 4, 5, step), loss, len)
     assert [report["loss"] for report in reports] == pytest.approx(losses, abs=1e-3)
     assert abs(losses[-1] - 0.6931) > 0.005  # the reference is the model before training, not the one that is trained
     agree(seen, theirs)
@@ -227,7 +228,7 @@ def test_another_reference_than_the_model_before_training_is_refused(tmp_path: P
         for name, p in tiny(seed=4).model.named_parameters():
             training.plain.get_parameter(name).copy_(p)
     with pytest.raises(UserError, match=r"must be 0\.6931 \(ln 2\)"):
-        training.learn(prepared, loss, plain.over(prepared))
+        training.learn(prepared, loss, len(prepared))
 
 
 def test_bfloat16_may_round_the_first_loss() -> None:
@@ -388,7 +389,7 @@ def test_a_sampler_gets_the_weights_of_each_iteration(
             open_blocks.clear()
 
     open_blocks: list[str] = []
-    monkeypatch.setattr(Transformers, "kept_open", kept_open)
+    monkeypatch.setattr(trl_trainers, "kept_open", kept_open)
     monkeypatch.setattr(FreshSampler, "refreshed", note)
     trainer.train()
     assert open_blocks == ["open"]  # a server isn't stopped between iterations

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from test_run import outcomes, stored, study_for, wait_until
 
+from ponder import Study
 from ponder.run.interrupt import Stop
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ from ponder.study.study import Study
         ('{"choices": [{"message": {"content": null, "reasoning": "hm"}, "finish_reason": "length"}]}', "truncated", "hm"),
         ('{"choices": [{"message": {"content": "caf\xe9 \xff"}}]}', "unparsed", ""),  # not UTF-8
         ('{"choices": [{"message": {"content": "\\ud800 without its pair"}}]}', "unparsed", ""),
-        ('{"choices": [{"message": {"content": "<think>a<think>b</think></think><answer>1</answer>"}}]}', "graded", "ab"),
-        ('{"choices": [{"message": {"content": [{"type": "text", "text": "<answer>1</answer>"}]}}]}', "graded", ""),
+        ('{"choices": [{"message": {"content": "<think>a<think>b</think></think><answer>1</answer>"}}]}', "wrong", "ab"),
+        ('{"choices": [{"message": {"content": [{"type": "text", "text": "<answer>1</answer>"}]}}]}', "wrong", ""),
         ('{"choices": [{"message": {"content": "' + "x" * 10_000_000 + '"}}]}', "unparsed", ""),
     ],
     ids=["empty", "truncated", "latin-1", "surrogate", "nested", "parts", "huge"],
@@ -37,7 +37,7 @@ def test_odd_texts_are_graded_and_stored(serve, write, ponder, folder, raw, stat
     write("s.toml", study_for(served, problems=1))
     result = ponder("run", "s.toml")
     assert result.exit_code == 0, result.stderr[-500:]
-    assert {(o.status, o.correct) for o in outcomes("s.toml")} == {(status, False)}
+    assert {o.ended for o in outcomes("s.toml")} == {status}
     with Store(Path("ponder.db")) as store:
         (done,) = store.attempts(Study.load("s.toml").cells[0])
     assert done.attempt.completions[0].thinking == thinking
@@ -59,7 +59,7 @@ def test_an_empty_reply_says_why(serve, write, ponder, folder, message, reason, 
     result = ponder("run", "s.toml", "--json")
     assert result.exit_code == 0
     assert f"unparsed 6: {why}" in result.stderr
-    assert {(o.status, o.why) for o in outcomes("s.toml")} == {("unparsed", why)}
+    assert {(o.ended, o.why) for o in outcomes("s.toml")} == {("unparsed", why)}
     assert served.state()["requests"] == 6  # asked once each
     assert json.loads(ponder("regrade", "s.toml", "--json").stdout) == {"changed": 0}
 
@@ -197,4 +197,4 @@ def test_a_crash_in_a_model_is_no_answer(folder) -> None:
     with Store(Path("c.db"), lock=True) as store:
         asyncio.run(run(study, store, tally))
         failed = list(store.outcomes(study.cells))
-    assert [(o.status, o.why) for o in failed] == [("failed", "ZeroDivisionError: bug")] * 3
+    assert [(o.ended, o.why) for o in failed] == [("failed", "ZeroDivisionError: bug")] * 3

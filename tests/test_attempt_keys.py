@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"
 GOLDEN: dict[str, list[list[str]]] = json.loads((DATA / "attempt_keys.json").read_text("utf-8"))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from viewed import attempt, get
 
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.core.settings import build
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 from ponder.tasks import reading
 from ponder.tasks.reading.maths import MathVerify
 
@@ -108,7 +108,7 @@ def test_a_missing_file_is_found_when_the_study_loads(tmp_path: Path) -> None:
 def test_a_study_loads_without_the_sets() -> None:
     tables = [{"name": name} for name in (*MATHS, "gpqa")]
     study = Study.from_table({"task": tables, "model": [{"name": "oracle"}]})
-    assert [(c.size, c.problems) for c in study.cells] == [(0, None)] * 5
+    assert [(c.size, c.quota.problems) for c in study.cells] == [(0, None)] * 5
     with pytest.raises(UserError, match="math500 has no sizes"):
         _ = Study.from_table({"task": [{"name": "math500", "size": 3}], "model": [{"name": "oracle"}]}).cells
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
+from made_up import variants_of
 from test_selection_figures import bare, outcome
 
-from ponder.core import MethodUse
 from ponder.figures import published
 from ponder.figures.best_of import BestOf
 from ponder.results.charts import draw_figure
-from ponder.stats.frontier import accuracy_difference, variants
+from ponder.stats.frontier import accuracy_difference
 
 
 def picked(ns=(2, 8), samples=8, problems=50, *, rewards=("pocket",), model="pocket", before=()):
@@ -44,7 +46,7 @@ def test_best_of_draws_what_was_counted() -> None:
     assert found.picture.png.startswith(b"\x89PNG")
     rows = {(r["picker"], r["n"]): r for r in found.tables["pickers"]}
     assert set(rows) == set(itertools.product(("best by reward", "vote weighted by reward", "majority vote"), (2, 8)))
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     best, votes = data["pocket + best_of n=8 reward=pocket pick=best"], data["pocket + vote n=8"]
     apart, row = accuracy_difference(best, votes), rows["best by reward", 8]
     assert [row[f"gain{e}"] for e in ("", "_low", "_high")] == [apart.value, apart.low, apart.high]
@@ -67,7 +69,7 @@ def test_best_of_draws_what_was_counted() -> None:
 def test_what_the_reward_reads_is_shown_apart() -> None:
     outcomes = picked()
     by_reward = {"reward_prompt_tokens": 300, "reward_completion_tokens": 20, "reward_cost": 0.1}
-    told = [o._replace(details=by_reward) if o.methods and o.methods[-1].name == "best_of" else o for o in outcomes]
+    told = [o._replace(details=by_reward) if made_up.settings_of(o, "best_of") else o for o in outcomes]
     plain, apart = BestOf().estimate(outcomes), BestOf().estimate(told)
     assert {r["reward_tokens"] for r in plain["pickers"]} == {None}
     assert {(r["picker"] == "majority vote", r["reward_tokens"]) for r in apart["pickers"]} == {
@@ -102,7 +104,7 @@ def test_pickers_models_and_rewards_stand_apart() -> None:
     assert own == {"majority vote"} | {f"{how} by pocket-{size}" for how in ("best", "vote weighted") for size in "sl"}
     assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
     # Alone, a model has its pass@n.
-    alone = BestOf().estimate([o for o in outcomes if o.model == "pocket"])
+    alone = BestOf().estimate([o for o in outcomes if o.label.model == "pocket"])
     assert (alone["pickers"], [p["n"] for p in alone["passes"]]) == ([], [1, 2, 4, 8])
 
 
@@ -180,7 +182,7 @@ def test_rules_are_compared_on_the_same_samples() -> None:
     best, odds = rows["best by reward"], rows["vote by odds of reward"]
     assert set(rows) == {"best by reward", "vote by odds of reward", "majority vote"}
     assert rows["majority vote"]["accuracy"] == 1.0  # as run, on samples of its own
-    right = np.mean([o.correct for o in outcomes if o.methods[-1].name == "best_of"])
+    right = np.mean([o.correct for o in outcomes if made_up.settings_of(o, "best_of")])
     # The majority of the same samples is right in a third of the attempts, a vote by odds in two thirds.
     assert (best["accuracy"], best["gain"]) == (pytest.approx(right), pytest.approx(right - 1 / 3))
     assert (odds["accuracy"], odds["gain"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
@@ -189,10 +191,17 @@ def test_rules_are_compared_on_the_same_samples() -> None:
     assert tables["panels"][0]["rests_on"] == "120 attempts at 60 problems"
     assert BestOf().estimate(random.Random(1).sample(outcomes, len(outcomes))) == tables
     # If votes by odds were run, they are shown as run.
-    voted = [o._replace(methods=(MethodUse("best_of", {**o.methods[-1].settings, "pick": "odds"}),)) for o in outcomes]
+    voted = [by_odds(o) for o in outcomes]
     both = outcomes + [o for o in voted if "right_by_odds" in o.details]
     rows = {r["picker"]: r for r in BestOf().estimate(both)["pickers"]}
     assert rows["vote by odds of reward"]["accuracy"] == pytest.approx(right)
+
+
+def by_odds(o):
+    """The same attempt, as if it had picked by odds."""
+    if not made_up.settings_of(o, "best_of"):
+        return o
+    return o._replace(cell=replace(o.cell, methods=(replace(o.cell.methods[-1], pick="odds"),)))
 
 
 def test_where_steps_differ_the_figure_says_so() -> None:

@@ -12,9 +12,10 @@ import pytest
 from engines import fake_vllm
 
 import ponder as ponder_api
+from ponder import Study
 from ponder.core import Request, UserError
 from ponder.study import check
-from ponder.study.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, built_in
 from ponder.training import launch
 
 SUM = '[[task]]\nname = "chain_sum"\nsize = 2\n'
@@ -245,21 +246,21 @@ def test_what_a_model_or_a_method_lacks_is_said_once_for_each(write, monkeypatch
     from ponder.models.oracle import Oracle
 
     asked = []
-    monkeypatch.setattr(Oracle, "ready", lambda self: asked.append(self.label), raising=False)
+    monkeypatch.setattr(Oracle, "ready", lambda self: asked.append(self.error), raising=False)
     write(
         "s.toml",
         'problems = 1\n[[task]]\nname = "chain_sum"\nsize = [2, 4]\n'
         + ORACLE
-        + 'label = ["a", "b"]\nmethod = [{ name = "vote", n = 2 }]\n',
+        + 'error = [0.1, 0.2]\nmethod = [{ name = "vote", n = 2 }]\n',
     )
     Study.load("s.toml").check()
-    assert asked == ["a", "b"]
+    assert asked == [0.1, 0.2]
 
     def lacking(self: Vote) -> None:
         raise UserError("the variable K is not set")
 
     monkeypatch.setattr(Vote, "ready", lacking, raising=False)
-    with pytest.raises(UserError, match=r"s.toml: model `a \+ vote`: the variable K is not set"):
+    with pytest.raises(UserError, match=r"s.toml: model `oracle error=0.1 \+ vote`: the variable K is not set"):
         Study.load("s.toml").check()
 
 
@@ -276,7 +277,7 @@ def test_a_check_imports_no_drawing_library(write) -> None:
     write("s.toml", SUM + ORACLE + figure("frontier", 'overlay = "long2short"') + figure("effort"))
     code = """
 import sys
-from ponder.study.study import Study
+from ponder import Study
 Study.load("s.toml").check()
 loaded = {"altair", "numpy", "torch"} & set(sys.modules)
 sys.exit(f"loaded {loaded}" if loaded else 0)
@@ -314,8 +315,6 @@ def problems_file(write, name: str, number: int) -> None:
         ('[[task]]\nname = "aime25"\nfile = "AIME-25.jsonl"\n' + ORACLE, ""),
         (SUM + HOT + "temperature = 3.5\n", "warning: s.toml: model `m` samples at temperature 3.5; most servers refuse"),
         (SUM + HOT + "temperature = 2.0\n", ""),
-        (SUM + ORACLE + 'label = "a"\n' + ORACLE + 'label = "b"\n',
-         "warning: s.toml: models `a` and `b` have the same settings, so they share their attempts"),
         (SUM + ORACLE + 'label = "a"\n' + ORACLE + 'label = "b"\nerror = 0.5\n', ""),
     ],
 )  # fmt: skip

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 
-from ponder.core import MethodUse, Outcome, UserError
-from ponder.figures._settings import beneath, beside, in_words, owners, setting
+from ponder import Study
+from ponder.core import Outcome, UserError
+from ponder.figures._settings import beside, owners, setting
 from ponder.figures.budget import Budget
 from ponder.figures.cache import Cache
 from ponder.figures.frontier import Frontier
 from ponder.figures.heatmap import Heatmap
-from ponder.stats.frontier import variants
 from ponder.store.store import Store
-from ponder.study.study import Study
+from ponder.study.labels import beneath, in_words
 
 # A method that "trains": it changes nothing but says what making its weights cost.
 TRAINS = '''"""Trains nothing, and says what it cost."""
 from dataclasses import dataclass
-from ponder.core import Method, Model, Wrapped
+from ponder.core import Method, Model, Prepared, Wrapped
 
 
 @dataclass(frozen=True)
-class Practise(Method):
+class Practise(Method, Prepared):
     seed: int = 1
+
+    def make(self, model: Model):
+        yield from ()
 
     def apply(self, model: Model) -> Model:
         return Costly(model)
@@ -97,10 +101,10 @@ def test_a_study_of_trained_and_forced_models_under_a_label_with_a_plus(write, p
 
 def answered(cell, tokens, right=True, problems=4):
     """Outcomes as the store gives them, of a cell whose training would take minutes."""
-    asked = (cell.task_label, cell.model_label, cell.size)
-    columns = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, {"training_tokens": 7.0})
+    bill = (5, tokens, 2, 0.1, "tokenizer")
+    ended = "right" if right else "wrong"
     return [
-        Outcome(*asked, f"p{i}", 0, "graded", right, "", 5, tokens, 2, 0.1, "tokenizer", {}, 0, *columns)
+        Outcome(cell, cell.label, f"p{i}", 0, ended, "", *bill, {}, made={"training_tokens": 7.0})
         for i in range(problems)
     ]
 
@@ -114,7 +118,7 @@ def test_seeds_of_an_earlier_training_are_seeds_of_the_chain() -> None:
         train=[{"name": "execution", "dictionary": 16, "size": 8}],
     )
     outcomes = [o for tokens, cell in enumerate(study.cells, 100) for o in answered(cell, tokens)]
-    data = variants(outcomes)
+    data = made_up.variants_of(outcomes)
     assert [(v.name.split(" + ")[1:], v.seeds) for v in data.variants[1:]] == [
         (["shortest", f"dpo rate={rate}"], ((1, 1), (2, 1), (3, 1))) for rate in (0.0001, 0.0002)
     ]
@@ -124,23 +128,24 @@ def test_seeds_of_an_earlier_training_are_seeds_of_the_chain() -> None:
     assert setting(last, "shortest.seed") == 3
     assert setting(last, "dpo.rate") == 2e-4
     assert setting(last, "think") is None
-    with pytest.raises(UserError, match=r"`rate` is a setting of 2 methods of .*: shortest, dpo") as error:
+    with pytest.raises(UserError, match=r"`rate` is a setting of 2 methods of the chain shortest \+ dpo") as error:
         setting(last, "rate")
     assert error.value.hint == "write `shortest.rate` or `dpo.rate`"
 
 
 def chained(*uses, base="m", model="", details=None, problem="p0", right=True):
     label = model or " + ".join([base, *(f"{name} {settings}" for name, settings in uses)])
-    asked = ("tents", label, 8, problem, 0, "graded", bool(right), "", 5, 50, 2, 0.1, "tokenizer", details or {})
-    return Outcome(*asked, base=base, methods=tuple(MethodUse(*use) for use in uses), variant=label)
+    names = {"model": label, "variant": label}
+    ended = "right" if right else "wrong"
+    return made_up.outcome("tents", base, 8, problem, ended, methods=uses, label=names, details=details or {})
 
 
 def test_settings_are_looked_up_by_method_and_details_are_the_fallback() -> None:
     both = chained(("compress", {"window": 8, "budget": 64}), ("chunk", {"window": 99}), details={"bytes": 3})
     assert [setting(both, name) for name in ("compress.window", "chunk.window", "budget", "bytes")] == [8, 99, 64, 3]
     assert setting(both, "chunk.budget") is None
-    assert beside(both, "budget") == {"window": 8}
-    assert beside(both, "budget", "chunk.window") == {"compress.window": 8}
+    assert beside(both.cell, "budget") == {"window": 8}
+    assert beside(both.cell, "budget", "chunk.window") == {"compress.window": 8}
     twice = chained(("sft", {"by": "all"}), ("sft", {"by": "random"}))
     assert setting(twice, "sft.by") == "random"
     with pytest.raises(UserError, match="2 methods"):
@@ -163,14 +168,14 @@ def test_the_model_beneath_a_method() -> None:
         chained(trained, cut, base="gpt + tools"),
         chained(("dpo", {"seed": 2, "rate": 2}), cut, base="gpt + tools"),
     ]
-    below = beneath(outcomes, lambda o: owners(o, "policy"))
-    assert list(dict.fromkeys(below[o.model] for o in outcomes)) == [
+    below = beneath(outcomes, lambda cell: owners(cell, "policy"))
+    assert list(dict.fromkeys(below[o.cell.model_key].name for o in outcomes)) == [
         "gpt + tools",
         "the trained one",
         "gpt + tools + dpo seed=2",  # never asked by itself, so its name says what sets it apart
     ]
-    pooled = beneath(outcomes, lambda o: owners(o, "policy"), pooled=True)
-    assert {pooled[o.model] for o in outcomes[2:]} == {"the trained one"}
+    pooled = beneath(outcomes, lambda cell: owners(cell, "policy"), seeds=False)
+    assert {pooled[o.cell.model_key].name for o in outcomes[2:]} == {"the trained one"}
 
 
 def mapped(windows=(8, 16), other=99, trained=()):

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import made_up
 import numpy as np
 import pytest
 from scipy import optimize, stats
@@ -35,10 +36,17 @@ import coverage_compare as simulated
 SIZES = (4, 8, 12, 16, 24, 32)
 
 
-def outcome(model, size, problem, tokens, right, *, status="graded", sample=0, seed=None, task="tents") -> Outcome:
-    seeds = () if seed is None else (seed,)
-    asked = (task, model, size, problem, sample, status, right, "", 50, tokens, 9, 0.1, "server", {})
-    return Outcome(*asked, base=model, variant=model, seeds=seeds)
+def outcome(model, size, problem, tokens, right, *, ended="", sample=0, seed=None, task="tents") -> Outcome:
+    methods = () if seed is None else [("dpo", {"seed": seed})]
+    return made_up.outcome(
+        task, model, size, problem, ended or ("right" if right else "wrong"), methods=methods, sample=sample,
+        label={"model": model, "variant": model}, prompt_tokens=50, thinking_tokens=tokens, answer_tokens=9,
+    )  # fmt: skip
+
+
+def flipped(o: Outcome, flip: bool) -> Outcome:
+    """The same attempt, right where it was wrong."""
+    return o._replace(ended="wrong" if o.correct else "right") if flip else o
 
 
 def attempts(model, critical, factor, *, problems=30, samples=1, seeds=(None,), salt=0, cap=10**6, sizes=SIZES):
@@ -54,7 +62,7 @@ def attempts(model, critical, factor, *, problems=30, samples=1, seeds=(None,), 
                     right = own.random() < 1 / (1 + math.exp(-4 * math.log(critical / size) - hard))
                     tokens = round(factor * 30 * size * math.exp(long + own.gauss(0, 0.3)))
                     cut = tokens > cap
-                    status = "truncated" if cut else "graded"
+                    ended = "truncated" if cut else ""
                     rows.append(
                         outcome(
                             model,
@@ -62,7 +70,7 @@ def attempts(model, critical, factor, *, problems=30, samples=1, seeds=(None,), 
                             f"{size}/{number}",
                             min(tokens, cap),
                             right and not cut,
-                            status=status,
+                            ended=ended,
                             sample=sample,
                             seed=seed,
                         )
@@ -176,7 +184,7 @@ def test_pairing_makes_it_narrower() -> None:
 def test_critical_sizes_of_near_twins_are_close() -> None:
     """B answers as A does but for one problem in thirty: what they share cancels."""
     one = attempts("a", 16, 1.0)
-    other = [o._replace(model="b", variant="b", correct=o.correct ^ o.problem.endswith("/7")) for o in one]
+    other = [flipped(made_up.changed(o, model="b"), o.problem.endswith("/7")) for o in one]
     data = pair(one, other)
     assert data
     found = critical_ratio(data)
@@ -194,7 +202,7 @@ def test_money_is_unknown_where_a_method_asks_another_model() -> None:
 
 def test_problems_are_matched_and_the_rest_is_counted() -> None:
     one, other = attempts("a", 16, 1.0, problems=30), attempts("b", 20, 0.7, problems=25)
-    other[0] = other[0]._replace(status="failed")
+    other[0] = other[0]._replace(ended="failed")
     found = compare(one, other)
     assert found
     assert (found.problems, found.left_out, found.failed) == (149, (31, 0), (0, 1))
@@ -232,7 +240,7 @@ def test_training_seeds_widen_every_row() -> None:
         for seed, critical, factor in ((1, 14, 0.6), (2, 20, 0.7), (3, 27, 0.9))
         for o in attempts("b", critical, factor, seeds=(seed,))
     ]
-    alone = [o._replace(seeds=()) for o in lucky]
+    alone = [o._replace(cell=replace(o.cell, methods=())) for o in lucky]
     one = attempts("a", 16, 1.0)
     with_seeds, without = compare(one, lucky), compare(one, alone)
     assert with_seeds
@@ -255,15 +263,15 @@ def test_rows_that_make_no_sense_are_left_out_with_a_reason() -> None:
     assert reasons["money per right answer"] == "neither has `prices`"
     assert one_size.row("tokens")
     benchmark = compare(
-        *([o._replace(size=0) for o in attempts(*m, sizes=(8,))] for m in (("a", 16, 1.0), ("b", 20, 0.7)))
+        *([made_up.changed(o, size=0) for o in attempts(*m, sizes=(8,))] for m in (("a", 16, 1.0), ("b", 20, 0.7)))
     )
     assert benchmark
     assert [r.effect for r in benchmark.rows] == [r.effect for r in one_size.rows]
-    from_zero = [[o._replace(size=o.size - 4) for o in attempts(*m)] for m in (("a", 16, 1.0), ("b", 20, 0.7))]
+    from_zero = [[made_up.changed(o, size=o.size - 4) for o in attempts(*m)] for m in (("a", 16, 1.0), ("b", 20, 0.7))]
     zero = compare(*from_zero)
     assert zero
     assert len([at for at in zero.by_size if at.tokens]) == len(SIZES)
-    wrong = [o._replace(correct=False) for o in attempts("b", 20, 0.7)]
+    wrong = [o._replace(ended="wrong") for o in attempts("b", 20, 0.7)]
     never = dict(compare(attempts("a", 16, 1.0), wrong).omitted)  # type: ignore[union-attr]
     assert never["critical size"] == "accuracy of B doesn't cross 50 % within these sizes"
     assert never["tokens per right answer"] == "one of them has no right answer, or no tokens"

@@ -7,13 +7,14 @@ import math
 
 import numpy as np
 import pytest
+from made_up import variants_of
 from test_compare import attempts, outcome
 
 from ponder.core import Outcome
 from ponder.figures.compare import Compare
 from ponder.stats.compare import compare
 from ponder.stats.designs.sequential import valid_difference
-from ponder.stats.frontier import area_difference, area_p, summarize, variants
+from ponder.stats.frontier import area_difference, area_p, summarize
 from ponder.stats.paired import paired_difference, tango
 from ponder.stats.ratios import pair, token_logs
 
@@ -112,8 +113,8 @@ def test_no_verdict_from_fewer_than_three_pairs(few: int) -> None:
     one, other = np.zeros(few), np.ones(few)
     for interval in (paired_difference(one, other), tango(one, other), valid_difference(one - other, 0.95)):
         assert (interval.low, interval.high) == (-1.0, 1.0)
-    left, right = variants([*first, *second]).variants
+    left, right = variants_of([*first, *second]).variants
     assert (area_difference(left, right, 10_000).low, area_p(left, right, 10_000)) == (-1.0, 1.0)
-    against = summarize(variants([*first, *second]), "a")[1].against
+    against = summarize(variants_of([*first, *second]), "a")[1].against
     assert against.p_value == 1
     assert (against.ratio.low, against.ratio.high) == (0.0, math.inf)

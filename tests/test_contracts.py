@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from engines import fake_vllm
 
+from ponder import Study
 from ponder.cli import check
-from ponder.cli.scaffold import scaffold
-from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.cli.plugin import scaffold
+from ponder.core import UserError, plugins
+from ponder.study.study import built_in
 
 EVERY = [(kind, name) for kind in plugins.KINDS for name in plugins.files(kind)]
 
@@ -105,10 +106,19 @@ def test_a_file_imports_only_from_what_stands_above_it() -> None:
     assert backward == []
 
 
+def test_an_interface_fits_on_a_screen() -> None:
+    contracts = [plugins.Plugin, *(kind.contract for kind in plugins.KINDS.values())]
+    members = {
+        c: [name for name in {**vars(c), **vars(c).get("__annotations__", {})} if name[0] != "_"] for c in contracts
+    }
+    assert all(len(names) <= 10 for names in members.values()), members
+    assert sum(map(len, members.values())) <= 50
+
+
 def test_listing_imports_no_plugin() -> None:
     code = """
 import sys
-from ponder.core import plugins
+from ponder.core import UserError, plugins
 from ponder.study import study
 listed = {kind: plugins.names(kind) for kind in plugins.KINDS}
 assert listed["tasks"] and study.built_in()
@@ -204,6 +214,18 @@ def test_faults_are_found(kind: str, right: str, wrong: str, message: str, tmp_p
     result = check.check("", str(path))
     assert result.outcome == "failed"
     assert any(message in failure for failure in result.failures), result.text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "method", "capability"),
+    [("method", "    def apply(", "make", "Prepared"), ("task", "    def solve(", "same_answer", "ComparesAnswers")],
+)
+def test_a_method_that_nothing_would_call_is_refused(kind, before, method, capability, tmp_path: Path) -> None:
+    path = scaffold(kind, f"without_{capability.lower()}", tmp_path)
+    source = path.read_text("utf-8")
+    path.write_text(source.replace(before, f"    def {method}(self, *_):\n        return ()\n\n{before}", 1), "utf-8")
+    with pytest.raises(UserError, match=f"defines `{method}`, but doesn't inherit `{capability}`"):
+        check.check("", str(path))
 
 
 def test_a_failure_exits_with_1(ponder) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Bill, Completion, Message, Model, Problem, Request
 from ponder.methods.vote import Vote
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.execution import EXAMPLE, Execution, _shot, dictionary
 
 STUDY = """
@@ -81,7 +81,7 @@ def test_policies_have_keys_of_their_own() -> None:
     assert key() == key(remember="visible") != key(remember="all")
     assert key(window=3) != key(window=4)
     cells = Study(task=[{"name": "execution", "size": 12, "window": [1, 4]}], model=[{"name": "oracle"}]).cells
-    assert [c.task_label for c in cells] == ["execution window=1", "execution window=4"]
+    assert [c.label.task for c in cells] == ["execution window=1", "execution window=4"]
 
 
 def test_killed_in_mid_conversation(serve, write, folder, ponder) -> None:
@@ -134,7 +134,7 @@ def test_a_truncated_turn_makes_the_conversation_wrong(write, ponder) -> None:
     )
     assert ponder("run", "s.toml").exit_code == 0
     (attempt,) = attempts("s.toml")
-    assert (attempt.status, attempt.correct) == ("truncated", False)
+    assert attempt.ended == "truncated"
 
 
 def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) -> None:
@@ -151,7 +151,7 @@ def test_a_failure_in_mid_conversation_keeps_its_turns(folder, write, ponder) ->
     result = ponder("run", "s.toml")
     assert result.exit_code == 1
     (failed,) = attempts("s.toml")
-    assert (failed.status, len(failed.completions)) == ("failed", 2)
+    assert (failed.ended, len(failed.completions)) == ("failed", 2)
     # The same cell once the model has recovered: the two turns that it had are not asked again.
     write("a.jsonl", "\n".join(json.dumps(x) for x in replies[2:]))
     with sqlite3.connect("ponder.db") as db:

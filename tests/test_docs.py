@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click import Context, Group
 
+from ponder import Study
 from ponder.cli import main
 from ponder.core import plugins
-from ponder.study.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

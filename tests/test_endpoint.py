@@ -7,22 +7,21 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import aiohttp
 import pytest
-from endpoint_calls import ask, reached, request, retries
+from endpoint_calls import ask, reached, request, retries, watched
 from yarl import URL
 
+from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, Retry, UserError
 from ponder.methods.budget_force import BudgetForce
-from ponder.models._failures import retry_after
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.failures import retry_after
 from ponder.models.oracle import Oracle
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 
 def test_what_is_sent(serve) -> None:
@@ -221,12 +220,12 @@ def test_a_connection_that_never_stood_is_not_billed(slept) -> None:
 def test_the_caller_can_end_the_tries(serve, slept) -> None:
     served = serve(busy_first=9)
 
-    def enough(asked: Request, retry: Retry) -> None:
+    def enough(retry: Retry) -> None:
         raise ModelFailure("the cap is reached")
 
     async def once() -> None:
         async with Endpoint(id="m", url=served.url) as model:
-            await model.complete(replace(request(), on_retry=enough))
+            await model.complete(watched(request(), retried=enough))
 
     with pytest.raises(ModelFailure, match="the cap is reached"):
         asyncio.run(once())
@@ -242,7 +241,7 @@ def test_every_try_is_announced_right_before_it_is_sent(serve, slept) -> None:
 
     async def once() -> None:
         async with Endpoint(id="m", url=served.url) as model:
-            asked = replace(request(), on_send=on_send, on_retry=lambda _, retry: seen.append(retry.kind))
+            asked = watched(request(), sent=on_send, retried=lambda retry: seen.append(retry.kind))
             await model.complete(asked)
 
     asyncio.run(once())
@@ -267,7 +266,7 @@ def test_a_try_that_may_not_be_sent_is_neither_sent_nor_reported(serve, slept) -
     async def once() -> None:
         async with Endpoint(id="m", url=served.url) as model:
             with pytest.raises(Stopping):
-                await model.complete(replace(request(), on_send=only_once, on_retry=lambda _, r: seen.append(r)))
+                await model.complete(watched(request(), sent=only_once, retried=seen.append))
 
     asyncio.run(once())
     assert served.state()["requests"] == len(seen) == 1
@@ -284,7 +283,7 @@ def test_what_waits_for_its_turn_is_not_announced(serve, limits) -> None:
 
     async def three() -> list[int]:
         async with Endpoint(id="m", url=served.url, **limits) as model:
-            asked = [replace(request(s), on_send=lambda r: sent.append(r.seed)) for s in range(3)]
+            asked = [watched(request(s), sent=lambda r: sent.append(r.seed)) for s in range(3)]
             tasks = [asyncio.create_task(model.complete(one)) for one in asked]
             await asyncio.to_thread(served.wait, held=1)
             so_far = list(sent)
@@ -303,7 +302,7 @@ def test_what_waits_for_a_connection_has_not_started(serve) -> None:
         async with Endpoint(id="m", url=served.url, concurrency=1, tokens_per_minute=1e12) as model:
             asked = [asyncio.create_task(model.complete(request(s))) for s in range(2)]
             await asyncio.to_thread(served.wait, held=1)
-            started = len(model._pace._charges)  # a request is counted, and its timeout begins, when it is sent
+            started = len(model._rate_limit._charges)  # a request is counted, and its timeout begins, when it is sent
             await asyncio.to_thread(served.release)
             await asyncio.gather(*asked)
             return started
@@ -494,7 +493,7 @@ def test_a_page_from_a_server_that_has_answered_is_waited_out(serve, slept, tmp_
                 serve(always=200, text=PAGE, content_type="text/html").url + "/chat/completions"
             )
             with pytest.raises(ModelFailure, match=r"a web page.*\(2 tries\)"):
-                await model.complete(replace(request(2), on_retry=lambda _, retry: seen.append(retry)))
+                await model.complete(watched(request(2), retried=seen.append))
         return seen
 
     assert [(retry.kind, retry.billed) for retry in asyncio.run(twice())] == [("error", False)] * 2

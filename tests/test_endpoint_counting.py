@@ -11,8 +11,7 @@ from endpoint_calls import ask, request
 from server import templated, tokens_of
 
 from ponder.core import Bill
-from ponder.models import _counting
-from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint import Endpoint, counting
 
 THINKING = "First 8 - 2 , then the rest . Hmm !"
 TOTAL = {"prompt_tokens": 40, "completion_tokens": 60}
@@ -135,15 +134,15 @@ def test_a_redirect_is_not_followed(serve) -> None:
 
 
 def test_a_server_that_is_silent_is_given_up(serve, monkeypatch) -> None:
-    monkeypatch.setattr(_counting, "SECONDS", 0.05)
+    monkeypatch.setattr(counting, "SECONDS", 0.05)
     served = serve(tokenize="silent", usage=TOTAL)
     answers = ask(Endpoint(id="m", url=served.url), *range(9))
     assert {a.bill.counted_by for a in answers} == {"estimate"}
-    assert served.state()["counted"] <= _counting.MOST_MISSES
+    assert served.state()["counted"] <= counting.MOST_MISSES
 
 
 def test_a_count_holds_up_no_other_reply(serve, monkeypatch) -> None:
-    monkeypatch.setattr(_counting, "SECONDS", 1000.0)
+    monkeypatch.setattr(counting, "SECONDS", 1000.0)
     served = serve(tokenize="silent", usage=TOTAL)
 
     async def two() -> None:
@@ -174,6 +173,6 @@ def test_a_count_is_not_a_request_of_the_rate_limit(serve) -> None:
     async def once() -> int:
         async with Endpoint(id="m", url=served.url, requests_per_minute=1e9, tokens_per_minute=1e12) as model:
             await model.complete(request())
-            return model._pace._total
+            return model._rate_limit._total
 
     assert asyncio.run(once()) == 100

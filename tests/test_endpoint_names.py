@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from endpoint_calls import request
+from endpoint_calls import request, watched
 
-from ponder.models._served_names import MOST, ServedNames, alike
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.served_names import MOST, ServedNames, alike
 
 STUDY = (
     'problems = 8\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "m"\nconcurrency = 4\n'
@@ -61,7 +60,7 @@ def warned(times: int = 2, **settings: Any) -> list[str]:
     async def ask() -> None:
         async with Endpoint(id="m", **settings) as model:
             for _ in range(times):
-                asked = [replace(request(seed), on_warning=warnings.append) for seed in range(4)]
+                asked = [watched(request(seed), warned=warnings.append) for seed in range(4)]
                 await asyncio.gather(*map(model.complete, asked))
 
     asyncio.run(ask())

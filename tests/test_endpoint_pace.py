@@ -13,8 +13,8 @@ import virtual_time
 from endpoint_calls import ask, request
 
 from ponder.core import Bill, ModelFailure
-from ponder.models._pace import BURST, LONG_REPLY, Pace
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.rate_limit import BURST, LONG_REPLY, RateLimit
 
 
 class Call(NamedTuple):
@@ -25,11 +25,13 @@ class Call(NamedTuple):
     seconds: float
 
 
-def play(pace: Callable[[], Pace], calls: list[Call], concurrency: int, budget: int | None) -> list[tuple[float, int]]:
+def play(
+    pace: Callable[[], RateLimit], calls: list[Call], concurrency: int, budget: int | None
+) -> list[tuple[float, int]]:
     """When each call started, and the tokens it took."""
     starts: list[tuple[float, int]] = []
 
-    async def worker(limits: Pace, waiting: list[Call]) -> None:
+    async def worker(limits: RateLimit, waiting: list[Call]) -> None:
         while waiting:
             call = waiting.pop()
             charge = await limits.start(call.prompt, budget, lambda: None)
@@ -55,7 +57,7 @@ def test_slow_long_replies_keep_to_the_limit_from_the_first_second(concurrency, 
     draw = random.Random(seed)
     lengths = [min(8000, int(draw.lognormvariate(7, 1))) for _ in range(600)]
     calls = [Call(200, length, length / 20) for length in lengths]  # 20 tokens per second: up to 400 seconds
-    starts = play(lambda: Pace(None, 50_000), calls, concurrency, budget=8000)
+    starts = play(lambda: RateLimit(None, 50_000), calls, concurrency, budget=8000)
     assert len(starts) == 600
     assert worst_minute(starts) <= 50_000
     # The first minute's allowance grows from a few seconds' worth, or one request.
@@ -68,46 +70,46 @@ def test_without_a_budget_short_replies_that_end_first_mislead_nobody() -> None:
     draw = random.Random(0)
     lengths = [int(draw.lognormvariate(7, 1)) for _ in range(400)]
     calls = [Call(200, length, length / 20) for length in lengths]
-    starts = play(lambda: Pace(None, 50_000), calls, 64, budget=None)
+    starts = play(lambda: RateLimit(None, 50_000), calls, 64, budget=None)
     assert worst_minute(starts) <= 50_000 + max(lengths)
 
 
 def test_the_limit_is_used() -> None:
     calls = [Call(100, 900, 2.0)] * 600
-    starts = play(lambda: Pace(None, 60_000), calls, 64, budget=1000)
+    starts = play(lambda: RateLimit(None, 60_000), calls, 64, budget=1000)
     # 600,000 tokens at 60,000 a minute: ten minutes.
     assert 9 * 60 <= starts[-1][0] <= 10.5 * 60
 
 
 def test_what_is_not_used_is_given_back() -> None:
     # Each reserves 10,100 of 20,200 per minute but takes 200 and a second: without refunds two a minute would start.
-    starts = play(lambda: Pace(None, 20_200), [Call(100, 100, 1.0)] * 60, 8, budget=10_000)
+    starts = play(lambda: RateLimit(None, 20_200), [Call(100, 100, 1.0)] * 60, 8, budget=10_000)
     assert starts[-1][0] < 100
     assert worst_minute(starts) <= 20_200
 
 
 def test_a_request_of_more_than_a_minutes_worth_runs_alone_and_is_paid_off() -> None:
-    starts = play(lambda: Pace(None, 1000), [Call(100, 2900, 5.0)] * 4, 4, budget=2900)
+    starts = play(lambda: RateLimit(None, 1000), [Call(100, 2900, 5.0)] * 4, 4, budget=2900)
     assert [at for at, _ in starts] == [0, 180, 360, 540]  # 3,000 tokens are three minutes' worth
 
 
 def test_without_a_budget_a_long_reply_is_expected() -> None:
-    starts = play(lambda: Pace(None, 2 * LONG_REPLY), [Call(0, 1000, 30.0)] * 4, 4, budget=None)
+    starts = play(lambda: RateLimit(None, 2 * LONG_REPLY), [Call(0, 1000, 30.0)] * 4, 4, budget=None)
     assert [at for at, _ in starts] == pytest.approx([0, 30, 60, 90])  # there is no room for a second one beside it
 
 
 def test_what_exceeds_a_reservation_is_counted_when_it_is_known() -> None:
-    starts = play(lambda: Pace(None, 10_000), [Call(0, LONG_REPLY + 12_000, 90.0)] * 2, 1, budget=None)
+    starts = play(lambda: RateLimit(None, 10_000), [Call(0, LONG_REPLY + 12_000, 90.0)] * 2, 1, budget=None)
     assert [at for at, _ in starts] == pytest.approx([0, 90 + 72])  # 12,000 tokens are 72 seconds' worth
 
 
 def test_requests_per_minute() -> None:
-    starts = play(lambda: Pace(600, None), [Call(0, 0, 0.0)] * 11, 4, budget=None)
+    starts = play(lambda: RateLimit(600, None), [Call(0, 0, 0.0)] * 11, 4, budget=None)
     assert [at for at, _ in starts] == pytest.approx([n / 10 for n in range(11)], abs=1e-6)
 
 
 def test_without_limits_nothing_waits() -> None:
-    starts = play(lambda: Pace(None, None), [Call(0, 10**9, 0.0)] * 10, 2, budget=None)
+    starts = play(lambda: RateLimit(None, None), [Call(0, 10**9, 0.0)] * 10, 2, budget=None)
     assert {at for at, _ in starts} == {0}
 
 
@@ -117,7 +119,7 @@ def test_what_is_not_sent_takes_nothing_of_the_limits(limits) -> None:
         raise ModelFailure("the cap is reached")
 
     async def ten() -> float:
-        pace = Pace(*limits)
+        pace = RateLimit(*limits)
         for _ in range(10):
             with pytest.raises(ModelFailure):
                 await pace.start(0, 10_000, no)
@@ -143,7 +145,7 @@ def test_what_a_try_counts_for(serve, faults, counted) -> None:
         async with model:
             with suppress(ModelFailure):
                 await model.complete(request())
-            (charge,) = model._pace._charges
+            (charge,) = model._rate_limit._charges
             return "reserved" if 5000 < charge.tokens < 5200 else charge.tokens
 
     assert asyncio.run(once()) == counted

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ponder.core import Bill, Completion, ModelFailure, UserError
-from ponder.models import _reply
-from ponder.models._reply import Malformed, Said, bill, decode, load_tokenizer, read
-from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint import Endpoint, reply
+from ponder.models.endpoint.reply import Malformed, Said, bill, decode, load_tokenizer, read
 
 
 def said(message: Any, finish: Any = "stop", **more: Any) -> Said:
@@ -136,7 +135,7 @@ def test_other_errors_are_no_answer(serve, error) -> None:
 
 
 def test_a_reply_that_is_too_long_is_not_asked_for_again(serve, slept, monkeypatch) -> None:
-    monkeypatch.setattr(_reply, "MOST_BYTES", 1000)
+    monkeypatch.setattr(reply, "MOST_BYTES", 1000)
     seen, failure = retries(Endpoint(id="m", url=serve(thinking="x" * 2000).url))
     assert failure.startswith("the endpoint's reply is larger than")
     assert [(r.kind, r.billed, r.wait) for r in seen] == [("error", True, 0)]

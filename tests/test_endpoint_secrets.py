@@ -19,8 +19,8 @@ from test_endpoint_stream import assembled
 from ponder.core import ModelFailure, UserError
 from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.core.settings import build
-from ponder.models._reply import Malformed
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.reply import Malformed
 from ponder.study.study import Study
 
 KEY, PASSWORD = "sk-verysecret-0123456789", "p@ss/w:rd?&=ü"

@@ -6,15 +6,14 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import virtual_time
-from endpoint_calls import ask, reached, request
+from endpoint_calls import ask, reached, request, watched
 
 from ponder.core import Completion, ModelFailure, Retry, UserError
-from ponder.models._servers import Server, Servers
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.servers import Server, Servers
 
 STUDY = 'problems = {}\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "endpoint"\nid = "served"\n'
 
@@ -43,7 +42,7 @@ def test_one_that_is_down_costs_no_waiting_and_no_answer(serve, nobody, slept) -
 
     async def all_at_once() -> list[Completion]:
         async with pool(nobody, alive.url, concurrency=6) as model:
-            asked = [replace(request(seed), on_retry=lambda _, retry: seen.append(retry)) for seed in range(20)]
+            asked = [watched(request(seed), retried=seen.append) for seed in range(20)]
             return await asyncio.gather(*(model.complete(one) for one in asked))
 
     assert all(completion.answer for completion in asyncio.run(all_at_once()))

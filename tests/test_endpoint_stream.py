@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.core import Completion
-from ponder.models import _stream
-from ponder.models._reply import Malformed, Reply, Said, TooLong, read
-from ponder.models._stream import assemble
-from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint import Endpoint, stream
+from ponder.models.endpoint.reply import Malformed, Reply, Said, TooLong, read
+from ponder.models.endpoint.stream import assemble
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7}
 
@@ -166,7 +165,7 @@ def test_a_content_filter_may_end_a_stream() -> None:
 
 
 def test_a_stream_without_end_is_cut(monkeypatch) -> None:
-    monkeypatch.setattr(_stream, "MOST_STREAMED", 2**20)
+    monkeypatch.setattr(stream, "MOST_STREAMED", 2**20)
     for endless in (piece(content="and "), b": keep-alive\n\n", b"x" * 100):
         with pytest.raises(TooLong, match="larger than 1 MB"):
             assembled(*[endless] * (2**20 // len(endless) + 1))
@@ -213,7 +212,7 @@ def watched(*chunks: tuple[float, bytes], timeout: float = 1800, idle: float = 6
             yield chunk
 
     async def reply() -> str:
-        deadline = _stream.Deadline(timeout, idle)
+        deadline = stream.Deadline(timeout, idle)
         try:
             return read((await assemble(deadline.watch(network()), deadline.begin))[0]).answer
         except TimeoutError as error:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import plugins
 from ponder.core.settings import build
 from ponder.results.interop.environment import _record
 from ponder.results.interop.trl import correct
-from ponder.study.study import Study
 
 VERIFIERS = Path(__file__).parent.parent / ".venv-verifiers" / "bin" / "python"
 STUDY = 'problems = 3\n[[task]]\nname = "chain_sum"\nsize = [2, 3]\n[[model]]\nname = "oracle"\n'

@@ -11,14 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+import made_up
 import polars
 import pytest
 
-from ponder.core import MethodUse, Outcome
-from ponder.results.export import write_attempts
+from ponder import Study
+from ponder.core import Outcome
+from ponder.results.export import COLUMNS, write_attempts
 from ponder.rewards.oracle import Oracle
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.traces import Trace, read, request_messages, steps
 
 # One attempt of every ending, each with its own numbers of tokens; `e` has no answer in the file, so it fails.
@@ -72,23 +73,25 @@ def test_rows_are_the_outcomes(exported, form) -> None:
     path = exported(form)
     rows = rows_of(path) if form == "csv" else polars.read_parquet(path).to_dicts()
     # No setting differs, so none has a column of its own.
-    assert list(rows[0]) == [*Outcome._fields, "parsed", "gold"]
+    assert list(rows[0]) == [*COLUMNS, "parsed", "gold"]
     assert path.name == f"s.{form}"
     for row, outcome in zip(rows, outcomes(), strict=True):
         names = ("details", "methods", "seeds", "made", "task_settings", "model_settings")
         nested = {name: json.loads(row[name]) for name in names}
         assert nested == {
             "details": dict(outcome.details), "methods": [], "seeds": [], "made": {},
-            "task_settings": dict(outcome.task_settings), "model_settings": dict(outcome.model_settings),
+            "task_settings": dict(outcome.cell.task_settings), "model_settings": dict(outcome.cell.model_settings),
         }  # fmt: skip
         assert (nested["task_settings"]["file"], nested["model_settings"]["file"]) == (
             "problems.jsonl",
             "answers.jsonl",
         )
-        plain = {k: v for k, v in outcome._asdict().items() if k not in nested}
+        plain = {k: v for k, v in outcome._asdict().items() if k not in (*nested, "cell", "label")}
+        plain |= {"size": outcome.size, "correct": outcome.correct, "unit": outcome.cell.task.unit}
+        plain |= {name: getattr(outcome.label, name) for name in ("task", "model", "base", "variant")}
         assert {k: row[k] for k in plain} == ({k: str(v) for k, v in plain.items()} if form == "csv" else plain)
     by_problem = {row["problem"]: row for row in rows}
-    assert [by_problem[n]["status"] for n in "abcde"] == ["graded", "graded", "unparsed", "truncated", "failed"]
+    assert [by_problem[n]["ended"] for n in "abcde"] == ["right", "wrong", "unparsed", "truncated", "failed"]
     assert [by_problem[n]["parsed"] or None for n in "abcde"] == ["1", "2", None, None, None]
     assert {row["gold"] for row in rows} == {"1"}
     assert len({row["attempt"] for row in rows}) == 5
@@ -102,9 +105,10 @@ class Stored:
         return None
 
     def outcomes(self, cells):
-        uses = (MethodUse("shortest", {"seed": 1}), MethodUse("dpo", {"seed": 4, "beta": 0.1, "at": Path("x")}))
-        first = ("t", "m", 2, "p", 0, "graded", True, "", 1, 2, 3, 0.5, "server", {"parsed": [1]})
-        yield Outcome(*first, 7, "base", uses, "v", (1, 4), MappingProxyType({"training_tokens": 9.0}))
+        methods = [("shortest", {"seed": 1}), ("dpo", {"seed": 4, "beta": 0.1, "at": "x"})]
+        made = MappingProxyType({"training_tokens": 9.0})
+        label = {"base": "base", "variant": "v"}
+        yield made_up.outcome(methods=methods, label=label, details={"parsed": [1]}, attempt=7, made=made)
 
 
 FORMULAS = ["=1+1", "+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")']
@@ -117,7 +121,10 @@ def test_no_text_of_a_csv_is_a_formula(folder) -> None:
     class Hostile(Stored):
         def outcomes(self, cells):
             for outcome in super().outcomes(cells):
-                yield from (outcome._replace(why=text, model=text, seconds=-0.5) for text in FORMULAS + PLAIN)
+                yield from (
+                    outcome._replace(why=text, label=replace(outcome.label, model=text), seconds=-0.5)
+                    for text in FORMULAS + PLAIN
+                )
 
     study = Study(task=[{"name": "chain_sum", "size": 2}], model=[{"name": "oracle"}])
     write_attempts(study, Hostile(), "csv", folder / "x.csv")
@@ -205,8 +212,8 @@ def test_jsonl_has_a_line_per_turn(exported) -> None:
         (None, "1"),
         (None, "1"),
     ]
-    assert [(lines[n]["status"], lines[n]["correct"], lines[n]["stop"]) for n in "abcd"] == [
-        ("graded", True, "end"), ("graded", False, "end"), ("unparsed", False, "end"), ("truncated", False, "length")
+    assert [(lines[n]["ended"], lines[n]["correct"], lines[n]["stop"]) for n in "abcd"] == [
+        ("right", True, "end"), ("wrong", False, "end"), ("unparsed", False, "end"), ("truncated", False, "length")
     ]  # fmt: skip
 
 
@@ -370,8 +377,8 @@ def test_an_inspect_log(exported) -> None:
     samples = {sample["id"]: sample for sample in log["samples"]}
     ends = {n: (s["output"]["choices"][0]["stop_reason"], s["scores"]["ponder"]["value"]) for n, s in samples.items()}
     assert ends == {"a": ("stop", "C"), "b": ("stop", "I"), "c": ("stop", "I"), "d": ("max_tokens", "I")}
-    statuses = {n: s["metadata"]["status"] for n, s in samples.items()}
-    assert statuses == {"a": "graded", "b": "graded", "c": "unparsed", "d": "truncated"}
+    statuses = {n: s["metadata"]["ended"] for n, s in samples.items()}
+    assert statuses == {"a": "right", "b": "wrong", "c": "unparsed", "d": "truncated"}
     assert samples["b"]["scores"]["ponder"]["explanation"]
     assert samples["a"]["scores"]["ponder"]["explanation"] is None
     assert samples["a"]["output"]["usage"] == samples["a"]["model_usage"]["m"] == {
@@ -412,7 +419,10 @@ def test_a_conversation(write, ponder) -> None:
 
 
 def test_each_model_has_an_inspect_log(write, ponder) -> None:
-    models = "".join(f'[[model]]\nname = "oracle"\nlabel = "{label}"\n' for label in ("a/../b", "a:..:B", "c"))
+    labels = ("a/../b", "a:..:B", "c")
+    models = "".join(
+        f'[[model]]\nname = "oracle"\nlabel = "{label}"\ntokens_at_zero = {n}\n' for n, label in enumerate(labels, 1)
+    )
     write("s.toml", f'[[task]]\nname = "chain_sum"\nsize = [2, 3]\n{models}')
     ponder("run", "s.toml", "--set", "problems=3")
     done = ponder("export", "s.toml", "--format", "inspect", "--set", "problems=3", "--json")

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars
 import pytest
 
-from ponder.core import Outcome
+from ponder.results.export import COLUMNS
 
 SETTINGS = """
 problems = 2
@@ -44,16 +44,16 @@ def test_settings_that_differ_have_columns(settings) -> None:
     settings("csv")
     settings("parquet")
     rows = polars.read_parquet("s.parquet")
-    added = rows.columns[len((*Outcome._fields, "parsed", "gold")) :]
+    added = rows.columns[len((*COLUMNS, "parsed", "gold")) :]
     # A second vote is asked in one chain only, so its n differs from no other.
-    assert added == ["method.vote.n", "model.error", "model.spread", "task.mode", "task.shared", "task.window"]
+    assert added == ["vote.n", "model.error", "model.spread", "task.mode", "task.shared", "task.window"]
     kinds = {"task.mode": polars.String, "task.window": polars.Int64, "model.error": polars.Float64}
     assert {name: rows.schema[name] for name in kinds} == kinds
     for row in rows.to_dicts():
         tables = [json.loads(row[name]) for name in ("task_settings", "model_settings")]
         assert [row["task.mode"], row["task.window"]] == [tables[0]["mode"], tables[0]["window"]]
         assert [row["model.error"], row["model.spread"]] == [tables[1]["error"], tables[1]["spread"]]
-        assert row["method.vote.n"] == {0: None, 1: 3, 2: 4}[len(json.loads(row["methods"]))]
+        assert row["vote.n"] == {0: None, 1: 3, 2: 4}[len(json.loads(row["methods"]))]
         assert f"mode={row['task.mode']}" in row["task"]
         assert row["model.error"] == (0.0 if row["correct"] else 1.0)
     with Path("s.csv").open(newline="") as file:

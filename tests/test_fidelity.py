@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
 from test_figures import every
 
-from ponder.core import MethodUse, Outcome, UserError
+from ponder.core import Outcome, UserError
 from ponder.figures.fidelity import Fidelity
 
 
 def outcome(problem: str, policy: str, kl: float | None, **settings) -> Outcome:
     details = {} if kl is None else {"kl": kl}
-    uses = (MethodUse("compress", {"policy": policy, **settings}),)
+    methods = [("compress", {"policy": policy, **settings})]
     label = " ".join([f"gpt + tools + {policy}", *(f"{k}={v}" for k, v in settings.items())])
-    graded = ("graded", True, "", 10, 20, 3, 0.1, "tokenizer", details)
-    return Outcome("tents", label, 25, problem, 0, *graded, base="gpt + tools", methods=uses, variant=label)
+    names = {"model": label, "variant": label}
+    return made_up.outcome("tents", "gpt + tools", 25, problem, methods=methods, label=names, details=details)
 
 
 # Without skewness, where Hall's interval is that of Student's t.

@@ -6,10 +6,12 @@ import json
 import re
 from typing import Any
 
+import made_up
 import pytest
 import vl_convert
 
-from ponder.core import Figure, Outcome, Status, UserError
+from ponder import Study
+from ponder.core import Figure, Outcome, UserError
 from ponder.figures import COLOURS, MUTED, SOLVED, TRUNCATED, UNPARSED, WRONG, span, wrapped
 from ponder.figures.accuracy import Accuracy
 from ponder.figures.effort import Effort
@@ -18,7 +20,6 @@ from ponder.figures.max_turn import MaxTurn
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
 from ponder.stats.accuracy import wilson
-from ponder.study.study import Study
 
 LONG_NAME = "endpoint deepseek-ai/DeepSeek-R1-Distill-Qwen-32B temperature=0.6 + compress policy=rkv budget=512"
 
@@ -29,19 +30,20 @@ def outcome(
     *,
     model: str = "m",
     correct: bool = True,
-    status: Status = "graded",
+    ended: str = "",
     tokens: int = 100,
     **details: Any,
 ) -> Outcome:
-    right = correct and status == "graded"
-    why = "" if right else "wrong grid"
-    return Outcome("t", model, size, f"p{problem}", 0, status, right, why, 0, tokens, 20, 0.0, "server", details)
+    ended = ended or ("right" if correct else "wrong")
+    why = "" if ended == "right" else "wrong grid"
+    spent = {"thinking_tokens": tokens, "answer_tokens": 20, "counted_by": "server"}
+    return made_up.outcome("t", model, size, f"p{problem}", ended, why=why, details=details, **spent)
 
 
 def puzzles(model: str = "m", truncated: int = 0) -> list[Outcome]:
     """Ten tokens per cell; all 8 solved at 16 and 25 cells, none at 36 and 49; some of the last cut short."""
     rows = [outcome(s, p, model=model, correct=s < 30, tokens=10 * s) for s in (16, 25, 36, 49) for p in range(8)]
-    return rows[: len(rows) - truncated] + [o._replace(status="truncated") for o in rows[len(rows) - truncated :]]
+    return rows[: len(rows) - truncated] + [o._replace(ended="truncated") for o in rows[len(rows) - truncated :]]
 
 
 def rollout(per_turn: int, first_error: int | None, problem: int, model: str = "m", turns: int = 8) -> Outcome:
@@ -95,7 +97,7 @@ def domains(chart: dict[str, Any], channel: str) -> list[list[Any]]:
 
 
 def test_effort_tables_by_hand() -> None:
-    rows = [*puzzles(truncated=3), outcome(16, 8, status="failed"), outcome(16, 9, status="unparsed", tokens=160)]
+    rows = [*puzzles(truncated=3), outcome(16, 8, ended="failed"), outcome(16, 9, ended="unparsed", tokens=160)]
     tables = Effort(unit="cell").estimate(rows)
     assert len(tables["attempts"]) == 33
     kinds = [p["outcome"] for p in tables["attempts"]]
@@ -150,7 +152,7 @@ def test_effort_legend_is_solved_wrong_truncated_and_the_lines() -> None:
 
 
 def test_unparsed_attempts_have_a_mark_of_their_own() -> None:
-    rows = [*puzzles(truncated=3), outcome(36, 9, status="unparsed", tokens=360)]
+    rows = [*puzzles(truncated=3), outcome(36, 9, ended="unparsed", tokens=360)]
     assert len(points(svg(Effort(), rows), UNPARSED)) == 1
     assert domains(spec(Effort(), rows), "shape") == [["solved", "wrong", "unparsed", "truncated"]]
 
@@ -158,7 +160,7 @@ def test_unparsed_attempts_have_a_mark_of_their_own() -> None:
 def said(tokens: dict[int, tuple[int, ...]], cap: int, right: int = 2) -> tuple[str, dict[str, Any]]:
     """What `effort` says and draws of attempts by size; up to size `right` they are right unless they reach the cap."""
     rows = [
-        outcome(s, p, correct=s <= right, status="truncated" if t >= cap else "graded", tokens=min(t, cap))
+        outcome(s, p, correct=s <= right, ended="truncated" if t >= cap else "", tokens=min(t, cap))
         for s, own in tokens.items()
         for p, t in enumerate(own)
     ]
@@ -236,7 +238,7 @@ def test_effort_never_moves_a_point_sideways() -> None:
 
 def test_accuracy_by_hand() -> None:
     rows = [outcome(16, p, correct=p < 14) for p in range(20)] + [outcome(25, p, correct=False) for p in range(20)]
-    tables = Accuracy(unit="cell").estimate([*rows, outcome(25, 20, status="failed")])
+    tables = Accuracy(unit="cell").estimate([*rows, outcome(25, 20, ended="failed")])
     first, second = tables["sizes"]
     assert (first["accuracy"], first["attempts"], first["tokens"]) == (0.7, 20, 100)
     assert (second["accuracy"], second["accuracy_high"], second["failed"]) == (0, wilson(0, 20, 0.95)[1], 1)
@@ -322,7 +324,9 @@ def test_horizon_has_a_panel_with_intervals_per_series_and_model() -> None:
 
 def test_horizon_tells_tasks_of_one_turn_size_apart() -> None:
     rows = [
-        rollout(2, None, p)._replace(task=t) for t in ("execution mode=cot", "execution mode=answer") for p in range(3)
+        made_up.changed(rollout(2, None, p), task=t)
+        for t in ("execution mode=cot", "execution mode=answer")
+        for p in range(3)
     ]
     assert len({r["series"] for r in Horizon().estimate(rows)["summary"]}) == 2
 
@@ -338,7 +342,7 @@ def test_an_old_setting_of_horizon_names_the_new_one(write: Any) -> None:
 
 def test_tradeoff_by_hand() -> None:
     rows = [rollout(4, 2 if p < 2 else None, p) for p in range(8)]
-    failed = rollout(4, None, 9)._replace(status="failed")
+    failed = rollout(4, None, 9)._replace(ended="failed")
     [point] = Tradeoff().estimate([*rows, failed])["points"]
     # Tokens: 250 + problem of thinking and 20 of answer, on average 250 + 3.5 + 20.
     assert (point["accuracy"], point["tokens"], point["attempts"], point["failed"]) == (0.75, 273.5, 8, 1)
@@ -347,7 +351,7 @@ def test_tradeoff_by_hand() -> None:
 
 def test_tradeoff_puts_models_side_by_side_on_one_accuracy_axis() -> None:
     steps = {"b": 180, "a": 120}
-    rows = [rollout(k, None, p, m)._replace(size=steps[m]) for m in steps for k in (1, 2, 4) for p in range(4)]
+    rows = [made_up.changed(rollout(k, None, p, m), size=steps[m]) for m in steps for k in (1, 2, 4) for p in range(4)]
     chart = spec(Tradeoff(overlay="execution_tradeoff"), rows)
     assert [p["title"]["text"] for p in chart["concat"]] == [["b"], ["a"]]
     assert chart["columns"] == 2
@@ -393,7 +397,7 @@ def test_max_turn_by_hand() -> None:
     assert [(r["size"], r["accuracy"], r["attempts"]) for r in tables["sizes"]][3:5] == [(8, 1.0, 20), (16, 0.0, 20)]
     assert MaxTurn().findings(tables)[0].startswith("m: the largest turn with 80% accuracy has ")
     assert "further right is better" in json.dumps(spec(MaxTurn(), rows))
-    wrong = [o._replace(correct=False) for o in rows]
+    wrong = [o._replace(ended="wrong") for o in rows]
     assert MaxTurn().findings(MaxTurn(unit="steps").estimate(wrong)) == [
         "m: the largest turn with 80% accuracy has fewer than 1 steps."
     ]
@@ -412,9 +416,9 @@ EVERY: list[tuple[Figure, list[Outcome]]] = [
 @pytest.mark.parametrize(("figure", "rows"), EVERY, ids=[type(f).__name__ for f, _ in EVERY])
 def test_a_figure_draws_little_and_much(figure: Figure, rows: list[Outcome]) -> None:
     names = ["a", "gpt + tools", "c", LONG_NAME]
-    four = [o._replace(model=m) for m in names for o in rows]
-    wrong = [o._replace(correct=False, details={**o.details, "parsed": [None] * 8}) for o in rows]
-    nothing = [o._replace(model="b", status="failed") for o in rows]
+    four = [made_up.changed(o, model=m) for m in names for o in rows]
+    wrong = [o._replace(ended="wrong", details={**o.details, "parsed": [None] * 8}) for o in rows]
+    nothing = [made_up.changed(o, model="b", ended="failed") for o in rows]
     for outcomes in (rows[:1], [o for o in rows if o.size == rows[0].size], wrong, [*rows, *nothing]):
         assert svg(figure, outcomes).startswith("<svg")
     text = re.sub(r"<[^>]*>|\s", "", svg(figure, four))  # a long name is broken into lines

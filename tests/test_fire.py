@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 LONG = bool(os.environ.get("PONDER_FIRE"))
 KILLS = 50 if LONG else 6
@@ -74,7 +74,7 @@ def texts(store: str) -> dict[tuple, tuple]:
             )
             for cell in cells
             for done in opened.attempts(cell)
-            if done.attempt.status != "failed"
+            if done.attempt.ended != "failed"
         }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 
+import made_up
 import numpy as np
 import pytest
+from made_up import variants_of
 from scipy import stats
 
-from ponder.core import Estimate, MethodUse, Outcome
+from ponder.core import Estimate
 from ponder.figures.frontier import Frontier
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.frontier import (
@@ -24,19 +26,23 @@ from ponder.stats.frontier import (
     on_frontier,
     summarize,
     under_budget,
-    variants,
     verdict,
 )
 from ponder.stats.paired import paired_difference
 
 
-def outcome(model, problem, tokens, right, *, seed=None, made=0.0, status="graded", size=8, task="tents", sample=0):
+def outcome(model, problem, tokens, right, *, seed=None, made=0.0, ended="", size=8, task="tents", sample=0):
     base, *methods = model.split(" + ")
-    settings, seeds = ({}, ()) if seed is None else ({"seed": seed}, (seed,))
-    asked = (task, model if seed is None else f"{model} seed={seed}", size, problem, sample, status, right, "")
-    return Outcome(
-        *asked, 50, tokens - 9, 9, 0.1, "tokenizer", {},
-        base=base, methods=tuple(MethodUse(name.split()[0], settings) for name in methods), variant=model, seeds=seeds,
+    chain = []
+    for method in methods:
+        name, *settings = method.split()
+        chain.append((name, dict(pair.split("=") for pair in settings) | ({} if seed is None else {"seed": seed})))
+    if seed is not None and not chain:
+        chain = [("trained", {"seed": seed})]
+    return made_up.outcome(
+        task, base, size, problem, ended or ("right" if right else "wrong"), methods=chain, sample=sample,
+        label={"variant": model, "methods": " + ".join(methods)},
+        prompt_tokens=50, thinking_tokens=tokens - 9, answer_tokens=9,
         made={"rollout_tokens": made, "training_tokens": made / 2, "seconds": 3.0} if made else {},
     )  # fmt: skip
 
@@ -71,7 +77,7 @@ def attempts(problems=40, tasks=("execution", "tents"), sizes=(8, 16)):
 def test_by_hand() -> None:
     right = {"long": [1, 1, 1, 0], "short": [1, 1, 0, 0], "silly": [1, 0, 0, 0]}
     tokens = {"long": [100, 200, 300, 400], "short": [50, 60, 70, 80], "silly": [60, 70, 80, 90]}
-    data = variants(
+    data = variants_of(
         [
             outcome(
                 name, f"p{i}", tokens[name][i], bool(right[name][i]), seed=1 if name == "short" else None, made=740.0
@@ -113,7 +119,7 @@ def test_ties_share_the_frontier_and_equals_dominate_nothing() -> None:
 
 
 def test_untrained_models_have_the_intervals_of_every_other_figure() -> None:
-    data = variants(attempts(tasks=("tents",)))
+    data = variants_of(attempts(tasks=("tents",)))
     long, short = data.variants[0], data.variants[1]
     assert mean_tokens(long) == mean(long.tokens, long.problem)
     assert fraction(long, long.correct) == accuracy(long.correct, long.problem)
@@ -225,7 +231,7 @@ def test_two_perfect_variants_may_differ() -> None:
     perfect = [
         outcome(name, f"p{i}", tokens, True) for name, tokens in (("long", 90), ("short", 40)) for i in range(30)
     ]
-    long, short = summarize(variants(perfect), "long")
+    long, short = summarize(variants_of(perfect), "long")
     assert short.frontier_chance == 1.0
     assert 0.4 < long.frontier_chance < 0.6  # nothing tells who is right more often
     assert short.against is not None
@@ -253,7 +259,7 @@ def test_no_evidence_of_a_loss_is_no_evidence_of_none(low: float, high: float, s
 
 
 def test_accuracy_under_every_budget() -> None:
-    [variant] = (v for v in variants(attempts(tasks=("tents",))).variants if v.name == "pocket + dpo")
+    [variant] = (v for v in variants_of(attempts(tasks=("tents",))).variants if v.name == "pocket + dpo")
     budgets = np.linspace(0, 900, 9001)[1:]
     counted = [(variant.correct & (variant.tokens <= t)).mean() for t in budgets]
     found = under_budget(variant, budgets[::300].tolist())
@@ -265,7 +271,7 @@ def test_accuracy_under_every_budget() -> None:
 
 
 def test_a_variant_that_is_never_right_may_still_be() -> None:
-    data = variants([outcome("long", f"p{i}", 90, False) for i in range(20)])
+    data = variants_of([outcome("long", f"p{i}", 90, False) for i in range(20)])
     assert budget_area(data.variants[0], 100.0) == accuracy(data.variants[0].correct, data.variants[0].problem)
     [found] = summarize(data, "long")
     assert (found.tokens_per_right.value, found.tokens_per_right.high) == (math.inf, math.inf)
@@ -273,16 +279,16 @@ def test_a_variant_that_is_never_right_may_still_be() -> None:
 
 def test_areas_of_a_few_problems_stay_within_one() -> None:
     answers = [(f"p{i}", 10, i == 0) for i in range(4)]
-    data = variants([outcome(name, *one) for name in ("long", "short") for one in answers])
+    data = variants_of([outcome(name, *one) for name in ("long", "short") for one in answers])
     assert budget_area(data.variants[0], 100.0).high <= 1
     assert area_difference(*data.variants, 100.0).high <= 1
 
 
 def test_failed_attempts_never_count_and_truncated_ones_are_wrong() -> None:
     asked = [outcome(name, f"p{i}", 90, True) for name in ("long", "short") for i in range(5)]
-    asked[0] = asked[0]._replace(status="failed")
-    asked[1] = asked[1]._replace(status="truncated")
-    data = variants(asked)
+    asked[0] = asked[0]._replace(ended="failed")
+    asked[1] = asked[1]._replace(ended="truncated")
+    data = variants_of(asked)
     assert (data.problems, data.left_out) == (4, 1)
     assert [float(v.correct.mean()) for v in data.variants] == [0.75, 1.0]
     [panel] = Frontier().estimate(asked)["panels"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
@@ -32,7 +34,7 @@ def test_the_frontier_is_drawn_and_said() -> None:
     rows = [r for r in found.tables["variants"] if r["panel"] == "tents"]
     assert [r["variant"] for r in rows] == list(MADE_UP)
     dpo = next(r for r in rows if r["variant"] == "pocket + dpo")
-    own = [o for o in outcomes if o.task == "tents" and o.model.startswith("pocket + dpo")]
+    own = [o for o in outcomes if o.label.task == "tents" and o.label.model.startswith("pocket + dpo")]
     assert dpo["tokens"] == pytest.approx(np.mean([o.thinking_tokens + o.answer_tokens for o in own]))
     assert dpo["accuracy"] == pytest.approx(np.mean([o.correct for o in own]))
     assert (dpo["seeds"], dpo["attempts"], dpo["problems"], dpo["made_tokens"]) == (3, 240, 80, 3e6)
@@ -67,7 +69,7 @@ def test_numbers_hang_neither_on_order_nor_on_other_variants() -> None:
     backwards = Frontier(reference="pocket").estimate(outcomes[::-1])
     numbers = [sorted(str({**v, "colour": ""}) for v in t["variants"]) for t in (tables, backwards)]
     assert numbers[0] == numbers[1]
-    fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.model])["variants"]
+    fewer = Frontier().estimate([o for o in outcomes if "merge" not in o.label.model])["variants"]
     for row in fewer:
         [same] = (r for r in tables["variants"] if r["variant"] == row["variant"])
         for name in set(row) - {"frontier_chance", "on_frontier", "q_value", "comparisons", "verdict", "colour"}:
@@ -166,7 +168,16 @@ def test_names_keep_off_each_other_and_off_dots() -> None:
 def models(*tokens: int, counted_by: CountedBy = "server") -> list[Outcome]:
     """Models a, b, c, each with ten answers of as many tokens; every other one is right."""
     return [
-        Outcome("t", name, 2, f"p{p}", 0, "graded", p % 2 == 0, "", 0, 0, n, 0.0, counted_by, {}, 0, name, (), name)
+        made_up.outcome(
+            "t",
+            name,
+            2,
+            f"p{p}",
+            "wrong" if p % 2 else "right",
+            thinking_tokens=0,
+            answer_tokens=n,
+            counted_by=counted_by,
+        )
         for name, n in zip("abc", tokens, strict=False)
         for p in range(10)
     ]
@@ -179,7 +190,7 @@ def test_a_model_has_one_colour_in_all_figures(reference: str) -> None:
         tuple(s["range"]) for s in every(spec(Accuracy(), rows), "scale") if s.get("domain") == ["a", "b", "c"]
     }
     assert colours == tuple(COLOURS[:3])
-    failed = [o._replace(status="failed", correct=False) if o.model == "a" else o for o in rows]
+    failed = [o._replace(ended="failed") if o.label.model == "a" else o for o in rows]
     for figure in (Frontier(reference=reference), Budget(reference=reference)):
         assert [v["colour"] for v in figure.estimate(rows)["variants"]] == COLOURS[:3]
         assert [v["colour"] for v in figure.estimate(failed)["variants"]] == COLOURS[1:3]
@@ -200,7 +211,7 @@ def test_no_label_of_an_axis_of_few_tokens_is_there_twice() -> None:
 @pytest.mark.parametrize("figure", [Frontier(), Budget(), Effort()])
 def test_estimated_tokens_are_said_below_the_title(figure: Figure) -> None:
     def notes(rows: list[Outcome]) -> str:
-        wide = [*rows, *(o._replace(size=4) for o in rows)]
+        wide = [*rows, *(made_up.changed(o, size=4) for o in rows)]
         return " ".join(line for text in every(spec(figure, wide), "subtitle") for line in text)
 
     assert "estimate" not in notes(models(100, 200))
@@ -210,12 +221,18 @@ def test_estimated_tokens_are_said_below_the_title(figure: Figure) -> None:
     assert f"tokens of {number} attempts are estimates" in notes(some)
 
 
+def with_rate(o: Outcome, rate: int) -> Outcome:
+    """The same attempt with another rate of training; at one of them, what was right is wrong."""
+    seed = o.cell.training_seeds[0]
+    cell = made_up.cell("tents", "pocket", o.size, [("dpo", {"rate": rate, "seed": seed})])
+    label = replace(o.label, variant=f"{o.label.variant} rate={rate}", methods=f"dpo rate={rate}")
+    right = o.correct ^ (rate == 2)
+    return o._replace(cell=cell, label=label, ended="right" if right else "wrong")
+
+
 def test_pooled_seeds_are_declared() -> None:
     recipe = [
-        o._replace(variant=f"{o.variant} rate={rate}", model=f"{o.model} rate={rate}", correct=o.correct ^ (rate == 2))
-        for rate in range(4)
-        for o in attempts(tasks=("tents",))
-        if o.variant == "pocket + dpo"
+        with_rate(o, rate) for rate in range(4) for o in attempts(tasks=("tents",)) if o.label.variant == "pocket + dpo"
     ]
     alone, together = (Frontier(pool_seeds=pool).estimate(recipe) for pool in (False, True))
     assert (
@@ -225,7 +242,7 @@ def test_pooled_seeds_are_declared() -> None:
     assert any("POOLED SEEDS" in line for line in str(Frontier(pool_seeds=True).draw(together).to_dict()).split("'"))
     widths = [[r["difference_high"] - r["difference_low"] for r in t["variants"][1:]] for t in (alone, together)]
     assert np.mean(widths[1]) < np.mean(widths[0])
-    three = Frontier(pool_seeds=True).estimate([o for o in recipe if "rate=3" not in o.variant])
+    three = Frontier(pool_seeds=True).estimate([o for o in recipe if "rate=3" not in o.label.variant])
     assert three["panels"][0]["seeds_pooled"].startswith(
         "`pool_seeds` has no effect: it needs 4 variants with the same"
     )

@@ -16,7 +16,7 @@ from ponder.core.capabilities import grade_turns, history_message, parse_answer,
 from ponder.core.settings import build
 from ponder.rewards import judge
 from ponder.tasks import reading
-from ponder.tasks.reading.marks import marked
+from ponder.tasks.reading.markup import marked
 from ponder.traces.segments import paragraphs, sentences
 
 TASKS: dict[object, Task] = {}  # one task of each way to grade: the benchmarks of mathematics share theirs

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from texts import texts
 from viewed import TABLE, fill, study
 
+from ponder import Study
 from ponder.core import Problem, UserError
 from ponder.core.jsonl import MOST_UNPACKED, check_values
 from ponder.core.settings import build, toml
@@ -34,9 +35,8 @@ from ponder.models.replay import Replay
 from ponder.results.interop import importing, inspect_log, lm_eval
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
-from ponder.rewards import _checkpoint
+from ponder.rewards import skywork
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks._benchmark import LINE as ROW
 from ponder.tasks.jsonl import EXAMPLE as JSONL_EXAMPLE
 from ponder.tasks.jsonl import LINE as PROBLEM
@@ -376,7 +376,7 @@ def weights(path: Path) -> None:
     assert model.identity()
     model.tokens_per_second(Jsonl(JSONL_EXAMPLE))
     training_weights.tensors(folder)
-    assert _checkpoint.tensor_names(str(folder)) is not None
+    assert skywork.tensor_names(str(folder)) is not None
 
 
 def configured(path: Path) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import texts
 
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.core.settings import assign
-from ponder.study.study import Study
 
 GOOD: list[dict[str, Any]] = [
     {

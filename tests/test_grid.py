@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome
 from ponder.figures import published
 from ponder.stats.accuracy import accuracy, wilson
 from ponder.stats.distributions import chi2_tail
@@ -216,10 +216,10 @@ def test_paired_difference_is_bonett_and_prices() -> None:
 
 
 def test_matched_problems_are_those_that_both_answered() -> None:
-    def outcome(problem, correct, sample=0, status="graded"):
-        return Outcome("t", "m", 4, problem, sample, status, correct, "", 0, 0, 0, 0.0, "server", {})
+    def outcome(problem, correct, sample=0, ended=""):
+        return made_up.outcome("t", "m", 4, problem, ended or ("right" if correct else "wrong"), sample=sample)
 
-    first = [outcome("a", True), outcome("a", False, 1), outcome("b", True), outcome("c", True, status="failed")]
+    first = [outcome("a", True), outcome("a", False, 1), outcome("b", True), outcome("c", True, ended="failed")]
     second = [outcome("c", True), outcome("b", False), outcome("a", False)]
     shares = matched(first, second)
     assert [s.tolist() for s in shares] == [[0.5, 1.0], [0.0, 0.0]]

@@ -16,7 +16,7 @@ import pytest
 from ponder.core import Problem
 from ponder.rewards import judge
 from ponder.tasks import reading
-from ponder.tasks.reading.marks import marked
+from ponder.tasks.reading.markup import marked
 from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
 from ponder.traces.segments import sentences

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import Completion, ModelFailure, Request, UserError
+from ponder.core.wrapped import server_of
+from ponder.methods.vote import Vote
 from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
+from ponder.models.vllm import Vllm
 from ponder.run import workers
 from ponder.run.pickling import packed, unpacked
 from ponder.run.run import run
@@ -21,7 +25,6 @@ from ponder.run.run_stats import Tally
 from ponder.run.workers import Hosted, HostLost, received
 from ponder.store.store import Store
 from ponder.study.cell import Cell, Hosting, Resources
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 TABLE = {
@@ -79,7 +82,7 @@ class FakeHost:
 
 
 class FakeCluster:
-    """A place whose hosts are in this process."""
+    """An executor whose hosts are in this process."""
 
     jobs = None
 
@@ -88,7 +91,7 @@ class FakeCluster:
         self._dies = iter(dies)
 
     def lane(self, cell: Cell) -> str:
-        return cell.model_label
+        return cell.label.model
 
     def hosted(self, cells: Sequence[Cell], model: Any) -> Hosted:
         tasks = list({id(cell.task): cell.task for cell in cells}.values())
@@ -103,11 +106,11 @@ class FakeCluster:
         raise AssertionError("there is nothing to make")
 
 
-def stored(path: Path, place: Any = None, **changes: Any) -> tuple[list[Any], Tally]:
+def stored(path: Path, executor: Any = None, **changes: Any) -> tuple[list[Any], Tally]:
     """What a run stores, but for seconds and the order of arrival."""
     study, tally = Study.from_table({**TABLE, **changes}), Tally()
     with Store(path, lock=True) as store:
-        asyncio.run(run(study, store, tally, place=place))
+        asyncio.run(run(study, store, tally, executor=executor))
         outcomes = [outcome._replace(seconds=0.0, attempt=0) for outcome in store.outcomes(study.cells)]
         return sorted(outcomes, key=lambda outcome: (outcome.size, outcome.problem)), tally
 
@@ -223,7 +226,7 @@ def test_a_failed_call_is_no_lost_host() -> None:
 def test_what_a_model_needs_on_a_cluster_is_in_no_key_and_no_label() -> None:
     def cells(**ray: Any) -> list[tuple[bytes, str]]:
         model = {"name": "pocket", **ray, "method": [{"name": "vote", "n": 2, **ray}]}
-        return [(cell.key, cell.model_label) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
+        return [(cell.key, cell.label.model) for cell in Study.from_table({**TABLE, "model": [model]}).cells]
 
     assert cells(ray={"gpus": 2, "cpus": 4}) == cells()
 
@@ -263,3 +266,9 @@ def test_ray_that_is_not_installed(ponder, monkeypatch) -> None:
     refused = ponder("run", "effort", "--ray", "auto", "--set", "problems=1")
     assert refused.exit_code == 2
     assert "--ray needs a package that isn't installed: ray\nhint: pip install 'ponder-lab[ray]'" in refused.output
+
+
+def test_no_server_is_started_here_if_hosts_answer() -> None:
+    hosted = Hosted(Vllm(id="pocket"), [], lambda: None, 1)
+    assert server_of(Vote(2).apply(hosted)) is hosted
+    assert list(hosted.start(TASK)) == []

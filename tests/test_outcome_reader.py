@@ -7,15 +7,17 @@ import json
 import random
 import sqlite3
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from ponder import Study
 from ponder.core import Estimate, Outcome
 from ponder.figures import _settings, effort
-from ponder.results import coverage as covering
+from ponder.results.results import coverage
 from ponder.stats.accuracy import effective_sample, wilson
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.frontier import simultaneous_level
@@ -24,7 +26,6 @@ from ponder.store import outcomes
 from ponder.store.outcomes import Details
 from ponder.store.schema import digest
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 EXECUTION = """
 problems = 5
@@ -63,6 +64,14 @@ def test_details_read_as_they_were_stored(stored) -> None:
         assert repr(o.details) == repr(plain)
         with pytest.raises(KeyError):
             o.details["ballot"]
+
+
+def test_attempts_share_their_cell_and_label(stored) -> None:
+    cells = Study.load("s.toml").cells
+    assert {o.cell for o in stored} == set(cells)
+    for o, other in itertools.pairwise(stored):
+        assert (o.cell is other.cell) == (o.cell == other.cell)
+        assert (o.label is other.label) == (o.cell == other.cell)
 
 
 def test_equal_values_of_neighbours_are_one_object(stored) -> None:
@@ -115,16 +124,16 @@ def test_a_report_reads_no_text_but_that_of_its_transcripts(stored, monkeypatch)
 
 def test_problems_are_not_made_again_if_all_were_tried(stored, monkeypatch) -> None:
     cells = Study.load("s.toml").cells
-    failed = [o._replace(status="failed") if o.sample == 0 else o for o in stored]
+    failed = [o._replace(ended="failed") if o.sample == 0 else o for o in stored]
 
     def never(cell: object) -> None:
         raise AssertionError("problems were made")
 
     monkeypatch.setattr(type(cells[0]), "asked", never)
-    found = covering.coverage(cells, failed)
+    found = coverage(cells, failed)
     assert (found.asked, found.answered, found.failed) == (60, 50, 10)
     with pytest.raises(AssertionError, match="problems were made"):
-        covering.coverage(cells, failed[1:])
+        coverage(cells, failed[1:])
 
 
 def test_the_digest_of_a_row_has_not_changed() -> None:
@@ -142,12 +151,17 @@ def shuffled(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def test_outcomes_are_sorted_as_tuples_would_be(stored) -> None:
-    one = [o._replace(task="t", size=o.size + o.sample % 2) for o in stored]
-    one += [o._replace(thinking_tokens=o.thinking_tokens - 1, status="unparsed") for o in one[:20]]
-    one += [o._replace(status="failed") for o in one[:5]]
-    key = lambda o: (o.size, o.problem, o.sample, o.thinking_tokens, o.status, o.correct, o.answer_tokens)  # noqa: E731
+    sizes = [replace(stored[0].cell, size=size) for size in (12, 13)]
+    one = [o._replace(cell=sizes[o.sample % 2]) for o in stored]
+    one += [o._replace(thinking_tokens=o.thinking_tokens - 1, ended="unparsed") for o in one[:20]]
+    one += [o._replace(ended="failed") for o in one[:5]]
+    endings = ("wrong", "right", "truncated", "unparsed")
+
+    def key(o: Outcome) -> tuple[object, ...]:
+        return o.size, o.problem, o.sample, o.thinking_tokens, endings.index(o.ended), o.answer_tokens
+
     mixed = shuffled(one)
-    assert list(map(key, one_series(mixed))) == sorted(key(o) for o in one if o.status != "failed")
+    assert list(map(key, one_series(mixed))) == sorted(key(o) for o in one if o.answered)
     numbers = {p: n for n, p in enumerate(sorted({(o.size, o.problem) for o in mixed}))}
     assert clusters(mixed).tolist() == [numbers[o.size, o.problem] for o in mixed]
     assert clusters([]).tolist() == []

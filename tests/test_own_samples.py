@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from reward_cases import RlhflowCase
 
+from ponder import Study
 from ponder.core import Bill, Completion, Model, Request, TrainingProblems, UserError
 from ponder.methods.best_of import BestOf
 from ponder.models.pocket import Pocket
@@ -21,7 +22,6 @@ from ponder.rewards.pocket import Pocket as PocketReward
 from ponder.rewards.trained import Trained
 from ponder.run.plan import plan
 from ponder.run.prepare import make_reward
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.training.loop import TokenExample
@@ -86,7 +86,7 @@ def test_it_never_trains_on_a_problem_that_is_asked(models) -> None:
         assert not asked & {one.problem.id for one in trained_on}
     # Seeds are training seeds: one variant, and other problems to train on.
     assert {cell.training_seeds for cell in study.cells} == {(1,), (2,)}
-    assert len({cell.variant_label for cell in study.cells}) == 1
+    assert len({cell.label.variant for cell in study.cells}) == 1
     first, second = (draw_problems(ON, 20, seed) for seed in (1, 2))
     assert not {one.problem.id for one in first} & {one.problem.id for one in second}
     # What it is trained on is part of the attempts' key.
@@ -197,7 +197,7 @@ def test_what_cannot_be_trained_is_refused(models, tmp_path) -> None:
         Trained().score(
             list(distinct(draw_problems(SUMS, 1, 1), [[Sample(TokenExample([], []), True, "a", "b")]], Sums(), "blank"))
         )
-    assert "make own_reward" in error.value.hint
+    assert "prepare own_reward" in error.value.hint
 
 
 def test_a_studys_reward_is_copied_into_a_folder(models, tmp_path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ponder as ponder_api
+from ponder import Study
 from ponder.core import Attempt, Bill, Retry, UserError
 from ponder.run import progress, run_stats
 from ponder.run.caps import Money
@@ -26,7 +27,6 @@ from ponder.run.plan import (
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 
 
@@ -235,7 +235,7 @@ def test_a_probe_trains_on_what_the_study_trains_on() -> None:
     model = {"name": "pocket", "method": {"name": "shortest", "problems": 4}}
     study = Study(task=[{"name": "execution", "size": 2, "dictionary": 6}], model=[model], problems=7, samples=3)
     (probed,) = probe(study, 2)
-    assert (probed.problems, probed.samples, probed.key) == (2, 1, study.cells[0].key)
+    assert (probed.quota.problems, probed.quota.samples, probed.key) == (2, 1, study.cells[0].key)
     assert [train.asked for train in probed.methods[0].train_on] == [7]  # type: ignore[attr-defined]
 
 
@@ -260,7 +260,7 @@ def test_a_reply_without_a_limit_is_told_with_what_limits_it(write, ponder) -> N
 
 def test_one_currency(write, ponder) -> None:
     model = '[[model]]\nname = "oracle"\nlabel = "{0}"\nprices = {{ input = 1.0, output = 4.0, currency = "{0}" }}\n'
-    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}{model.format("USD")}')
+    write("s.toml", f'[[task]]\nname = "chain_sum"\n{model.format("EUR")}critical_size = 9\n{model.format("USD")}')
     result = ponder("plan", "s.toml")
     assert result.exit_code == 2
     assert "different currencies: EUR, USD" in result.stderr
@@ -317,7 +317,7 @@ def test_the_time_left_does_not_count_the_making_of_models(clock, monkeypatch) -
     # Meanwhile another model answers: then the time counts.
     tally.report("dpo", {"step": 1})
     clock[0] = 1200.0
-    tally.count(Attempt(ChainSum().problem(2, 1), 0, "graded", True, "", ()))
+    tally.count(Attempt(ChainSum().problem(2, 1), 0, "right", "", ()))
     clock[0] = 1300.0
     tally.report("dpo", None)
     assert tally.asking_seconds(clock[0]) == 600.0
@@ -464,11 +464,12 @@ def test_files_that_are_no_weights_make_no_forecast(write, ponder, folder) -> No
     assert json.loads(result.stdout)["forecasts"][0].get("duration") is None
 
 
-def test_two_names_of_one_model_are_told(ponder, write) -> None:
+def test_two_names_of_one_model_are_refused(ponder, write) -> None:
     study = 'problems = 2\n[[task]]\nname = "chain_sum"\nsize = [2, 3]\n[[model]]\nname = "oracle"\n'
     write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nconcurrency = 3\n')
-    warning = "models `old` and `new` have the same settings, so they share their attempts"
+    error = "models `old` and `new` have the same settings, so they would share their attempts"
     for verb in ("plan", "run"):
-        assert ponder(verb, "s.toml").stderr.count(warning) == 1, verb
+        refused = ponder(verb, "s.toml")
+        assert (refused.exit_code, refused.stderr.count(error)) == (2, 1), verb
     write("s.toml", study + 'label = "old"\n[[model]]\nname = "oracle"\nlabel = "new"\nerror = 0.1\n')
-    assert "share their attempts" not in ponder("plan", "s.toml").stderr
+    assert ponder("plan", "s.toml").exit_code == 0

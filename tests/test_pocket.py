@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ponder import Study
 from ponder.core import Message, Outcome, Request, Task, UserError
 from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import CODECS, SHIPPED, WEIGHTS, Pocket, read_card
 from ponder.models.pocket.engine import NumpyEngine
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents

@@ -50,7 +50,7 @@ def test_an_unsound_step_is_found_out() -> None:
     end = words.index(ANSWER)
     found = 0
     for place in range(end):
-        spoken = v.place(words[place])
+        spoken = v.parse_cell(words[place])
         if spoken and spoken[2] in (v.TENTED, v.GRASS):
             row, column, state = spoken
             other = v.cell(row, column, v.GRASS if state == v.TENTED else v.TENTED)

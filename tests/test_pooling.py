@@ -6,14 +6,15 @@ import csv
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+import made_up
 import pytest
 
 from ponder.cli.check import _outcomes, _shortened
-from ponder.core import Figure, MethodUse, Outcome, Tables, plugins
+from ponder.core import Figure, Label, Outcome, Tables, plugins
 from ponder.figures import by_series
 from ponder.figures.best_of import BestOf
 from ponder.figures.budget import Budget
@@ -24,53 +25,60 @@ from ponder.figures.samples import Samples
 from ponder.figures.selection import Selection
 from ponder.figures.self_conditioning import SelfConditioning
 from ponder.figures.tradeoff import Tradeoff
-from ponder.stats.settings import apart, differing, dotted, pooled
+from ponder.study.labels import differing, distinctions, pooled
 
 MODES = ("answer", "cot")
 ASH, ELM = "ash", "elm"  # values of a setting that no figure draws
 
 
 def outcome(task: str = "t", model: str = "m", size: int = 8, problem: str = "p0", right: bool = True, **columns: Any):
-    graded = (problem, 0, "graded", right, "", 5, 50, 2, 0.1, "tokenizer")
     details = {"per_turn": 2, "parsed": [1, 2], "true": [1, 2 if right else 3], "start": 0}
     details |= {"history_turns": 0, "error_rate": 0.0}
-    return Outcome(task, model, size, *graded, columns.pop("details", details), base=model, variant=model, **columns)
+    columns = {"details": details, **columns}
+    return made_up.outcome(task, model, size, problem, "right" if right else "wrong", **columns)
 
 
 # The method that a figure draws, if it is one of methods.
-PRUNED = MethodUse("compress", {"policy": "h2o", "window": 8, "ratio": 0.5})
+PRUNED = ("compress", {"policy": "h2o", "window": 8, "ratio": 0.5})
 DRAWS = {
     "heatmap": PRUNED,
     "cache": PRUNED,
     "fidelity": PRUNED,
-    "selection": MethodUse("sft", {"by": "random", "number": 10, "seed": 1}),
-    "best_of": MethodUse("best_of", {"n": 2, "pick": "best", "reward": "r"}),
+    "selection": ("sft", {"by": "random", "number": 10, "seed": 1}),
+    "best_of": ("best_of", {"n": 2, "pick": "best", "reward": "r"}),
 }
 
 
 def made(name: str, wood: str = "") -> list[Outcome]:
     """Attempts by a model with the method that a figure draws, or else one that trains, which may have this `wood`."""
-    use = DRAWS.get(name, MethodUse("shortest", {"seed": 1, "problems": 4}))
-    use = MethodUse(use.name, {**use.settings, **({"wood": wood} if wood else {})})
-    label = f"model + {use.name}{f' wood={wood}' if wood else ''}"
-    named = {"model": label, "variant": label, "methods": (use,), "seeds": (1,) if "seed" in use.settings else ()}
+    method, settings = DRAWS.get(name, ("shortest", {"seed": 1, "problems": 4}))
+    methods = [(method, {**settings, **({"wood": wood} if wood else {})})]
+    text = f"{method}{f' wood={wood}' if wood else ''}"
+    label = Label("task", "model", f"model + {text}", f"model + {text}", text)
     details = {"cache_bytes": 9.0, "kl": 0.5}
-    return [o._replace(**named, details={**o.details, **details}) for o in map(_shortened, _outcomes()[:24])]
+    found = []
+    for o in map(_shortened, _outcomes()[:24]):
+        cell = made_up.cell("task", "model", o.size, methods)
+        found.append(o._replace(cell=cell, label=label, details={**o.details, **details}))
+    return found
 
 
 def by_task(name: str, wood: str) -> list[Outcome]:
     """Attempts as a study labels and describes them whose task has this `wood`."""
-    settings = MappingProxyType({"name": "task", "wood": wood, "remember": "visible"})
+    task = made_up.cell("task", task_settings={"wood": wood}).task
     attempts = made(name)
     if name == "compare":  # needs two models
-        attempts += [o._replace(model="other", variant="other", base="other", methods=(), seeds=()) for o in attempts]
-    return [o._replace(task=f"task wood={wood}", task_settings=settings) for o in attempts]
+        other = Label("task", "other", "other", "other")
+        attempts += [o._replace(cell=made_up.cell("task", "other", o.size), label=other) for o in attempts]
+    return [
+        o._replace(cell=replace(o.cell, task=task), label=replace(o.label, task=f"task wood={wood}")) for o in attempts
+    ]
 
 
 def by_model(name: str, wood: str) -> list[Outcome]:
-    settings, base = MappingProxyType({"name": "model", "wood": wood}), f"model wood={wood}"
-    labels = {"model": f"{base} + method", "base": base, "variant": f"{base} + method"}
-    return [o._replace(**labels, model_settings=settings) for o in made(name)]
+    model, base = made_up.cell(model_settings={"name": "model", "wood": wood}).model, f"model wood={wood}"
+    label = Label("task", base, f"{base} + method", f"{base} + method", "method")
+    return [o._replace(cell=replace(o.cell, model=model), label=label) for o in made(name)]
 
 
 def by_method(name: str, wood: str) -> list[Outcome]:
@@ -164,26 +172,20 @@ def test_by_size_pools_no_sizes() -> None:
 
 def test_votes_of_different_settings_are_one_line_that_says_so() -> None:
     """`best_of` has one line for all majority votes."""
-    votes = [
-        outcome(model=f"m + vote at={at}", problem=f"p{i}", methods=(MethodUse("vote", {"n": 2, "at": at}),))
-        for at in (0.5, 1.0)
-        for i in range(3)
-    ]
-    tables = BestOf().estimate([o._replace(base="m") for o in votes])
+    votes = [outcome(problem=f"p{i}", methods=[("vote", {"n": 2, "at": at})]) for at in (0.5, 1.0) for i in range(3)]
+    tables = BestOf().estimate(votes)
     assert [panel["pooled"] for panel in tables["panels"]] == ["pooled over at = 0.5, 1.0"]
 
 
 def test_training_seeds_are_pooled_without_a_word_and_rewards_of_one_name_are_not() -> None:
     def student(seed: int, reward: str) -> list[Outcome]:
         settings = {"by": "reward", "number": 10, "reward": reward, "seed": seed}
-        use, name = (MethodUse("sft", settings),), f"m + sft {reward} {seed}"
-        made = [outcome(model=name, problem=f"p{i}", methods=use, seeds=(seed,)) for i in range(4)]
-        return [o._replace(base="m", variant=f"m + sft {reward}") for o in made]
+        return [outcome(problem=f"p{i}", methods=[("sft", settings)]) for i in range(4)]
 
     seeds = Selection().estimate([*student(1, "qwen"), *student(2, "qwen")])
     assert [panel["pooled"] for panel in seeds["panels"]] == [""]
     assert [row["seeds"] for row in seeds["students"]] == [2]
-    sizes = [*student(1, "qwen"), *(o._replace(size=25) for o in student(1, "qwen"))]
+    sizes = [*student(1, "qwen"), *(made_up.changed(o, size=25) for o in student(1, "qwen"))]
     tables = Selection().estimate(sizes)
     assert "Pooled over size = 8, 25." in Selection().findings(tables)
     assert "pooled over size = 8, 25" in str(Selection().draw(tables).to_dict())
@@ -201,10 +203,11 @@ def test_outcomes_of_two_studies_with_the_same_labels_are_two_series() -> None:
 
 
 def test_dotted_names() -> None:
-    uses = [MethodUse("vote", {"n": 2}), MethodUse("budget_force", {"think": 9}), MethodUse("vote", {"n": 8})]
-    assert dotted({"mode": "cot"}, {"temperature": 1}, uses) == {
-        "task.mode": "cot", "model.temperature": 1, "method.vote.n": 2, "method.budget_force.think": 9,
-        "method.vote[1].n": 8,
+    methods = [("vote", {"n": 2}), ("budget_force", {"think": 9}), ("vote", {"n": 8})]
+    cell = made_up.cell(methods=methods, task_settings={"mode": "cot"}, model_settings={"temperature": 1})
+    assert dict(cell.settings) == {
+        "task.name": "t", "task.mode": "cot", "task.remember": "visible", "task.window": None,
+        "model.name": "m", "model.temperature": 1, "vote.n": 2, "budget_force.think": 9, "vote[1].n": 8,
     }  # fmt: skip
 
 
@@ -232,13 +235,14 @@ def test_what_is_pooled_in_words(settings: Sequence[dict[str, Any]], text: str) 
 
 
 def test_a_setting_of_the_same_name_is_named_in_full() -> None:
-    part = [outcome(task_settings={"window": n}, methods=(MethodUse("compress", {"window": n}),)) for n in (1, 2)]
-    assert pooled([part]) == "pooled over method.compress.window = 1, 2; task.window = 1, 2"
-    assert pooled([part], ("compress.window",)) == "pooled over window = 1, 2"
-    bare = [*part, outcome(task_settings={"window": 1})]
+    part = [outcome(task_settings={"wide": n}, methods=[("compress", {"wide": n})]) for n in (1, 2)]
+    assert pooled([part]) == "pooled over compress.wide = 1, 2; task.wide = 1, 2"
+    assert pooled([part], ("compress.wide",)) == "pooled over wide = 1, 2"
+    bare = [*part, outcome(task_settings={"wide": 1})]
     assert "methods = compress, none" in pooled([bare])
-    assert [apart(part, ("window",))(o) for o in part] == ["", ""]
-    assert [apart(part, of="task")(o) for o in part] == ["window=1", "window=2"]
+    cells = [o.cell for o in part]
+    assert [*distinctions(cells, ("wide",)).values()] == ["", ""]
+    assert [*distinctions(cells, of="task").values()] == ["wide=1", "wide=2"]
 
 
 STUDY = """

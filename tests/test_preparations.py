@@ -16,18 +16,17 @@ import virtual_time
 from engines import alive, wait_for
 
 import ponder
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.run import progress
-from ponder.run.executors import place
+from ponder.run.executors import executing
 from ponder.run.interrupt import Stop
 from ponder.run.pickling import packed
-from ponder.run.preparations import Preparations
-from ponder.run.prepare import prepare
+from ponder.run.prepare import Preparations, prepare
 from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
 
@@ -145,7 +144,7 @@ def test_a_run_prepares_while_it_asks_and_a_stop_ends_the_processes(tmp_path) ->
                 await asyncio.sleep(0.01)
             stop.ask()
 
-        await asyncio.gather(run(study, store, tally, stop, place=Processes(2)), when_slow())
+        await asyncio.gather(run(study, store, tally, stop, executor=Processes(2)), when_slow())
 
     with Store(tmp_path / "s.db", lock=True) as store:
         asyncio.run(stopped(store))
@@ -166,7 +165,8 @@ from ponder.run.processes import Processes
 for _ in prepare(study_of(Path({str(tmp_path)!r}), [{link}]), Processes(2)):
     print("report", flush=True)
 """
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         for _ in range(4):  # two of samples, two of steps
@@ -185,7 +185,7 @@ def test_weights_are_the_same_wherever_they_are_made(models, monkeypatch, tmp_pa
     def digests(folder: Path, jobs: int) -> dict[str, str]:
         monkeypatch.setenv("PONDER_MODELS", str(folder))
         study = Study(task=[task], model=[{"name": "pocket", "method": method}], problems=2)
-        with place(study.cells, jobs=jobs) as where:
+        with executing(study.cells, jobs=jobs) as where:
             list(prepare(study, where))
         assert len(list(folder.glob("samples-*"))) == 1
         files = folder.glob("*/model.safetensors")
@@ -220,5 +220,5 @@ def test_jobs_and_ray_are_refused_together(ponder, folder) -> None:
     wrong = ponder("prepare", "long2short", "--jobs", "2", "--ray", "auto")
     assert wrong.exit_code == 2
     assert "give --jobs or --ray, not both" in wrong.output
-    with pytest.raises(UserError, match="jobs must be at least 1"), place([], jobs=0):
+    with pytest.raises(UserError, match="jobs must be at least 1"), executing([], jobs=0):
         pass

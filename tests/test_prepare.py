@@ -11,19 +11,21 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
-from ponder.run.prepare import make_model, prepare
+from ponder.run.interrupt import Stop
+from ponder.run.prepare import Preparations, make_model, prepare
 from ponder.run.processes import Processes
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
+SHARED = str(Path(__file__).parent / "data/shared_training.py")
 METHOD = str(Path(__file__).parent / "data/slow_training.py")
 FAILING = """from dataclasses import dataclass
-from ponder.core import Method, UserError
+from ponder.core import Method, Prepared, UserError
 @dataclass(frozen=True)
-class Failing(Method):
+class Failing(Method, Prepared):
     def make(self, model):
         raise UserError("can't train")
     def apply(self, model):
@@ -73,12 +75,21 @@ def test_an_error_says_which_model_of_which_study(tmp_path) -> None:
 
 
 def test_prepare_resumes(tmp_path) -> None:
-    study = study_with(tmp_path, [training(tmp_path, seed=1)])
-    interrupted = prepare(study)
-    assert [next(interrupted)["step"], next(interrupted)["step"]] == [1, 2]
-    interrupted.close()
+    study = study_with(tmp_path, [{"name": SHARED, "path": str(tmp_path), "fault": "refused"}])
+    with pytest.raises(UserError, match="nothing to train on"):  # after the second step
+        list(prepare(study))
     assert [p["step"] for p in prepare(study) if "step" in p] == [3]
-    assert (tmp_path / "made-1/steps.txt").read_text().split() == ["1", "2", "3"]
+
+
+def test_a_preparation_that_nobody_waits_for_ends(tmp_path) -> None:
+    study = study_with(tmp_path, [training(tmp_path, seed=1, steps=10_000_000)])
+    threads = threading.active_count()
+    preparing = prepare(study)
+    assert next(preparing)["step"] == 1
+    preparing.close()
+    steps = len((tmp_path / "made-1/steps.txt").read_text().split())
+    assert steps < 10_000_000
+    assert threading.active_count() == threads
 
 
 def test_a_run_makes_what_was_not_prepared(tmp_path) -> None:
@@ -149,10 +160,11 @@ def test_what_making_cost_reaches_every_variant_made_from_it(tmp_path) -> None:
 def test_methods_are_applied_in_the_order_of_the_study(tmp_path) -> None:
     study = study_with(tmp_path, [training(tmp_path, seed=1), training(tmp_path, seed=2)])
     list(prepare(study))
-    making = study.cells[-1].make_model()
-    with pytest.raises(StopIteration) as end:
-        next(making)
-    outer = end.value.value
+
+    async def chain() -> list:
+        return await Preparations(None, Stop(), lambda *_: None).chain(study.cells[-1])
+
+    outer = asyncio.run(chain())[-1]
     assert (outer.method.seed, outer.inner.method.seed, outer.inner.inner.plugin_name()) == (2, 1, "oracle")
 
 

@@ -214,6 +214,63 @@ def test_a_notebook_shows_one_line_that_is_replaced(folder: Path, monkeypatch, c
     assert UserError("wrong", hint="right")._render_traceback_() == ["UserError: wrong", "hint: right"]
 
 
+def test_an_interrupt_while_a_study_is_checked_asks_nothing(folder: Path) -> None:
+    code = """
+import os, signal, time, ponder
+@ponder.model
+def asked(prompt):
+    print("asked")
+    return "1"
+class Slow(ponder.Study):
+    def check(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+try:
+    Slow(task={"name": "chain_sum", "size": 2}, model=asked, problems=50).run(progress=False)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout == "interrupted\n"
+
+
+def test_an_error_tells_what_was_done_before_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answered = []
+
+    @ponder.model(concurrency=1)
+    def wrong_settings(prompt: str) -> str:
+        answered.append(prompt)
+        if len(answered) == 3:
+            raise UserError("no such model")
+        return "<answer>1</answer>"
+
+    with pytest.raises(UserError, match="no such model"):
+        sums(model=wrong_settings).run(progress=False)
+    assert "2 attempts made and stored" in capsys.readouterr().err
+
+
+def test_a_run_opens_its_store_once_before_the_first_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, before_first_request = [], []
+    real = Store.__init__
+
+    def counted(self: Store, path: Path, *, lock: bool = False) -> None:
+        opened.append(lock)
+        real(self, path, lock=lock)
+
+    @ponder.model
+    def counting(prompt: str) -> str:
+        before_first_request.append(list(opened))
+        return "1"
+
+    monkeypatch.setattr(Store, "__init__", counted)
+    sums(model=counting).run(progress=False)
+    assert before_first_request[0] == [True]
+    opened.clear()
+    Path("s.toml").write_text('problems = 2\n[[task]]\nname = "chain_sum"\nsize = 2\n[[model]]\nname = "oracle"\n')
+    assert CliRunner().invoke(main, ["run", "s.toml"]).exit_code == 0
+    assert opened == [True]
+
+
 def test_a_second_interrupt_drops_the_calls_in_progress(folder: Path) -> None:
     code = """
 import asyncio, os, signal, ponder

@@ -24,6 +24,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # so that 127.0.0.1 stays
 from engines import alive, done, fake_vllm, wait_for
 from ray.cluster_utils import Cluster as LocalNodes
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.models import models_folder
 from ponder.run import ray_cluster
@@ -32,7 +33,6 @@ from ponder.run.ray_cluster import Cluster
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 METHOD = str(Path(__file__).parent / "data/shared_training.py")
@@ -69,9 +69,9 @@ def stored(path: Path, address: str = "", meanwhile: Callable[[Tally], None] = b
     study, tally = Study.from_table(TABLE), Tally()
     with Store(path, lock=True) as store:
         if address:
-            with Cluster(address, study.cells) as place, ThreadPoolExecutor(1) as thread:
+            with Cluster(address, study.cells) as executor, ThreadPoolExecutor(1) as thread:
                 acted = thread.submit(meanwhile, tally)
-                asyncio.run(run(study, store, tally, place=place))
+                asyncio.run(run(study, store, tally, executor=executor))
                 acted.result()
         else:
             asyncio.run(run(study, store, tally))
@@ -121,9 +121,9 @@ def test_each_replica_of_vllm_is_an_actor_with_a_server_of_its_own(address, mode
         ray.kill(host._actor, no_restart=False)
 
     with Store(tmp_path / "there.db", lock=True) as store:
-        with Cluster(address, study.cells) as place, ThreadPoolExecutor(1) as thread:
+        with Cluster(address, study.cells) as executor, ThreadPoolExecutor(1) as thread:
             acted = thread.submit(after(5, lose_actor if lost else bool), tally)
-            asyncio.run(run(study, store, tally, place=place))
+            asyncio.run(run(study, store, tally, executor=executor))
             acted.result()
         there = {(o.size, o.problem): (o.thinking_tokens, o.correct) for o in store.outcomes(study.cells)}
     own = Study.from_table({"task": [task], "model": [{"name": "pocket"}], "problems": 20})
@@ -146,11 +146,11 @@ def shared_training(folder: Path, **settings: Any) -> Study:
 
 def test_preparations_are_tasks_and_a_lost_one_is_resumed(address, models, tmp_path) -> None:
     study = shared_training(tmp_path, seed=[1, 2, 3], fault="killed", steps=4)
-    with Cluster(address, study.cells) as place:
-        reports = list(prepare(study, place))
+    with Cluster(address, study.cells) as executor:
+        reports = list(prepare(study, executor))
     for cell in study.cells:
-        assert {"model": cell.model_label, "waits_for": "1 CPU"} in reports
-        assert {"ready": cell.model_label} in reports
+        assert {"model": cell.label.model, "waits_for": "1 CPU"} in reports
+        assert {"ready": cell.label.model} in reports
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert sum(line.startswith("sample") for line in log) == 1
     assert sum(line.startswith("begin") for line in log) == 6  # each was killed once
@@ -160,17 +160,17 @@ def test_preparations_are_tasks_and_a_lost_one_is_resumed(address, models, tmp_p
 
 def test_an_error_on_a_node_is_the_users(address, models, tmp_path) -> None:
     study = shared_training(tmp_path, fault="refused")
-    with Cluster(address, study.cells) as place, pytest.raises(UserError, match="nothing to train on") as error:
-        list(prepare(study, place))
+    with Cluster(address, study.cells) as executor, pytest.raises(UserError, match="nothing to train on") as error:
+        list(prepare(study, executor))
     assert error.value.hint == "draw more"
 
 
 def test_a_node_that_does_not_see_the_made_models(address, models, tmp_path) -> None:
     study = shared_training(tmp_path)
-    with Cluster(address, study.cells) as place:
+    with Cluster(address, study.cells) as executor:
         (models_folder() / ray_cluster.MARK).write_text("another folder")
         with pytest.raises(UserError, match=r"this node doesn't see the run's \$PONDER_MODELS, /") as error:
-            list(prepare(study, place))
+            list(prepare(study, executor))
     assert error.value.where.startswith("node ")
     assert "storage that every node shares" in error.value.hint
 

@@ -3,6 +3,9 @@
 `data/replies.jsonl` has replies of two real models, and others written by hand in the manner of larger ones. Each
 was labelled by reading it, without knowing how Ponder reads: right, wrong, or none if it gives no final answer.
 Doubtful ones are left out. `data/prose.jsonl` has answers in plain sentences, written and labelled by hand.
+
+`data/blind_*.jsonl` are two sets of 300 replies, written and labelled by people who knew neither the reader nor these
+tests. The rules were improved on the first; the second was held out, so its figures are what to expect of new replies.
 """
 
 from __future__ import annotations
@@ -114,6 +117,22 @@ def test_right_sentences_are_found(prose: Counter[tuple[str, str]]) -> None:
     missed = prose["right", "wrong"] + prose["right", "none"]
     assert prose["right", "right"] > 700
     assert missed <= 0.01 * prose["right", "right"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest_found", "most_misread"),
+    [("blind_development", 179, 0), ("blind_held_out", 141, 4)],
+)
+def test_blind_sets_are_read_no_worse(name: str, fewest_found: int, most_misread: int) -> None:
+    """Of 180 right replies and 120 wrong or ambiguous ones: how many are found, and how many are taken for right."""
+    task = task_of("jsonl", "")
+    counts: Counter[tuple[str, bool]] = Counter()
+    for line in (Path(__file__).parent / "data" / f"{name}.jsonl").read_bytes().splitlines():
+        blind = msgspec.json.decode(line, type=Prose)
+        grade = task.grade(Problem("p", 0, (blind.prompt,), blind.answer), blind.reply)
+        counts[blind.label, grade.correct] += 1
+    assert counts["right", True] >= fewest_found
+    assert counts["wrong", True] + counts["ambiguous", True] <= most_misread
 
 
 def test_no_sentence_gives_another_of_its_numbers() -> None:

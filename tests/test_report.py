@@ -120,10 +120,10 @@ def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
     dots = {int(n) for n in re.findall(r'"attempt": (\d+)', json.dumps(specs[0]))}
     assert dots == set(texts)
     tables = specs[1]["datasets"].values()
-    marks = [row for rows in tables for row in rows if "behind" in row and "attempts" in row]
+    marks = [row for rows in tables for row in rows if "basis" in row and "attempts" in row]
     assert len(marks) >= 10
     for mark in marks:  # what a point of `accuracy` was estimated from is what its group finds
-        group = data["groups"][mark["behind"]]
+        group = data["groups"][mark["basis"]]
         found = [row for row in data["rows"] if row[1] in group["cells"]]
         assert len(found) == group["total"] == mark["attempts"]
         assert {tuple(data["cells"][row[1]]) for row in found} == {(mark["series"], "chain_sum", mark["size"])}
@@ -131,9 +131,9 @@ def test_every_mark_leads_to_transcripts_inside_the_file(reports) -> None:
     for attempt, _, ended, thinking, *_ in data["rows"]:
         assert ("The answer is right." in texts[attempt]) == (ended == right)
         assert f"<td>{thinking:,}</td>" in texts[attempt]
-    links = set(re.findall(r'href="#(?:behind|wrong)-(\d+)"', page))
+    links = set(re.findall(r'href="#(?:behind|wrong)-([0-9a-f]+)"', page))
     assert links
-    assert all(int(n) < len(data["groups"]) for n in links)
+    assert links <= data["groups"].keys()
 
 
 def test_transcripts_take_no_more_room_than_they_may(reports, ponder, monkeypatch) -> None:
@@ -271,7 +271,10 @@ def test_a_conversation_is_shown_with_its_instructions(write, ponder) -> None:
 def test_a_report_needs_an_answer(write, ponder) -> None:
     write("s.toml", STUDY)
     write("answers.jsonl", "")
-    write("e.toml", STUDY.replace('name = "oracle"', 'name = "replay"\nfile = "answers.jsonl"').replace("critical_size = 8\nbudget = 2500", "").replace("error = 0.5", ""))  # fmt: skip
+    write("others.jsonl", "\n")
+    study = STUDY.replace('name = "oracle"', 'name = "replay"\nfile = "answers.jsonl"', 1)
+    study = study.replace('name = "oracle"', 'name = "replay"\nfile = "others.jsonl"')
+    write("e.toml", study.replace("critical_size = 8\nbudget = 2500", "").replace("error = 0.5", ""))
     ponder("run", "e.toml")
     done = ponder("report", "e.toml")
     assert done.exit_code == 2

@@ -12,6 +12,7 @@ import pytest
 from ponder.core import (
     Bill,
     Completion,
+    InMemory,
     LengthReward,
     Message,
     Model,
@@ -25,10 +26,12 @@ from ponder.core import (
 from ponder.methods.best_of import BestOf, step_scores
 from ponder.methods.length_rl import LengthRl, _reward_hacking
 from ponder.methods.sft import Sft, _described
+from ponder.models._torch_engine import load_light
 from ponder.models.pocket import Pocket
 from ponder.rewards.oracle import Oracle
 from ponder.tasks.execution import Execution
 from ponder.traces import Trace, trace_of
+from ponder.training.fit import weights_to_train
 from ponder.training.loop import TokenExample
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
@@ -188,7 +191,7 @@ def test_a_student_costs_what_its_teachers_cost_and_what_the_reward_read() -> No
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interrupted(Flat):
+class Interrupted(Flat, InMemory):
     """Is interrupted at its third batch, once; says how many traces it has scored, and that it was released."""
 
     seen: list = not_in_key(())
@@ -198,6 +201,9 @@ class Interrupted(Flat):
         if len(self.seen) == 3:
             raise KeyboardInterrupt
         return super().rate(traces)
+
+    def parameters(self) -> int:
+        return 1
 
     def release(self) -> None:
         self.seen.append("released")
@@ -258,7 +264,7 @@ WORDY = replace(SFT, teachers=(Pocket(label="good"), Pocket(style="wordy", label
 def test_rules_select_what_they_say(settings, teachers, right) -> None:
     method = replace(WORDY, **{"by": "reward", "reward": Long(), **settings})
     pool = []
-    loaded = method.load(Pocket(style="short"))
+    loaded = load_light(weights_to_train(Pocket(style="short"), method.train_on))
     for teacher in method.teachers:
         for _ in method._ask(teacher, loaded, pool, MakingRecord()):
             pass

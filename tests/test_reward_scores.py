@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ponder.core import Reward, Scores, Steps
+from ponder.core.scoring import scored
 from ponder.rewards._windows import batches, spans
 
 
@@ -49,7 +50,7 @@ def test_what_is_no_score_fails_and_says_why() -> None:
 def test_any_number_of_traces_is_scored_a_few_at_a_time() -> None:
     taken = itertools.count()
     endless = (says(0.9, 0.2, 0.4) for _ in taken)
-    found = list(itertools.islice(Fixed().scored(endless, batch=4), 6))
+    found = list(itertools.islice(scored(Fixed(), endless, batch=4), 6))
     assert len(found) == 6
     assert next(taken) == 8
 

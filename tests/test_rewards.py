@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ponder.cli.check import reward as check_reward
 from ponder.core import Scores, UserError
+from ponder.core.scoring import scores_by_index
 from ponder.rewards.qwen import Qwen
 from ponder.rewards.skywork import Skywork
 
@@ -186,11 +187,11 @@ def test_a_stream_gives_each_trace_as_soon_as_its_rows_are_done(qwen) -> None:
     """The longest rows come first, and a trace is there before the next batch is begun."""
     reward = qwen(batch=1)
     lengths = [sum(map(len, trace.part("all"))) for trace in TRACES]
-    work = reward.stream(TRACES)
+    work = scores_by_index(reward, TRACES)
     first, _ = next(work)
     assert lengths[first] == max(lengths)
     found = {first: _, **dict(work)}
     alone = reward.score(TRACES)
     assert [found[n] for n in range(len(TRACES))] == alone
     empty = cut("What is x?")
-    assert list(reward.stream([empty])) == [(0, Scores(why="nothing to score"))]
+    assert list(scores_by_index(reward, [empty])) == [(0, Scores(why="nothing to score"))]

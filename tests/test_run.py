@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.interrupt import Stop
 from ponder.run.run import _Feed, run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 STUDY = """
 problems = {problems}
@@ -76,7 +76,7 @@ def test_a_run_through_faults_ends_complete(serve, write, ponder) -> None:
     assert min(state[fault] for fault in ("429", "drop", "malformed", "500")) > 0
     finished = outcomes("s.toml")
     assert len(finished) == 200
-    assert {(o.status, o.correct) for o in finished} == {("graded", True)}
+    assert {o.ended for o in finished} == {"right"}
     assert {(o.thinking_tokens, o.answer_tokens, o.counted_by) for o in finished} == {(100, 20, "server")}
     assert state["answered"] == 200  # nothing is paid for twice
 
@@ -145,7 +145,7 @@ def test_an_endpoint_that_goes_down_stops_the_run(write, ponder) -> None:
     assert re.search(
         r"^s\.toml: model `served`: the last \d+ attempts failed: no connection", result.stderr, re.MULTILINE
     )
-    assert {o.status for o in outcomes("s.toml")} == {"failed"}
+    assert {o.ended for o in outcomes("s.toml")} == {"failed"}
     assert "has no answers to" in ponder("report", "s.toml").stderr
 
 
@@ -165,7 +165,7 @@ def test_failed_attempts_are_retried_and_never_wrong(serve, write, ponder) -> No
     with sqlite3.connect("ponder.db") as db:
         db.executemany("UPDATE cell SET key = ? WHERE id = ?", [(k, i + 1) for i, k in enumerate(keys)])
     assert ponder("run", "s.toml").exit_code == 0
-    assert [o.status for o in outcomes("s.toml")] == ["graded"] * 6
+    assert [o.ended for o in outcomes("s.toml")] == ["right"] * 6
 
 
 @pytest.mark.parametrize(("status", "says"), [(401, "wants a key"), (404, "knows no such page or model")])
@@ -300,7 +300,7 @@ def test_only_failures_in_a_row_stop_a_run(folder) -> None:
 
 def test_replay_gives_the_same_grades(serve, write, ponder) -> None:
     def grades(study: str) -> list:
-        columns = ("task", "size", "problem", "sample", "status", "correct", "why", "thinking_tokens", "answer_tokens")
+        columns = ("size", "problem", "sample", "ended", "why", "thinking_tokens", "answer_tokens")
         return [tuple(getattr(o, column) for column in columns) for o in outcomes(study)]
 
     write("s.toml", study_for(serve(), problems=10))

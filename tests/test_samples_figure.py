@@ -8,28 +8,28 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 
-from ponder.core import Outcome
-from ponder.core.ballots import ballots
+from ponder import Study
+from ponder.core.capabilities import equal_answers
 from ponder.figures.samples import Samples
 from ponder.results.charts import draw_figure
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.math500 import Math500
 
 HALF = [*("\\boxed{\\frac12}", "\\boxed{0.5}", "\\boxed{2}", "\\boxed{\\sqrt{4}}", "", "\\boxed{3}")]
 
 
-def outcome(model, problem, sample, right, ballot=None, *, status="graded", tokens=100, task="math500", size=0):
+def outcome(model, problem, sample, right, ballot=None, *, ended="", tokens=100, task="math500", size=0):
     details = {} if ballot is None else {"ballot": ballot}
-    graded = (status, right, "" if right else "wrong answer")
-    return Outcome(
-        task, model, size, problem, sample, *graded, 50, tokens - 9, 9, 0.1, "server", details, variant=model
-    )
+    return made_up.outcome(
+        task, model, size, problem, ended or ("right" if right else "wrong"),
+        sample=sample, details=details, thinking_tokens=tokens - 9, answer_tokens=9, counted_by="server",
+    )  # fmt: skip
 
 
 def sampled(problems=12, samples=6, model="qwq", seed=1):
@@ -38,8 +38,8 @@ def sampled(problems=12, samples=6, model="qwq", seed=1):
     drawn = []
     for p, s in itertools.product(range(problems), range(samples)):
         vote = rng.choice([0, 0, 1, 1, 2, None])
-        status = "graded" if vote is not None else rng.choice(["unparsed", "truncated"])
-        drawn.append(outcome(model, f"p{p:02}", s, vote == 0, vote, status=status, tokens=100 + 10 * p))
+        ended = "" if vote is not None else rng.choice(["unparsed", "truncated"])
+        drawn.append(outcome(model, f"p{p:02}", s, vote == 0, vote, ended=ended, tokens=100 + 10 * p))
     return drawn
 
 
@@ -76,7 +76,7 @@ def test_the_figure_counts_every_subset_of_the_samples() -> None:
 
 def test_problems_with_fewer_samples_leave_as_k_grows() -> None:
     outcomes = [o for o in sampled() if o.problem > "p02" or o.sample < 3]
-    failed = [outcome("qwq", "p00", 5, right=False, status="failed")]
+    failed = [outcome("qwq", "p00", 5, right=False, ended="failed")]
     tables = Samples().estimate(outcomes + failed)
     assert [(r["k"], r["problems"]) for r in tables["samples"]] == [(1, 12), (2, 12), (4, 9), (6, 9)]
     assert Samples().findings(tables)[0].endswith("on the 9 of 12 problems that have so many samples.")
@@ -85,7 +85,7 @@ def test_problems_with_fewer_samples_leave_as_k_grows() -> None:
 
 def test_each_model_has_a_line_and_each_task_a_panel() -> None:
     outcomes = sampled() + sampled(model="r1", seed=3)
-    outcomes += [o._replace(task="aime24") for o in sampled(model="r1", samples=1)]
+    outcomes += [made_up.changed(o, task="aime24") for o in sampled(model="r1", samples=1)]
     drawn = draw_figure("samples", Samples(against="tokens"), outcomes)
     assert [p["panel"] for p in drawn.tables["panels"]] == ["math500", "aime24"]
     assert Counter(r["model"] for r in drawn.tables["samples"]) == {"qwq": 4, "r1": 5}
@@ -100,7 +100,7 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
     assert [r["maj_at_k"] is None for r in tables["samples"]] == [False, True, True, True]
     assert "no majority vote" in Samples().findings(tables)[0]
     assert draw_figure("samples", Samples(), turns).picture.png
-    cut = [outcome("qwq", f"p{p}", s, right=False, status="truncated") for p in range(3) for s in range(4)]
+    cut = [outcome("qwq", f"p{p}", s, right=False, ended="truncated") for p in range(3) for s in range(4)]
     assert [r["maj_at_k"] for r in Samples().estimate(cut)["samples"]] == [0, 0, 0]
     assert draw_figure("samples", Samples(), cut).picture.png
 
@@ -108,8 +108,8 @@ def test_without_ballots_there_is_no_majority_and_without_answers_it_is_wrong() 
 def test_answers_that_are_equal_as_mathematics_vote_together() -> None:
     pytest.importorskip("math_verify")
     answers = ["\\frac{1}{2}", None, "0.5", "2", "\\sqrt{4}", "x = 2", "3"]
-    assert ballots(Math500(file=Path(Math500.example["file"])), answers) == [0, None, 0, 3, 3, 3, 6]
-    assert ballots(ChainSum(), ["0.5", "1/2", "0.5"]) == [0, 1, 0]
+    assert equal_answers(Math500(file=Path(Math500.example["file"])), answers) == [0, None, 0, 3, 3, 3, 6]
+    assert equal_answers(ChainSum(), ["0.5", "1/2", "0.5"]) == [0, 1, 0]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from scored_traces import lines_of, read_json, records
 
+from ponder.core import RatesEach
 from ponder.rewards.oracle import Oracle
 from ponder.traces import read
 from ponder.traces.score_file import Scoring
@@ -148,7 +149,7 @@ def test_a_file_scored_by_another_reward_is_scored_again(ponder, write) -> None:
         assert found["score"] == pytest.approx(sum(map(float, given["labels"])) / 3)
 
 
-class Batches(Oracle):
+class Batches(Oracle, RatesEach):
     """Notes the size of each batch, and gives the scores of a batch from its end."""
 
     sizes: list[int] = []  # noqa: RUF012

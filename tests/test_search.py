@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Estimate
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 STUDY = """
 seed = 3
@@ -50,7 +50,7 @@ def sizes_asked(study: str) -> dict[int, int]:
 def estimate(study: str) -> Estimate:
     cells = Study.load(study).cells
     with Store(Path("ponder.db")) as store:
-        return cells[0].search.estimate({cell.size: store.score(cell) for cell in cells})  # type: ignore[union-attr]
+        return cells[0].quota.search.estimate({cell.size: store.score(cell) for cell in cells})  # type: ignore[union-attr]
 
 
 def test_finds_the_critical_size(write, ponder) -> None:
@@ -82,7 +82,7 @@ def test_a_search_resumes_as_if_it_had_not_been_interrupted(write, ponder) -> No
     assert not json.loads(ponder("run", "s.toml", "--json").stdout)["capped"]
     interval = estimate("s.toml")
     assert interval.low < 40 < interval.high <= 1.5 * interval.low
-    assert sizes_asked("s.toml").keys() <= set(Study.load("s.toml").cells[0].search.sizes)  # type: ignore[union-attr]
+    assert sizes_asked("s.toml").keys() <= set(Study.load("s.toml").cells[0].quota.search.sizes)  # type: ignore[union-attr]
 
 
 def test_a_search_that_has_not_ended_is_incomplete(write, ponder) -> None:

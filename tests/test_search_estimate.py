@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, special
 
 from ponder.core import UserError
-from ponder.study.search import Search
+from ponder.stats.designs.max_size import Search
 
 
 def power(p, lapse=0.0):

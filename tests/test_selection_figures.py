@@ -6,29 +6,27 @@ import itertools
 import math
 import random
 
+import made_up
 import numpy as np
 import pytest
+from made_up import variants_of
 from scipy import stats
 
-from ponder.core import MethodUse, Outcome, UserError
+from ponder.core import UserError
 from ponder.figures.best_of import BestOf
 from ponder.figures.selection import Selection
 from ponder.results.charts import draw_figure
-from ponder.stats.frontier import accuracy_difference, fraction, variants
+from ponder.stats.frontier import accuracy_difference, fraction
 
 SIZES = {"pocket-s": 4e4, "pocket-m": 2.5e5, "pocket-l": 1.6e6}
 
 
-def outcome(model, problem, right, methods=(), *, seeds=(), made=None, sample=0, tokens=90):
+def outcome(model, problem, right, methods=(), *, made=None, sample=0, tokens=90):
     """An attempt by a model: its base's label, and each method of its chain with its settings."""
-    label, variant = model, model
-    for name, settings in methods:
-        label += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items())])}"
-        variant += f" + {' '.join([name, *(f'{k}={v}' for k, v in settings.items() if k != 'seed')])}"
-    asked = ("tents", label, 8, problem, sample, "graded", bool(right), "" if right else "wrong")
-    uses = tuple(MethodUse(name, settings) for name, settings in methods)
-    columns = {"base": model, "methods": uses, "variant": variant, "seeds": seeds, "made": made or {}}
-    return Outcome(*asked, 50, tokens, 9, 0.1, "tokenizer", {}, **columns)
+    return made_up.outcome(
+        "tents", model, 8, problem, "right" if right else "wrong",
+        methods=methods, made=made or {}, sample=sample, thinking_tokens=tokens, answer_tokens=9, prompt_tokens=50,
+    )  # fmt: skip
 
 
 def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0, made=True, tokens=200.0, **more):
@@ -45,12 +43,12 @@ def student(by, number, skill, rng, *, seeds=(1, 2, 3), problems=60, spread=0.0,
             facts |= {"selected_right": 0.9 if by == "reward" else 0.6}
         for i in range(problems):
             right = rng.random() < 1 / (1 + math.exp(-skill - lucky - 2 + 4 * i / problems))
-            found.append(outcome(model, f"p{i:02}", right, methods, seeds=(seed,), made=facts))
+            found.append(outcome(model, f"p{i:02}", right, methods, made=facts))
     return found
 
 
 def sft(outcome):
-    return outcome.method("sft") or {}
+    return made_up.settings_of(outcome, "sft")
 
 
 def bare(model="student", skill=-1.5, problems=60, samples=1, seed=9, methods=()):
@@ -83,7 +81,7 @@ def test_students_are_drawn_as_counted() -> None:
     assert set(rows) == {("untrained", 0), ("all", 4000), ("longest", 100)} | {
         (line, n) for line in ("random", "reward") for n in (100, 1000)
     }
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     chosen = data["student + sft by=reward number=100 reward=pocket-m"]
     by_chance = data["student + sft by=random number=100"]
     row = rows["reward", 100]
@@ -150,8 +148,8 @@ def test_all_is_the_whole_pool_and_fewer_than_asked_for_is_said() -> None:
     }
     assert Selection().findings(tables)[-1] == "tents: fewer traces than asked for: right 72 of 100."
     # Where only the untrained student answered, there is nothing to draw.
-    outcomes += [o._replace(task="execution", status="failed") for o in outcomes] + [
-        o._replace(task="execution") for o in bare()
+    outcomes += [made_up.changed(o, task="execution", ended="failed") for o in outcomes] + [
+        made_up.changed(o, task="execution") for o in bare()
     ]
     assert [p["panel"] for p in Selection().estimate(outcomes)["panels"]] == ["tents"]
 
@@ -187,7 +185,7 @@ def test_numbers_hang_on_no_order_and_students_stand_apart() -> None:
 
 def test_failed_attempts_take_their_problem_along() -> None:
     outcomes = pile()
-    outcomes[200] = outcomes[200]._replace(status="failed")
+    outcomes[200] = outcomes[200]._replace(ended="failed")
     [panel] = Selection().estimate(outcomes)["panels"]
     assert panel["problems"] == 59
     assert panel["rests_on"].endswith("1 failed and left out, 1 problems that not all answered left out")
@@ -214,7 +212,7 @@ def test_a_second_panel_compares_rewards_by_size() -> None:
     assert found.picture.png.startswith(b"\x89PNG")
     sizes = {s["line"]: s["reward_parameters"] for s in found.tables["students"] if s["by"] == "reward"}
     assert sizes == {"a judge": None, **SIZES}
-    data = {v.name: v for v in variants(outcomes).variants}
+    data = {v.name: v for v in variants_of(outcomes).variants}
     large, small = (data[f"student + sft by=reward number=100 reward=pocket-{size}"] for size in "ls")
     [row] = (d for d in found.tables["differences"] if d["less_by"] == "reward" and d["number"] == 100)
     apart = accuracy_difference(large, small)

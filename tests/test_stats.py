@@ -7,21 +7,23 @@ import random
 import subprocess
 import sys
 
+import made_up
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from ponder.core import Outcome, Status
+from ponder.core import Outcome
 from ponder.stats.accuracy import accuracy, by_size, geometric_mean, mean, rate, wilson
 from ponder.stats.bootstrap import resampled_sums, strata
 from ponder.stats.columns import columns
 from ponder.stats.distributions import chi2_tail, hazard, t_quantile, z_quantile
 
 
-def outcome(size=16, problem="a", sample=0, status: Status = "graded", correct=True, tokens=100, model="m") -> Outcome:
-    return Outcome("t", model, size, problem, sample, status, correct, "", 0, tokens, 0, 0.0, "server", {})
+def outcome(size=16, problem="a", sample=0, ended="", correct=True, tokens=100, model="m") -> Outcome:
+    ended = ended or ("right" if correct else "wrong")
+    return made_up.outcome("t", model, size, problem, ended, sample=sample, thinking_tokens=tokens, answer_tokens=0)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 9, 30, 500, 49_999])
@@ -44,9 +46,9 @@ def test_columns_leave_failed_out_and_never_call_cut_off_or_unparsed_right() -> 
     data = columns(
         [
             outcome(sample=0),
-            outcome(sample=1, status="truncated", correct=True),
-            outcome(sample=2, status="unparsed", correct=True),
-            outcome(sample=3, status="failed", correct=True),
+            outcome(sample=1, ended="truncated", correct=True),
+            outcome(sample=2, ended="unparsed", correct=True),
+            outcome(sample=3, ended="failed", correct=True),
         ]
     )
     assert data.correct.tolist() == [True, False, False]
@@ -200,9 +202,9 @@ def test_tables_by_size() -> None:
         columns(
             [
                 *(outcome(16, p, s, tokens=t) for p, s, t in [("a", 0, 10), ("a", 1, 30), ("b", 0, 50), ("c", 0, 30)]),
-                outcome(20, "d", status="unparsed", correct=False),
-                outcome(20, "e", status="failed"),
-                outcome(25, "f", status="failed"),
+                outcome(20, "d", ended="unparsed", correct=False),
+                outcome(20, "e", ended="failed"),
+                outcome(25, "f", ended="failed"),
             ]
         )
     )
@@ -221,8 +223,7 @@ def test_tables_by_size() -> None:
 def test_median_counts_cut_off_attempts_as_more_than_they_got() -> None:
     def median(cut):
         rows = [
-            outcome(problem=str(i), status="truncated" if i >= 20 - cut else "graded", tokens=10 * (i + 1))
-            for i in range(20)
+            outcome(problem=str(i), ended="truncated" if i >= 20 - cut else "", tokens=10 * (i + 1)) for i in range(20)
         ]
         return by_size(columns(rows))[0].median
 
@@ -247,7 +248,7 @@ def test_median_interval_covers() -> None:
 
 def test_order_moves_no_number() -> None:
     rows = [
-        outcome(size, f"{size}-{p}", s, "graded", (size + p + s) % 3 > 0, 10 * size + p + s)
+        outcome(size, f"{size}-{p}", s, "", (size + p + s) % 3 > 0, 10 * size + p + s)
         for size in (16, 25)
         for p in range(5)
         for s in range(3)

@@ -8,11 +8,12 @@ import random
 import sys
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ponder.core import Estimate, Outcome
+from ponder.core import Estimate
 from ponder.stats.columns import Columns, columns
 from ponder.stats.critical import critical_size
 from ponder.stats.distributions import f_tail
@@ -173,7 +174,7 @@ def test_other_verdicts() -> None:
 @pytest.mark.parametrize("problems", [0, 1])
 def test_too_little_says_so(problems) -> None:
     rows = [
-        Outcome("t", "m", size, str(size), 0, "graded", True, "", 0, 10 * size, 0, 0.0, "server", {})
+        made_up.outcome("t", "m", size, str(size), thinking_tokens=10 * size, answer_tokens=0)
         for size in (16, 20)[: 2 * problems]
     ]
     fits = effort(columns(rows))
@@ -192,8 +193,15 @@ def test_everything_truncated_or_a_size_of_zero_has_no_fit() -> None:
 def test_order_moves_no_number() -> None:
     data = made(np.random.default_rng(14), power, 4, 2, cap=900)
     rows = [
-        Outcome(
-            "t", "m", int(s), str(p), i, "truncated" if cut else "graded", not cut, "", 0, int(t), 0, 0.0, "server", {}
+        made_up.outcome(
+            "t",
+            "m",
+            int(s),
+            str(p),
+            "truncated" if cut else "right",
+            sample=i,
+            thinking_tokens=int(t),
+            answer_tokens=0,
         )
         for i, (s, p, cut, t) in enumerate(zip(data.size, data.problem, data.truncated, data.tokens, strict=True))
     ]

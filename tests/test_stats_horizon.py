@@ -8,19 +8,20 @@ import runpy
 import time
 from pathlib import Path
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.core import Outcome, Status
+from ponder.core import Outcome
 from ponder.stats.accuracy import accuracy
 from ponder.stats.horizon import Rollouts, horizon, rollouts
 
 
-def outcome(said, true, problem="a", sample=0, per_turn=1, start=0, status: Status = "graded", model="m") -> Outcome:
+def outcome(said, true, problem="a", sample=0, per_turn=1, start=0, ended="wrong", model="m") -> Outcome:
     details = {"parsed": said, "true": true, "start": start, "per_turn": per_turn}
     size = len(true) * per_turn
-    return Outcome("execution", model, size, problem, sample, status, False, "", 0, 0, 0, 0.0, "server", details)
+    return made_up.outcome("execution", model, size, problem, ended, sample=sample, details=details)
 
 
 def sums(errors, turns, start=0) -> list[int]:
@@ -76,8 +77,8 @@ def test_rows_by_hand() -> None:
             [
                 outcome([2, 4, 6], true(3), "a", per_turn=2),
                 outcome([2, 5, 7], true(3), "b", per_turn=2),
-                outcome([2, 4, None], true(3), "c", per_turn=2, status="truncated"),
-                outcome([], true(3), "d", per_turn=2, status="failed"),
+                outcome([2, 4, None], true(3), "c", per_turn=2, ended="truncated"),
+                outcome([], true(3), "d", per_turn=2, ended="failed"),
             ]
         )
     )
@@ -227,7 +228,7 @@ def test_one_problem_or_none_says_nothing() -> None:
     one = horizon(rollouts([outcome(sums([3], 5), true(5), sample=s) for s in range(4)]))
     assert (one.horizon.value, one.horizon.low, one.horizon.high) == (3, 1, math.inf)
     assert one.trend.direction == "too few errors"
-    none = horizon(rollouts([outcome([], [], status="failed"), outcome([], [], status="open")]))
+    none = horizon(rollouts([outcome([], [], ended="failed"), outcome([], [], ended="open")]))
     assert (none.rows, none.failed, none.horizon.attempts) == ((), 1, 0)
     assert math.isnan(none.horizon.value)
     assert math.isnan(none.predicted.value)

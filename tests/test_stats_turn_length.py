@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import made_up
 import numpy as np
 import pytest
 from scipy import stats
@@ -79,7 +80,7 @@ def rollouts(plan: bool) -> list[Outcome]:
         for i in range(20):
             details = {"per_turn": k, "parsed": [1], "true": [1], "start": 0} | ({"plan": f"{i}"} if plan else {})
             right, problem = i % 4 > 0, f"{k} {i}"
-            out.append(Outcome("e", "m", 8, problem, 0, "graded", right, "", 0, 9, 9, 0.0, "server", details))
+            out.append(made_up.outcome("e", "m", 8, problem, "right" if right else "wrong", details=details))
     return out
 
 

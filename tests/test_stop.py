@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, UserError
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
 from ponder.store.writer import MAX_WAITING, Writer
-from ponder.study.study import Study
 
 STUDY = """
 problems = 100000
@@ -179,7 +179,7 @@ def cell():
 
 def attempts(cell, number: int) -> list[Done]:
     problems = itertools.islice(cell.task.problems(2, 0), number)
-    return [Done(cell, n, Attempt(problem, 0, "graded", True, "", ())) for n, problem in enumerate(problems)]
+    return [Done(cell, n, Attempt(problem, 0, "right", "", ())) for n, problem in enumerate(problems)]
 
 
 def nothing_spent() -> Recorded:

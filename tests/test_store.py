@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from test_store_versions import version_2, version_3
+from test_store_versions import version_4
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, UserError
 from ponder.run.caps import Recorded
 from ponder.run.grading import grade_again
@@ -20,7 +21,6 @@ from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store import schema
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_grading_again_leaves_failures_alone(store, study, tmp_path) -> None:
     )
     with store() as opened:
         assert grade_again(study, opened) == 0
-        assert [o.why for o in opened.outcomes(study.cells) if o.status == "failed"] == ["down"]
+        assert [o.why for o in opened.outcomes(study.cells) if o.ended == "failed"] == ["down"]
 
 
 def test_failed_and_open_attempts_are_no_answers(store, study, tmp_path) -> None:
@@ -115,7 +115,7 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
         ),
         Completion("", "é\u2028", "length", Bill(4, 5, 6, 2.0, "estimate", 3)),
     )
-    attempt = Attempt(problem, 1, "truncated", False, "no number", turns, {"parsed": [1, None]})
+    attempt = Attempt(problem, 1, "truncated", "no number", turns, {"parsed": [1, None]})
     with Store(tmp_path / "s.db", lock=True) as store:
         store.add([Done(cell, 0, attempt)])
         store.record_made(cell, {"training_tokens": 900.0})
@@ -135,15 +135,14 @@ def test_what_goes_in_comes_out(tmp_path, study) -> None:
     assert outcome.cached_tokens == 4
 
 
-@pytest.mark.parametrize("make", [version_3, version_2])
-def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
-    make(tmp_path / "s.db")
+def test_what_runs_spend_adds_up(tmp_path, study) -> None:
+    version_4(tmp_path / "s.db")
     cell = study.cells[0]
-    right = Attempt(next(cell.asked()), 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    right = Attempt(next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),))
     with Store(tmp_path / "s.db") as reader:
-        assert reader.spent_by_runs("conversation") == (0, 0.0)
+        assert reader.spent_by_runs("conversation") == (6686, 0.0)
     with Store(tmp_path / "s.db", lock=True) as store:
-        assert store.spent_by_runs("conversation") == (0, 0.0)
+        assert store.spent_by_runs("conversation") == (6686, 0.0)
         first, second = store.record_study(study), store.record_study(study)
         assert first != second
         store.add([Done(cell, 0, right)], run=first, spent=Recorded(6, 0.5, 100, 40, 0.25))
@@ -154,18 +153,18 @@ def test_what_runs_spend_adds_up(tmp_path, study, make) -> None:
         assert store.spent_by_runs(study.name) == (212, 0.75)
         store.add([], second, Recorded(1000, 2.0, 0, 0, 0.0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
-        bad = Done(cell, 0, Attempt(right.problem, 1, "graded", True, "\ud800", ()))
+        bad = Done(cell, 0, Attempt(right.problem, 1, "right", "\ud800", ()))
         with pytest.raises(UnicodeEncodeError):
             store.add([bad], run=second, spent=Recorded(9999, 9.0, 9, 9, 9.0))
         assert store.spent_by_runs(study.name) == (1212, 2.75)
-        assert store.spent_by_runs("conversation") == (0, 0.0)
+        assert store.spent_by_runs("conversation") == (6686, 0.0)
 
 
 def test_a_cell_of_a_batch_that_was_rolled_back_is_stored_by_the_next(tmp_path, study) -> None:
     cell = study.cells[0]
     problem = next(cell.asked())
-    bad = Attempt(problem, 0, "graded", True, "\ud800", ())
-    good = Attempt(problem, 1, "graded", True, "", (Completion("", "1", "end", Bill()),))
+    bad = Attempt(problem, 0, "right", "\ud800", ())
+    good = Attempt(problem, 1, "right", "", (Completion("", "1", "end", Bill()),))
     with Store(tmp_path / "s.db", lock=True) as store:
         with pytest.raises(UnicodeEncodeError):
             store.add([Done(cell, 0, bad)])
@@ -177,21 +176,21 @@ def test_a_cell_of_a_batch_that_was_rolled_back_is_stored_by_the_next(tmp_path, 
 def test_a_later_attempt_takes_the_place_of_a_failed_one(tmp_path, study) -> None:
     cell = study.cells[0]
     problem = next(cell.asked())
-    failed = Attempt(problem, 0, "failed", False, "down", (), {"per_turn": 1})
-    right = Attempt(problem, 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),), {"parsed": [1]})
+    failed = Attempt(problem, 0, "failed", "down", (), {"per_turn": 1})
+    right = Attempt(problem, 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),), {"parsed": [1]})
     with Store(tmp_path / "s.db", lock=True) as store:
         store.add([Done(cell, 0, failed)])
         store.add([Done(cell, 0, right)])
         (outcome,) = store.outcomes([cell])
-    assert (outcome.status, outcome.correct, outcome.why, outcome.details) == ("graded", True, "", {"parsed": [1]})
+    assert (outcome.ended, outcome.why, outcome.details) == ("right", "", {"parsed": [1]})
     assert outcome.thinking_tokens == 2
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(tmp_path, study) -> None:
     cell = study.cells[0]
     problem = next(cell.asked())
-    good = Attempt(problem, 0, "graded", True, "", (Completion("", "1", "end", Bill()),))
-    bad = Attempt(problem, 1, "graded", True, "\ud800", (Completion("", "1", "end", Bill()),))
+    good = Attempt(problem, 0, "right", "", (Completion("", "1", "end", Bill()),))
+    bad = Attempt(problem, 1, "right", "\ud800", (Completion("", "1", "end", Bill()),))
     with Store(tmp_path / "s.db", lock=True) as store:
         with pytest.raises(UnicodeEncodeError):
             store.add([Done(cell, 0, good), Done(cell, 0, bad)])
@@ -243,7 +242,7 @@ def test_a_store_that_cant_be_made(ponder, folder) -> None:
 
 def test_sync_puts_the_log_on_the_disk(tmp_path, study, monkeypatch) -> None:
     cell = study.cells[0]
-    right = Attempt(next(cell.asked()), 0, "graded", True, "", (Completion("", "1", "end", Bill(1, 2, 3)),))
+    right = Attempt(next(cell.asked()), 0, "right", "", (Completion("", "1", "end", Bill(1, 2, 3)),))
     synced = []
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), fsync(file)))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, Problem, UserError
 from ponder.run.caps import Recorded
-from ponder.store.copy import merge
+from ponder.store.maintenance import merge
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 
 DATA = Path(__file__).parent / "data"
 CONVERSATION = Problem("p", 3, ("one?", "two?", "three?"))
@@ -26,10 +26,10 @@ def study() -> Study:
     return Study(task=[{"name": "execution", "size": [3, 5]}], model=[{"name": "oracle"}], problems=5, samples=4)
 
 
-def attempt(sample: int, status: str, turns: int, text: str = "", problem: Problem = CONVERSATION) -> Attempt:
+def attempt(sample: int, ended: str, turns: int, text: str = "", problem: Problem = CONVERSATION) -> Attempt:
     said = tuple(Completion(f"so {text}", f"{text}{i}", "end", Bill(1, 2, 3, 0.5, "server", 1)) for i in range(turns))
-    details = {"parsed": [text]} if status == "graded" else {}
-    return Attempt(problem, sample, status, status == "graded", text, said, details)  # type: ignore[arg-type]
+    details = {"parsed": [text]} if ended == "right" else {}
+    return Attempt(problem, sample, ended, text, said, details)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def held(path: Path, study: Study) -> dict[tuple[int, int, int], tuple[str, str,
             for done in store.attempts(cell):
                 turns = done.attempt.completions
                 first = turns[0].answer if turns else ""
-                found[number, done.position, done.attempt.sample] = (done.attempt.status, first, len(turns))
+                found[number, done.position, done.attempt.sample] = (done.attempt.ended, first, len(turns))
             for (position, sample), turns in store.begun(cell).items():
                 found.setdefault((number, position, sample), ("open", turns[0].answer if turns else "", len(turns)))
     return found
@@ -61,7 +61,7 @@ def test_a_finished_attempt_wins_then_the_longer_then_the_first(make, study, fol
     a = make(
         "a.db",
         *(
-            attempt(0, "graded", 3, "a"),
+            attempt(0, "right", 3, "a"),
             attempt(1, "open", 2, "a"),
             attempt(2, "failed", 1, "a"),
             attempt(3, "open", 1, "a"),
@@ -70,21 +70,21 @@ def test_a_finished_attempt_wins_then_the_longer_then_the_first(make, study, fol
     b = make(
         "b.db",
         *(
-            attempt(0, "graded", 3, "b"),
-            attempt(1, "graded", 3, "b"),
+            attempt(0, "right", 3, "b"),
+            attempt(1, "right", 3, "b"),
             attempt(2, "failed", 1, "b"),
             attempt(3, "open", 2, "b"),
         ),
     )
-    make("b.db", attempt(0, "graded", 3, "c"), cell=1, position=2)
+    make("b.db", attempt(0, "right", 3, "c"), cell=1, position=2)
     expected = {
-        (0, 0, 0): ("graded", "a0", 3), (0, 0, 1): ("graded", "b0", 3), (0, 0, 2): ("failed", "a0", 1),
-        (0, 0, 3): ("open", "b0", 2), (1, 2, 0): ("graded", "c0", 3),
+        (0, 0, 0): ("right", "a0", 3), (0, 0, 1): ("right", "b0", 3), (0, 0, 2): ("failed", "a0", 1),
+        (0, 0, 3): ("open", "b0", 2), (1, 2, 0): ("right", "c0", 3),
     }  # fmt: skip
     assert merge([a, b], folder / "ab.db").attempts == 5
     assert held(folder / "ab.db", study) == expected
     merge([b, a], folder / "ba.db")
-    first_of_ties = {(0, 0, 0): ("graded", "b0", 3), (0, 0, 2): ("failed", "b0", 1)}
+    first_of_ties = {(0, 0, 0): ("right", "b0", 3), (0, 0, 2): ("failed", "b0", 1)}
     assert held(folder / "ba.db", study) == expected | first_of_ties
     with Store(folder / "ab.db") as store, Store(a) as first:
         assert store.spent_by_runs(study.name) == (33, 1.5)  # the spending of three runs
@@ -92,7 +92,7 @@ def test_a_finished_attempt_wins_then_the_longer_then_the_first(make, study, fol
 
 
 def test_a_store_and_its_copy_spent_once(make, study, folder) -> None:
-    a = make("a.db", attempt(0, "graded", 3, "a"))
+    a = make("a.db", attempt(0, "right", 3, "a"))
     with Store(a) as store:
         spent = store.spent_by_runs(study.name)
     shutil.copy(a, folder / "copy.db")
@@ -102,8 +102,8 @@ def test_a_store_and_its_copy_spent_once(make, study, folder) -> None:
 
 
 def test_merged_stores_are_whole_and_the_old_ones_unchanged(make, ponder) -> None:
-    paths = [make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(1, "open", 2, "b"))]
-    shutil.copy(DATA / "version2.db", "old.db")
+    paths = [make("a.db", attempt(0, "right", 3, "a")), make("b.db", attempt(1, "open", 2, "b"))]
+    shutil.copy(DATA / "version4.db", "old.db")
     paths.append(Path("old.db"))
     before = [path.read_bytes() for path in paths]
     result = ponder("store", "merge", *paths, "-o", "new.db", "--json")
@@ -117,7 +117,7 @@ def test_merged_stores_are_whole_and_the_old_ones_unchanged(make, ponder) -> Non
 
 
 def test_what_making_a_model_cost_is_kept(make, study, folder) -> None:
-    a, b = make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(0, "graded", 3, "b"))
+    a, b = make("a.db", attempt(0, "right", 3, "a")), make("b.db", attempt(0, "right", 3, "b"))
     with Store(b, lock=True) as store:
         store.record_made(study.cells[0], {"training_tokens": 7.0})
     merge([a, b], folder / "new.db")
@@ -127,14 +127,14 @@ def test_what_making_a_model_cost_is_kept(make, study, folder) -> None:
 
 def test_different_problems_under_one_key_are_refused(make, folder) -> None:
     other = Problem("q", 3, CONVERSATION.turns)
-    a, b = make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(1, "graded", 3, "b", other))
+    a, b = make("a.db", attempt(0, "right", 3, "a")), make("b.db", attempt(1, "right", 3, "b", other))
     with pytest.raises(UserError, match=r"problem 0 of one task is p in an earlier store and q in .*b.db"):
         merge([a, b], folder / "new.db")
     assert not list(folder.glob("new.db*"))
 
 
 def test_a_damaged_store_is_repaired_first(make, ponder) -> None:
-    a, b = make("a.db", attempt(0, "graded", 3, "a")), make("b.db", attempt(1, "graded", 3, "b"))
+    a, b = make("a.db", attempt(0, "right", 3, "a")), make("b.db", attempt(1, "right", 3, "b"))
     with closing(sqlite3.connect(b, isolation_level=None)) as db:
         db.execute("UPDATE turn SET answer = 'x'")
     result = ponder("store", "merge", a, b, "-o", "new.db")
@@ -144,8 +144,8 @@ def test_a_damaged_store_is_repaired_first(make, ponder) -> None:
 
 
 def test_a_store_can_be_checked_while_a_run_writes(make, study, folder, ponder) -> None:
-    path = make("a.db", attempt(0, "graded", 3, "a"))
+    path = make("a.db", attempt(0, "right", 3, "a"))
     with Store(path, lock=True) as store:
-        store.add([Done(study.cells[0], 0, attempt(1, "graded", 3, "b"))])
+        store.add([Done(study.cells[0], 0, attempt(1, "right", 3, "b"))])
         assert "2 attempts" in ponder("store", "check", path).stdout
         assert merge([path], folder / "new.db").attempts == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import made_up
 import pytest
 from test_figures import every, outcome, puzzles, spec, svg
 
@@ -18,10 +19,10 @@ def benchmark(model: str = "m", task: str = "math500") -> list[Outcome]:
     """Ten problems solved with 100 to 190 tokens, six missed with 300 to 350, two cut at 400."""
     tokens = [*range(100, 200, 10), *range(300, 360, 10), 400, 400]
     rows = [
-        outcome(0, n, correct=n < 10, tokens=spent, status="truncated" if spent == 400 else "graded", model=model)
+        outcome(0, n, correct=n < 10, tokens=spent, ended="truncated" if spent == 400 else "", model=model)
         for n, spent in enumerate(tokens)
     ]
-    return [o._replace(task=task, unit="") for o in rows]
+    return [made_up.changed(o, task=task, unit="") for o in rows]
 
 
 def test_medians_of_solved_and_wrong_attempts() -> None:
@@ -40,12 +41,12 @@ def test_medians_of_solved_and_wrong_attempts() -> None:
     assert "size" not in said
     [said] = Effort(unit="levels").findings(Effort(unit="levels").estimate(benchmark()))
     assert said.startswith("m: the median of solved attempts at level 0 is 145")
-    everything_cut = Effort().estimate([o for o in benchmark() if o.status == "truncated"])
+    everything_cut = Effort().estimate([o for o in benchmark() if o.ended == "truncated"])
     assert Effort().findings(everything_cut) == ["m: every attempt was truncated."]
 
 
 def test_unparsed_attempts_have_a_strip_of_their_own() -> None:
-    rows = [o._replace(status="unparsed") if o.thinking_tokens in (340, 350) else o for o in benchmark()]
+    rows = [o._replace(ended="unparsed") if o.thinking_tokens in (340, 350) else o for o in benchmark()]
     tables = Effort().estimate(rows)
     medians = {r["outcome"]: (r["median"], r["attempts"]) for r in tables["outcomes"]}
     assert medians == {"solved": (145, 10), "wrong": (315, 4), "unparsed": (345, 2), "truncated": (None, 2)}
@@ -101,7 +102,7 @@ def colours(chart: Any) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("more", [[], ["sums"]])
 def test_a_model_has_one_colour_in_all_panels_of_accuracy(more: list[str]) -> None:
-    sized = [o._replace(task=task) for task in ("tents", *more) for m in ("a", "b") for o in puzzles(m)]
+    sized = [made_up.changed(o, task=task) for task in ("tents", *more) for m in ("a", "b") for o in puzzles(m)]
     chart = spec(Accuracy(), [*benchmark("b"), *sized, *benchmark("c")])
     above, below = colours(chart)
     assert above == below == {"b": COLOURS[0], "a": COLOURS[1], "c": COLOURS[2]}
@@ -112,7 +113,7 @@ def test_a_model_has_one_colour_in_all_panels_of_accuracy(more: list[str]) -> No
 
 
 def test_without_bars_every_series_has_a_colour_of_its_own() -> None:
-    rows = [o._replace(task=task) for task in ("tents", "sums") for m in ("a", "b") for o in puzzles(m)]
+    rows = [made_up.changed(o, task=task) for task in ("tents", "sums") for m in ("a", "b") for o in puzzles(m)]
     chart = spec(Accuracy(), rows)
     scale = next(e["color"]["scale"] for e in every(chart, "encoding") if "scale" in e.get("color", {}))
     assert len(set(scale["range"])) == 4

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ponder import Study
 from ponder.core import UserError
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 GOOD = """
 title = "t"
@@ -89,8 +89,8 @@ def test_lists_are_sweeps() -> None:
     )
     assert len(study.cells) == 2 * 2 * 2 * 2
     assert len({c.key for c in study.cells}) == 16
-    assert study.cells[0].model_label == "oracle error=0.0 + budget_force think=10"
-    assert study.cells[0].task_label == "chain_sum digits=1"
+    assert study.cells[0].label.model == "oracle error=0.0 + budget_force think=10"
+    assert study.cells[0].label.task == "chain_sum digits=1"
 
 
 def test_a_list_of_one_is_no_sweep() -> None:
@@ -102,7 +102,7 @@ def test_a_list_of_one_is_no_sweep() -> None:
         return cell
 
     listed = cell([0.5], [3], [10])
-    assert (listed.model_label, listed.task_label) == ("oracle + budget_force", "chain_sum")
+    assert (listed.label.model, listed.label.task) == ("oracle + budget_force", "chain_sum")
     assert listed.key == cell(0.5, 3, 10).key
 
 
@@ -125,19 +125,19 @@ def test_training_seeds_are_columns() -> None:
         ],
     )
     bare, *trained, short, plain = study.cells
-    assert {cell.base_label for cell in study.cells} == {"gpt + tools"}
-    assert (bare.model_label, bare.variant_label, bare.training_seeds) == ("gpt + tools", "gpt + tools", ())
+    assert {cell.label.base for cell in study.cells} == {"gpt + tools"}
+    assert (bare.label.model, bare.label.variant, bare.training_seeds) == ("gpt + tools", "gpt + tools", ())
     assert [cell.training_seeds for cell in trained] == [(1, 7), (1, 7), (2, 7), (2, 7), (3, 7), (3, 7)]
-    assert trained[0].model_label == "gpt + tools + shortest seed=1 + dpo rate=0.0001"
-    assert [cell.variant_label for cell in trained] == [
+    assert trained[0].label.model == "gpt + tools + shortest seed=1 + dpo rate=0.0001"
+    assert [cell.label.variant for cell in trained] == [
         "gpt + tools + shortest + dpo rate=0.0001",
         "gpt + tools + shortest + dpo rate=0.0002",
     ] * 3
-    assert [use.name for use in trained[0].methods_used] == ["shortest", "dpo"]
-    assert trained[0].methods_used[0].settings["seed"] == 1
-    assert trained[1].methods_used[1].settings["rate"] == 2e-4
-    assert (short.model_label, short.training_seeds) == ("gpt + tools + merge other=pocket short", ())
-    assert plain.variant_label == "gpt + tools + merge other=pocket plain"
+    assert [use.name for use in trained[0].chain] == ["shortest", "dpo"]
+    assert trained[0].chain[0].settings["seed"] == 1
+    assert trained[1].chain[1].settings["rate"] == 2e-4
+    assert (short.label.model, short.training_seeds) == ("gpt + tools + merge other=pocket short", ())
+    assert plain.label.variant == "gpt + tools + merge other=pocket plain"
     assert len({cell.key for cell in study.cells}) == 9
 
 
@@ -146,7 +146,7 @@ def test_a_seed_that_trains_nothing_stays_in_the_label() -> None:
         task=[{"name": "chain_sum", "size": 2}],
         model=[{"name": "oracle", "method": [{"name": "budget_force", "think": [1, 2]}]}],
     )
-    assert [c.variant_label for c in study.cells] == ["oracle + budget_force think=1", "oracle + budget_force think=2"]
+    assert [c.label.variant for c in study.cells] == ["oracle + budget_force think=1", "oracle + budget_force think=2"]
     assert {c.training_seeds for c in study.cells} == {()}
 
 
@@ -159,7 +159,7 @@ def test_chains_of_methods() -> None:
         ([[], [force]], ["oracle", "oracle + budget_force"]),
     ):
         model = [{"name": "oracle", "method": given}]
-        assert [c.model_label for c in Study(task=[{"name": "chain_sum", "size": 2}], model=model).cells] == labels
+        assert [c.label.model for c in Study(task=[{"name": "chain_sum", "size": 2}], model=model).cells] == labels
 
 
 def test_sizes() -> None:
@@ -175,8 +175,10 @@ def test_how_many_problems(folder, write) -> None:
     write("a.jsonl", '{"prompt": "1+1?", "answer": 2}\n{"prompt": "1+2?", "answer": 3}')
     tasks = [{"name": "chain_sum", "size": 2}, {"name": "jsonl", "file": "a.jsonl"}]
     study = Study(task=tasks, model=[{"name": "oracle"}], folder=folder)
-    assert [(c.problems, len(list(c.asked()))) for c in study.cells] == [(20, 20), (None, 2)]
-    assert [c.problems for c in Study(task=tasks, model=[{"name": "oracle"}], folder=folder, problems=1).cells] == [
+    assert [(c.quota.problems, len(list(c.asked()))) for c in study.cells] == [(20, 20), (None, 2)]
+    assert [
+        c.quota.problems for c in Study(task=tasks, model=[{"name": "oracle"}], folder=folder, problems=1).cells
+    ] == [
         1,
         1,
     ]
@@ -299,7 +301,7 @@ def test_a_label_doesn_t_repeat_what_a_method_is_called_by() -> None:
     study = Study(
         task=[{"name": "tents", "size": 16}], model=[{"name": "transformers", "id": "pocket", "method": [compress]}]
     )
-    assert [cell.model_label.partition(" + ")[2] for cell in study.cells] == [
+    assert [cell.label.model.partition(" + ")[2] for cell in study.cells] == [
         f"{policy} window={window}" for policy in ("random", "snapkv") for window in (8, 16)
     ]
 
@@ -335,7 +337,7 @@ def test_a_model_may_be_asked_more_often_than_the_others() -> None:
     task = [{"name": "chain_sum", "size": 2}]
     models = [{"name": "oracle", "samples": 8}, {"name": "oracle", "method": {"name": "vote", "n": 2}}]
     one, other = Study.from_table({"task": task, "model": models, "samples": 3}).cells
-    assert (one.samples, other.samples) == (8, 3)
+    assert (one.quota.samples, other.quota.samples) == (8, 3)
     (plain, _) = Study.from_table({"task": task, "model": [{"name": "oracle"}, models[1]]}).cells
     assert plain.key == one.key  # attempts that are stored stay valid
     for wrong in (0, "many"):

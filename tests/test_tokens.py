@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+import made_up
 import pytest
 from endpoint_calls import request
 from test_figures import every, puzzles, rollout, spec
@@ -26,7 +27,8 @@ from ponder.models.oracle import Oracle
 def in_reply(outcomes: list[Outcome], model: str = "chat") -> list[Outcome]:
     """The same attempts by a model that reasons in its reply."""
     return [
-        o._replace(model=model, thinking_tokens=0, answer_tokens=o.thinking_tokens + o.answer_tokens) for o in outcomes
+        made_up.changed(o, model=model, thinking_tokens=0, answer_tokens=o.thinking_tokens + o.answer_tokens)
+        for o in outcomes
     ]
 
 
@@ -39,7 +41,7 @@ def test_auto_counts_thinking_only_if_every_model_reports_it() -> None:
     thinker = puzzles("thinker")
     assert token_kind(thinker, "auto") == "thinking"
     assert token_kind([*thinker, *in_reply(thinker)], "auto") == "output"
-    assert token_kind([*thinker, *(o._replace(status="failed") for o in in_reply(thinker))], "auto") == "thinking"
+    assert token_kind([*thinker, *(o._replace(ended="failed") for o in in_reply(thinker))], "auto") == "thinking"
     assert token_kind(in_reply(thinker), "thinking") == "thinking"
     # Of a chat model under budget forcing only the replies that were cut have thinking.
     forced = [*thinker[:16], *in_reply(thinker[16:], "thinker")]
@@ -77,7 +79,7 @@ def test_effort_of_models_that_report_thinking_is_in_thinking_tokens() -> None:
         (Effort(overlay="tents_effort"), in_reply(puzzles()), "thinking tokens, on an axis of output tokens"),
         (
             Tradeoff(overlay="execution_tradeoff", tokens="thinking"),
-            [rollout(k, None, p)._replace(size=180) for k in (1, 2) for p in range(4)],
+            [made_up.changed(rollout(k, None, p), size=180) for k in (1, 2) for p in range(4)],
             "output tokens (thinking + answer), on an axis of thinking tokens",
         ),
     ],
@@ -121,7 +123,7 @@ def test_frontier_and_budget_count_output_unless_asked() -> None:
     rows = [answer("a", f"p{i}", 109, True) for i in range(5)]
     assert Frontier().estimate(rows)["variants"][0]["tokens"] == 109
     assert Budget().estimate(rows)["panels"][0]["most"] == 109
-    chat = [*rows, *(o._replace(variant="b") for o in in_reply(rows, "b"))]
+    chat = [*rows, *in_reply(rows, "b")]
     for figure in (Frontier(tokens="auto"), Budget(tokens="auto")):
         assert "b reports no thinking tokens." in figure.findings(figure.estimate(chat))[0]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.results.interop.tracking import tracked
 from ponder.results.results import Results
-from ponder.study.study import Study
 
 TRACKERS = Path(__file__).parent.parent / ".venv-track" / "bin"
 LOG = Path(__file__).parent / "data" / "logs" / "sums.json"

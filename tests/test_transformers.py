@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ponder import Study
 from ponder.core import (
     CacheBudget,
     Grade,
@@ -23,6 +24,7 @@ from ponder.core import (
     Request,
     Source,
     TokenTrace,
+    Trainable,
     TrainingProblems,
     UserError,
     fingerprint,
@@ -50,7 +52,6 @@ from ponder.policies.last_query import LastQuery
 from ponder.policies.random import Random
 from ponder.policies.snapkv import Snapkv
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
 
@@ -247,10 +248,13 @@ def test_the_oracle_drifts_least() -> None:
     assert kl["oracle"].mean() < kl["random"].mean()
 
 
-class Recording(Policy):
+class Recording(Policy, Trainable):
     """An eviction policy that records what it is fitted on."""
 
     traces: list[TokenTrace]
+
+    def fitted(self, folder: Path, tokenizer: object) -> Policy:
+        return self
 
     def needs_fit(self, folder: Path) -> bool:
         return not (folder / "recording").exists()
@@ -377,7 +381,7 @@ def test_what_a_predictor_learnt_from_is_in_the_key_unless_it_ships(weights, tmp
     assert key_of("dynts", own, train=[{"name": "tents", "size": 25}]) == key_of("dynts", own)
     assert key_of("random", own) == key_of("random", own, train=[{"name": "tents", "size": 16}])
     # Before either is made: each has a folder of its own, and neither is the one beside the weights.
-    paths = {path for size in (16, 25) for path in method(size, own).unmade(Transformers(id=own))}
+    paths = {path for size in (16, 25) for path in method(size, own).missing_outputs(Transformers(id=own))}
     assert len(paths) == 2
     assert {path.parent for path in paths} == {tmp_path / "made"}
 
@@ -395,22 +399,22 @@ def test_each_training_set_has_its_own_predictor(weights, practice, tmp_path, mo
     ]
     made = set()
     for method in methods:
-        (path,) = method.unmade(model)
+        (path,) = method.missing_outputs(model)
         made.add(path)
         assert path.parent == tmp_path / "made"
         with pytest.raises(UserError, match="no predictor") as caught:
             answered(method.apply(model), requests(16, 1))
         assert path.name in caught.value.hint
     for method in methods[1:]:
-        (path,) = method.unmade(model)
+        (path,) = method.missing_outputs(model)
         *_, last = method.make(model)
         assert last == {"made": str(path / "predictor.safetensors")}
         card = json.loads((path / "card.json").read_text())
         assert card["on"] == [method.train_on[0].identity()]
-        assert not method.unmade(model)
+        assert not method.missing_outputs(model)
         assert answered(method.apply(model), requests(16, 1))[0].thinking
     assert len(made) == 3
-    assert methods[0].unmade(model)  # its own isn't there, whatever the others have made
+    assert methods[0].missing_outputs(model)  # its own isn't there, whatever the others have made
     assert not (weights / "dynts").exists()
 
 

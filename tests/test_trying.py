@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ponder import Study
 from ponder.cli.model_option import model_table
 from ponder.core import UserError
-from ponder.study.study import Study
 from ponder.tasks.gpqa import Gpqa
 from ponder.tasks.math500 import Math500
 
@@ -233,7 +233,7 @@ def test_the_study_of_a_benchmark_takes_a_file_and_a_model(folder, name, monkeyp
     study = Study.load(name, ["task.file=mine.jsonl", "model.id=qwq", "model.url=http://127.0.0.1:8080/v1"])
     study.check()
     (cell,) = study.cells
-    assert (cell.task.plugin_name(), cell.model_label) == (name, "qwq")
+    assert (cell.task.plugin_name(), cell.label.model) == (name, "qwq")
     assert study.samples >= 4
     assert [figure["name"] for figure in study.figure] == ["accuracy", "frontier", "samples", "budget"]
     # What `try` asks by default is what the study asks.

@@ -7,11 +7,13 @@ import itertools
 from math import log
 from typing import Any
 
+import made_up
 import pytest
 from test_figures import data, every, puzzles, spec, svg
 from test_frontier import outcome as answer
 from test_tokens import titles
 
+from ponder import Study
 from ponder.core import Outcome
 from ponder.figures.accuracy import SIDE_BY_SIDE, WIDTH, Accuracy
 from ponder.figures.budget import Budget
@@ -21,11 +23,10 @@ from ponder.figures.max_turn import MaxTurn
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 def asked(task: str, unit: str, sizes: tuple[int, ...], models: tuple[str, ...] = ("m",)) -> list[Outcome]:
-    return [o._replace(task=task, unit=unit, size=s) for m in models for s in sizes for o in puzzles(m)[:8]]
+    return [made_up.changed(o, task=task, unit=unit, size=s) for m in models for s in sizes for o in puzzles(m)[:8]]
 
 
 def test_an_outcome_has_its_tasks_unit(folder: Any) -> None:
@@ -35,13 +36,13 @@ def test_an_outcome_has_its_tasks_unit(folder: Any) -> None:
     )
     with Store(folder / "s.db", lock=True) as store:
         asyncio.run(run(study, store, Tally()))
-        units = {o.task: o.unit for o in store.outcomes(study.cells)}
+        units = {o.label.task: o.cell.task.unit for o in store.outcomes(study.cells)}
     assert units == {name: unit for name, (unit, _) in tasks.items()}
 
 
 @pytest.mark.parametrize("unit", ["cells", "steps", ""])
 def test_axes_and_findings_have_the_tasks_unit(unit: str) -> None:
-    rows = [o._replace(unit=unit) for o in puzzles()]
+    rows = [made_up.changed(o, unit=unit) for o in puzzles()]
     inside = f"{unit}, log scale" if unit else "log scale"
     assert f"problem size ({inside})" in titles(Accuracy(), rows)
     assert (f"problem size ({unit})" if unit else "problem size") in titles(Effort(), rows)
@@ -52,7 +53,7 @@ def test_axes_and_findings_have_the_tasks_unit(unit: str) -> None:
 
 @pytest.mark.parametrize("given", ["word", "words"])
 def test_a_figures_unit_is_stronger_than_the_tasks(given: str) -> None:
-    rows = [o._replace(unit="cells") for o in puzzles()]
+    rows = [made_up.changed(o, unit="cells") for o in puzzles()]
     assert "problem size (words, log scale)" in titles(Accuracy(unit=given), rows)
     assert "problem size (words)" in titles(Effort(unit=given), rows)
     assert "words in one turn (log scale)" in titles(MaxTurn(unit=given), rows)
@@ -60,7 +61,7 @@ def test_a_figures_unit_is_stronger_than_the_tasks(given: str) -> None:
 
 
 def test_tasks_of_different_units_have_different_axes_of_effort() -> None:
-    rows = [o._replace(task="tents", unit="cells") for o in puzzles()] + asked("sums", "terms", (2, 4))
+    rows = [made_up.changed(o, task="tents", unit="cells") for o in puzzles()] + asked("sums", "terms", (2, 4))
     chart = spec(Effort(), rows)
     assert chart["resolve"]["scale"]["x"] == "independent"
     ends = [e["x"]["scale"]["domain"][1] for e in every(chart, "encoding") if "scale" in e.get("x", {})]
@@ -79,7 +80,7 @@ def test_tasks_of_different_units_have_different_axes_of_effort() -> None:
 )
 def test_where_size_means_nothing_accuracy_has_bars(task: str, unit: str, sizes: Any, groups: list[str]) -> None:
     rows = asked(task, unit, sizes, ("a", "b"))
-    rows = [o._replace(correct=o.model == "a" or o.problem < "p2") for o in rows]
+    rows = [o._replace(ended="right" if o.label.model == "a" or o.problem < "p2" else "wrong") for o in rows]
     chart = spec(Accuracy(), rows)
     assert [layer["mark"]["type"] for layer in chart["layer"]] == ["bar", "rule", "text"]
     [drawn] = data(chart, "series", "a")
@@ -124,7 +125,7 @@ def test_the_intervals_of_two_models_stand_side_by_side() -> None:
 
 def compared(answered: dict[str, int], of: int = 10) -> list[Outcome]:
     return [
-        answer(model, f"p{i}", 100, True, status="graded" if i < n else "failed")
+        answer(model, f"p{i}", 100, True, ended="" if i < n else "failed")
         for model, n in answered.items()
         for i in range(of)
     ]

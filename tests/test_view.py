@@ -7,25 +7,25 @@ import re
 import sqlite3
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 from viewed import TABLE, cookie, fill, get, mapped, served, study
 
-from ponder.core import Attempt, Bill, Completion, UserError
-from ponder.results.behind import ENDINGS, behind
+from ponder import Study
+from ponder.core import ENDINGS, Attempt, Bill, Completion, UserError
+from ponder.results.charts import Group
 from ponder.results.view import comparison
 from ponder.results.view.app import Rate
 from ponder.results.view.index import Index
 from ponder.results.view.pages import transcript
-from ponder.results.view.queries import Query, find, search
+from ponder.results.view.queries import Query, behind, find, search
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies, study_named
 from ponder.run.caps import Recorded
 from ponder.store.store import Done, Store
-from ponder.study.study import Study
 from ponder.tasks.tents.drawing import drawings
 from ponder.tasks.tents.puzzle import TENT, Puzzle
 
@@ -66,7 +66,7 @@ def test_filters_choose_what_they_say(viewed) -> None:
         rows = find(viewed, Query.read(text)).rows
         cells = [viewed.cells[n] for n in viewed.cell_of[rows]]
         ended = [ENDINGS[n] for n in viewed.index.ended[rows]]
-        return [(c.model_label, c.task_label, c.size, e) for c, e in zip(cells, ended, strict=True)]
+        return [(c.label.model, c.label.task, c.size, e) for c, e in zip(cells, ended, strict=True)]
 
     assert len(chosen("")) == 36
     assert {row[0] for row in chosen("model=long")} == {"long"}
@@ -74,9 +74,13 @@ def test_filters_choose_what_they_say(viewed) -> None:
     assert {row[1:3] for row in chosen("task=tents&size=16")} == {("tents", 16)}
     assert {row[3] for row in chosen("ended=wrong&ended=failed")} == {"wrong", "failed"}
     assert len(chosen("budget=300")) == 18
-    assert len(chosen("series=short, tents")) == 12
+    assert len(chosen("variant=short&task=tents")) == 12
+    keys = ".".join(cell.key.hex()[:8] for cell in viewed.cells[:2])
+    assert {row[:3] for row in chosen(f"cells={keys}")} == {
+        (cell.label.model, cell.label.task, cell.size) for cell in viewed.cells[:2]
+    }
     assert chosen("model=nobody") == []
-    for in_vain in ("budget=301", "series=nobody", "ended=wrongly", "problem=x"):
+    for in_vain in ("budget=301", "cells=ffffffff", "ended=wrongly", "problem=x"):
         assert chosen(in_vain) == []
     found = find(viewed, Query.read("nonsense=1&model=nobody&model=long&size=16&ended=wrongly&ended=right&problem=x"))
     assert found.unknown == ("model=nobody", "ended=wrongly", "problem=x")
@@ -119,18 +123,21 @@ def test_search_reads_thinking_answers_and_reasons(viewed) -> None:
 def test_a_row_of_a_table_leads_to_as_many_attempts_as_it_rests_on(viewed, viewed_store) -> None:
     """Whatever a figure's table calls `attempts`, its address finds."""
     with Store(viewed_store) as opened:
-        outcomes = [o for o in opened.outcomes(study().cells) if o.status != "failed"]
+        outcomes = [o for o in opened.outcomes(study().cells) if o.ended != "failed"]
     compared = 0
     for figure in study().figures:
         for name, rows in figure.estimate(outcomes).items():
             for row in rows:
-                chosen = behind(viewed, row)
-                if name in ("sizes", "outcomes") and row.get("fitted_to", "all") == "all" and row.get("attempts"):
-                    assert chosen is not None
-                    ended = viewed.index.ended[find(viewed, Query(chosen)).rows]
-                    assert (ended != ENDINGS.index("failed")).sum() == row["attempts"], row
+                if row.get("attempts"):
+                    assert len(find(viewed, query_of(row)).rows) == row["attempts"], (name, row)
                     compared += 1
     assert compared > 6
+
+
+def query_of(row) -> Query:
+    """What the address of a row asks for."""
+    basis = row["basis"]
+    return Query.read(behind(Group(tuple(cell.key for cell in basis.cells), basis.ended)).address().removeprefix("?"))
 
 
 def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
@@ -140,12 +147,9 @@ def test_a_cell_of_a_heat_map_leads_to_its_attempts(tmp_path) -> None:
     with Store(tmp_path / "ponder.db") as opened:
         tables = mapped().figures[0].estimate(list(opened.outcomes(mapped().cells)))
     assert len(tables["cells"]) == 8
-    assert behind(viewed, {"panel": "R1-Qwen | AIME24 | DynTS, published", "window": 500.0}) is None
     for row in tables["cells"]:
-        chosen = behind(viewed, row)
-        assert chosen is not None
-        cells = {viewed.cells[n].model_label for n in viewed.cell_of[find(viewed, Query(chosen)).rows]}
-        assert len(cells) == 1, chosen
+        cells = {viewed.cells[n].label.model for n in viewed.cell_of[find(viewed, query_of(row)).rows]}
+        assert len(cells) == 1, row
         assert all(str(row[name]) in cells.copy().pop() for name in ("window", "ratio"))
 
 
@@ -172,7 +176,7 @@ def test_the_index_follows_the_store(tmp_path) -> None:
     assert store.index is before  # nothing has changed
     fill(path, of)
     with Store(path, lock=True) as opened:  # another grade for attempts that were stored
-        changed = (d._replace(attempt=replace(d.attempt, correct=False, why="x")) for d in opened.attempts(of.cells[0]))
+        changed = (d._replace(attempt=replace(d.attempt, ended="wrong", why="x")) for d in opened.attempts(of.cells[0]))
         opened.regrade(list(changed))
     assert same(store.index, fresh(path))
 
@@ -196,7 +200,7 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
         for cell in of.cells[3:5]:  # one that failed is asked again, and others are new
             problems = list(enumerate(cell.asked()))
             solved = [(n, p, Completion("", cell.task.solve(p), "end", Bill(1, 2, 3))) for n, p in problems]
-            opened.add([Done(cell, n, Attempt(p, 0, "graded", True, "", (c,))) for n, p, c in solved if n > 4])
+            opened.add([Done(cell, n, Attempt(p, 0, "right", "", (c,))) for n, p, c in solved if n > 4])
     db = sqlite3.connect(path)
     grown = old.refreshed(db)
     db.close()
@@ -205,18 +209,20 @@ def test_an_index_grows_with_what_a_run_adds_and_repeats(tmp_path) -> None:
 
 
 def test_a_mark_of_a_filtered_figure_leads_to_attempts_within_the_filter(address) -> None:
-    row = quote(json.dumps({"size": 16.0, "accuracy": 0.5, "task": "tents"}))
-    base = quote("?model=long&size=16&size=20&ended=right")
-    status, headers, _ = get(address, f"/ponder/cheaper/behind?base={base}&row={row}")
-    assert (status, headers["location"]) == (303, "/ponder/cheaper/attempts?model=long&size=16&task=tents")
-    assert get(address, "/ponder/cheaper/behind?row=[]")[0] == 409
+    page = get(address, "/ponder/cheaper/figures?model=long&size=16&size=20")[2]
+    [groups, *_] = (json.loads(unescape(text)) for text in re.findall(r'data-groups="([^"]*)"', page))
+    assert groups
+    for link in groups.values():
+        shown = get(address, link)[2]
+        assert 'class="badge' in shown
+        assert set(re.findall(r'<td class="c-model">([^<]*)', shown)) == {"long"}
 
 
 # Pages.
 
 
 def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
-    cell = next(n for n, c in enumerate(viewed.cells) if c.model_label == "long" and c.size == 16)
+    cell = next(n for n, c in enumerate(viewed.cells) if c.label.model == "long" and c.size == 16)
     rows = {
         int(viewed.index.positions[viewed.index.problem[r]]): r
         for r in viewed.rows[viewed.cell_of[viewed.rows] == cell]
@@ -231,7 +237,7 @@ def test_an_attempt_shows_the_puzzle_with_its_mistakes(address, viewed) -> None:
 
 
 def test_an_execution_shows_its_turns_and_the_first_slip(address, viewed) -> None:
-    cell = next(n for n, c in enumerate(viewed.cells) if c.task_label == "execution")
+    cell = next(n for n, c in enumerate(viewed.cells) if c.label.task == "execution")
     row = viewed.rows[viewed.cell_of[viewed.rows] == cell][1]
     _, _, text = get(address, f"/ponder/cheaper/attempt/{viewed.index.id[row]}")
     assert text.count("← first slip") == 1
@@ -250,7 +256,7 @@ def test_steps_that_a_reward_scored_are_coloured(tmp_path) -> None:
     reply = Completion("one <b>\n\ntwo\n\nthree, then", "x", "end", Bill(1, 2, 3), step_scores=((7, 0.9), (12, 0.1)))
     with Store(path, lock=True) as opened:
         opened.record_study(of)
-        opened.add([Done(cell, 0, Attempt(problem, 0, "graded", False, "", (reply,)))])
+        opened.add([Done(cell, 0, Attempt(problem, 0, "wrong", "", (reply,)))])
         (stored,) = opened.attempts(cell)
     assert stored.attempt.completions == (reply,)
     with served(path) as address:
@@ -272,7 +278,6 @@ def test_neighbours_are_those_of_the_list(address) -> None:
 def test_what_is_not_there_is_not_found(address) -> None:
     for path in ("/x", "/x/y", "/ponder/none", "/ponder/cheaper/attempt/99999", "/-/../app.py", "/-/none.js"):
         assert get(address, path)[0] == 404, path
-    assert get(address, "/ponder/cheaper/behind?row=%7B%22note%22%3A%22x%22%7D")[0] == 409
 
 
 def test_nothing_run_yet(tmp_path) -> None:
@@ -445,7 +450,6 @@ def test_an_address_that_makes_no_sense_is_a_users_mistake(address) -> None:
     for wrong, told in (
         ("compare?a=long&b=shrt", "did you mean `short`?"),
         ("compared?a=nobody", "known: long, short"),
-        ("behind?row=xx", "which attempts this mark rests on"),
     ):
         status, _, page = get(address, f"/ponder/cheaper/{wrong}")
         assert (status, told in page) == (409, True), page

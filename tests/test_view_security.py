@@ -22,6 +22,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from viewed import EVIL, TOKEN, cookie, fill, get, served, study
 
+from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.core.settings import build
 from ponder.core.text import visible
@@ -29,7 +30,6 @@ from ponder.models.oracle import Oracle
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 class Tags(HTMLParser):

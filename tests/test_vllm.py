@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 from engines import FAKE, alive, answered, ask, done, fake_vllm, sums, wait_for
 
+from ponder import Study
 from ponder.core import ModelFailure, Progress, Request, UserError
 from ponder.methods.merge import Merge
-from ponder.models import _vllm_servers
-from ponder.models._vllm_server import check_vllm
-from ponder.models._vllm_servers import stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.vllm import PLAIN_TEMPLATE, Vllm
+from ponder.models.vllm import servers as vllm_servers
+from ponder.models.vllm.server import check_vllm
+from ponder.models.vllm.servers import stop_all
 from ponder.run.progress import line
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
-from ponder.study.study import Study
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
@@ -146,21 +146,21 @@ def test_other_flags_or_another_architecture_need_another_server(fake, words) ->
     assert [given.get("max-num-seqs") for _, _, given in starts] == [None, "4", None]
     assert (starts[1][2]["enforce-eager"], starts[1][2]["no-async-scheduling"]) == ("true", "true")
     # Nobody used the others any more, and they might hold the memory that the next one needs.
-    assert len(_vllm_servers._running) == 1
+    assert len(vllm_servers._running) == 1
     assert [alive(pid) for pid, _, _ in starts] == [False, False, True]
 
 
 def test_it_is_stopped_when_nobody_uses_it(fake, monkeypatch) -> None:
     record = fake()
     model = Vllm(id="pocket")
-    monkeypatch.setattr(_vllm_servers, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(vllm_servers, "IDLE_SECONDS", 0.01)
     with model.kept_open():
         ask(model, plans(1))
         ask(model, plans(1))
         assert len(done(record, "started")) == 1
     ((server, engine, _),) = done(record, "started")
     wait_for(lambda: not any(map(alive, (server, engine))))
-    assert not _vllm_servers._running
+    assert not vllm_servers._running
 
 
 STUDY = """
@@ -567,7 +567,7 @@ def test_weights_that_it_can_not_load(fake, words, tmp_path) -> None:
     for _ in range(2):  # refused by the running server, then by one that is started with them
         with pytest.raises(UserError, match=r"vLLM did not start: IsADirectoryError: .*model\.safetensors"):
             ask(Vllm(id=str(damaged)), sums(1))
-    assert not _vllm_servers._running
+    assert not vllm_servers._running
     assert [given["model"] for _, _, given in done(record, "started")] == [str(words), str(damaged), str(damaged)]
     (damaged / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"can't read .*config\.json"):
@@ -607,7 +607,7 @@ def test_another_server_or_another_tokenizer(fake, fault, why) -> None:
     with pytest.raises(UserError, match=why):
         ask(Vllm(id="pocket"), plans(1))
     if "other_name" in fault or "other_ids" in fault:  # it never started
-        assert not _vllm_servers._running
+        assert not vllm_servers._running
 
 
 def test_a_server_without_token_ids(fake, slept) -> None:

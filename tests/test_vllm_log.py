@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ponder.models._vllm_log import cause
+from ponder.models.vllm.server import cause
 
 ENGINE = """(EngineCore pid=24) ERROR 11-17 12:10:44 [core.py:1510] EngineCore failed to start.
 (EngineCore pid=24) ERROR 11-17 12:10:44 [core.py:1510] Traceback (most recent call last):

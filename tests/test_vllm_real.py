@@ -18,10 +18,10 @@ import pytest
 from engines import VLLM, answered, ask, sums, wait_for
 
 from ponder.core import Request, TrainingProblems
-from ponder.models._vllm_servers import stop_all
 from ponder.models.pocket import Pocket
 from ponder.models.transformers import Transformers
 from ponder.models.vllm import Vllm
+from ponder.models.vllm.servers import stop_all
 from ponder.tasks.chain_sum import ChainSum
 from ponder.tasks.execution import Execution
 

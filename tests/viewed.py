@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ponder import Study
 from ponder.core import Attempt, Bill, Completion, Problem
 from ponder.core.capabilities import solve_turn
 from ponder.results.view.app import View
@@ -18,7 +19,6 @@ from ponder.run.caps import Recorded
 from ponder.run.grading import graded
 from ponder.store.store import Done, Store
 from ponder.study.cell import Cell
-from ponder.study.study import Study
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> \x1b[31m \u202e {{7*7}}"
 TABLE: dict[str, Any] = {
@@ -53,9 +53,9 @@ def mapped() -> Study:
 
 def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Attempt:
     """Right at even positions for the first model, at multiples of three for the second; one of them failed."""
-    step = 2 if cell.model_label == "long" else 3
-    if (cell.model_label, position) == ("short", 5):
-        return Attempt(problem, sample, "failed", False, f"timeout {EVIL}", ())
+    step = 2 if cell.label.model == "long" else 3
+    if (cell.label.model, position) == ("short", 5):
+        return Attempt(problem, sample, "failed", f"timeout {EVIL}", ())
     replies = []
     for turn in range(len(problem.turns)):
         right = solve_turn(cell.task, problem, turn)
@@ -67,10 +67,10 @@ def attempt(cell: Cell, problem: Problem, position: int, sample: int = 0) -> Att
             else "<answer>99999</answer>"
         )
         thinking = f"{EVIL} step {turn}, attempt at {position}: zebra{position}" if position < 5 else ""
-        tokens = (100 + 10 * position + cell.size) * (1 if cell.model_label == "short" else 3)
+        tokens = (100 + 10 * position + cell.size) * (1 if cell.label.model == "short" else 3)
         bill = Bill(50, tokens, 7, 0.5 + position, "tokenizer")
         replies.append(Completion(thinking, right if position % step == 0 else wrong, "end", bill))
-    return graded(cell.task, Attempt(problem, sample, "open", False, "", tuple(replies)))
+    return graded(cell.task, Attempt(problem, sample, "open", "", tuple(replies)))
 
 
 def fill(path: Path, of: Study, cells: Sequence[Cell] | None = None) -> None:

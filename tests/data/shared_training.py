@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ponder.core import Completion, Method, Model, Progress, Request, UserError, Wrapped, not_in_key
+from ponder.core import Completion, Method, Model, Prepared, Progress, Request, UserError, Wrapped, not_in_key
 
 
 @dataclass(frozen=True)
-class SharedTraining(Method):
+class SharedTraining(Method, Prepared):
     path: Path = not_in_key(Path())
     seed: int = 0
     samples: str = "samples"  # drawn by the first that needs them
@@ -28,7 +28,7 @@ class SharedTraining(Method):
     def name(self, model: Model) -> str:
         return f"{getattr(model, 'name', '')}made-{self.seed}"
 
-    def unmade(self, model: Model) -> list[Path]:
+    def missing_outputs(self, model: Model) -> list[Path]:
         folder = self.path / self.name(model)
         return [] if folder.is_dir() else [p for p in (folder, self.path / self.samples) if not p.exists()]
 
@@ -37,7 +37,7 @@ class SharedTraining(Method):
             log.write(f"{text} {os.getpid()}\n")
 
     def make(self, model: Model) -> Iterator[Progress]:
-        if not self.unmade(model):
+        if not self.missing_outputs(model):
             return
         name, part = self.name(model), self.path / f"{self.name(model)}.part"
         self.note(f"begin {name}")
@@ -67,7 +67,7 @@ class SharedTraining(Method):
             time.sleep(0.01)
 
     def apply(self, model: Model) -> Model:
-        assert not self.unmade(model), "applied before it was made"
+        assert not self.missing_outputs(model), "applied before it was made"
         return Trained(model, f"{self.name(model)}-")
 
 

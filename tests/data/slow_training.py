@@ -6,11 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ponder.core import Completion, Method, Model, Progress, Request, Source, Task, WithWeights, Wrapped, not_in_key
+from ponder.core import (
+    Completion,
+    Method,
+    Model,
+    Prepared,
+    Progress,
+    Request,
+    Source,
+    Task,
+    WithWeights,
+    Wrapped,
+    not_in_key,
+)
 
 
 @dataclass(frozen=True)
-class SlowTraining(Method):
+class SlowTraining(Method, Prepared):
     folder: Path
     seed: int = 0
     steps: int = 3

@@ -15,6 +15,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,18 +23,23 @@ import msgspec
 
 from ponder.cli import describe
 from ponder.core import (
+    Cell,
     Completion,
+    Ended,
     Figure,
+    Fitted,
     Grade,
+    Label,
     LengthReward,
     Method,
-    MethodUse,
     Model,
     ModelFailure,
     Outcome,
     Plugin,
     Policy,
+    Prepared,
     Problem,
+    Progress,
     Request,
     Reward,
     Scores,
@@ -44,6 +50,7 @@ from ponder.core import (
     plugins,
 )
 from ponder.core.capabilities import FromLog, grade_turns, solve_turns
+from ponder.core.scoring import fitted_to
 from ponder.core.settings import assign, build, toml
 from ponder.models.oracle import Oracle
 
@@ -194,7 +201,10 @@ def policy(policy: Policy) -> Iterator[str]:
 
     on_model, on_task, _ = plugins.load("methods", "compress").tried_on
     folder = build("models", on_model, "tried_on", Path()).source(build("tasks", on_task, "tried_on", Path())).folder
-    fitted = policy.fitted(folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    unknown = sorted(set(policy.needs) - {"attention", "rope"})
+    if unknown:
+        yield f'`needs` may name "attention" and "rope", not "{unknown[0]}"'
+    fitted = fitted_to(policy, folder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     with suppress(UserError):  # a policy that must know the whole text beforehand can't score one being written
         yield from _scores(fitted, AutoConfig.from_pretrained(folder, trust_remote_code=False).hidden_size)
     own = policy.plugin_name()
@@ -210,13 +220,13 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
     rows, heads, n, width = 2, 5, 24, 32
     torch.manual_seed(1)
     ids = torch.randint(9, 99, (rows, n))
-    features = policy.token_features(torch.randn(rows, n, hidden), ids)
+    features = policy.token_features(torch.randn(rows, n, hidden), ids) if isinstance(policy, Fitted) else None
     whole = CacheView(
         layer=0,
         keys=torch.randn(rows, heads, n, width),
         values=torch.randn(rows, heads, n, width),
         queries=torch.randn(rows, heads, policy.queries, width) if policy.queries else None,
-        accumulated=torch.rand(rows, heads, n) if policy.accumulates else None,
+        accumulated=torch.rand(rows, heads, n) if "attention" in policy.needs else None,
         scaling=width**-0.5,
         positions=torch.arange(n, dtype=torch.int32).expand(rows, 1, n),
         padding=torch.zeros(rows, 1, n, dtype=torch.bool),
@@ -224,7 +234,7 @@ def _scores(policy: Policy, hidden: int) -> Iterator[str]:
         features=None if features is None else features[:, None],
         seen_tokens=n,
         seeds=torch.arange(rows),
-        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if policy.needs_rope else None,
+        frequencies=10000.0 ** -torch.linspace(0, 1, width // 2) if "rope" in policy.needs else None,
     )
     scores = policy.score(whole)
     if scores.shape not in ((rows, heads, n), (rows, 1, n)) or not scores.float().isfinite().all():
@@ -279,7 +289,8 @@ def method(method: Method) -> Iterator[str]:
     on_model, on_task, size = method.tried_on
     inner: Model = build("models", on_model, "tried_on", Path())
     task: Task = build("tasks", on_task, "tried_on", Path())
-    method = method.with_training((TrainingProblems(task, size, 0, 1),))
+    if isinstance(method, Prepared):
+        method = method.with_training((TrainingProblems(task, size, 0, 1),))
     cheaper = method.apply(inner)
     if not isinstance(cheaper, Model):
         yield "`apply` must return a model"
@@ -303,7 +314,7 @@ def figure(figure: Figure) -> Iterator[str]:
         tables = figure.estimate(case)
         if figure.estimate(random.Random(1).sample(case, len(case))) != tables:
             yield f"{name}: its numbers depend on the order of the attempts"
-        if msgspec.json.decode(msgspec.json.encode(tables)) != tables:
+        if msgspec.json.decode(msgspec.json.encode(tables, enc_hook=str)) != tables:
             yield f"{name}: its tables must hold plain values, and None for what is unknown"
         spec, findings = figure.draw(tables).to_dict(), figure.findings(tables)
         # A figure that splits by a setting names its values, and one that says what it pools names them too.
@@ -311,34 +322,96 @@ def figure(figure: Figure) -> Iterator[str]:
             yield "it pools attempts of different settings without saying so: use `by_series`, or say `pooled`"
 
 
+@dataclass(frozen=True)
+class _MadeUpTask(Task):
+    """A task that is never asked."""
+
+    wood: str = ""
+
+    @classmethod
+    def plugin_name(cls) -> str:
+        return "task"
+
+    def problem(self, size: int, seed: int) -> Problem:
+        return Problem(f"{size}/{seed}", size, ("?",))
+
+    def solve(self, problem: Problem) -> str:  # noqa: ARG002 the interface's
+        return "!"
+
+    def grade(self, problem: Problem, answer: str) -> Grade:
+        return Grade(answer == self.solve(problem), answer)
+
+
+@dataclass(frozen=True)
+class _MadeUpTraining(Prepared, Method):
+    """A method that is never applied."""
+
+    seed: int = 0
+
+    @classmethod
+    def plugin_name(cls) -> str:
+        return "shortest"
+
+    def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 the interface's
+        yield from ()
+
+    def training_seed(self) -> int:
+        return self.seed
+
+    def apply(self, model: Model) -> Model:
+        return model
+
+
 def _outcomes() -> list[Outcome]:
     """What an oracle does at eight sizes, with every way to end."""
     oracle, rng = Oracle(critical_size=20), random.Random(1)
+    label = Label("task", "model", "model", "model")
     outcomes: list[Outcome] = []
-    for size, problem, sample in itertools.product((4, 8, 12, 16, 24, 32, 48, 64), range(6), range(2)):
-        right = rng.random() < oracle.chance(size)
-        status: Any = "graded" if right else rng.choice(["graded", "unparsed", "truncated", "failed"])
-        tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
-        details = {"parsed": [size if right else None], "true": [size], "start": 0, "per_turn": size}
-        details |= {"history_turns": problem % 2, "error_rate": 0.5 * sample}
-        graded = (f"{size}/{problem}", sample, status, right, "" if right else "made up")
-        bill = (50, tokens, 9, 0.1, "server")
-        names = {"base": "model", "variant": "model", "attempt": len(outcomes) + 1}
-        outcomes.append(Outcome("task", "model", size, *graded, *bill, details, **names))  # type: ignore[arg-type]
+    for size in (4, 8, 12, 16, 24, 32, 48, 64):
+        cell = Cell(_MadeUpTask(), size, oracle)
+        for problem, sample in itertools.product(range(6), range(2)):
+            right = rng.random() < oracle.chance(size)
+            ended: Ended = "right" if right else rng.choice(["wrong", "unparsed", "truncated", "failed"])
+            tokens = round(oracle.mean_tokens(size) * rng.uniform(0.7, 1.4))
+            details = {"parsed": [size if right else None], "true": [size], "start": 0, "per_turn": size}
+            details |= {"history_turns": problem % 2, "error_rate": 0.5 * sample}
+            outcomes.append(
+                Outcome(
+                    cell=cell,
+                    label=label,
+                    problem=f"{size}/{problem}",
+                    sample=sample,
+                    ended=ended,
+                    why="" if right else "made up",
+                    prompt_tokens=50,
+                    thinking_tokens=tokens,
+                    answer_tokens=9,
+                    seconds=0.1,
+                    counted_by="server",
+                    details=details,
+                    attempt=len(outcomes) + 1,
+                )
+            )
     return outcomes
 
 
 def _with_setting(outcome: Outcome, value: str) -> Outcome:
     """The same attempt at a task with a setting of this value, as a study labels it."""
-    return outcome._replace(task=f"task wood={value}", task_settings={"name": "task", "wood": value})
+    cell = replace(outcome.cell, task=_MadeUpTask(wood=value))
+    return outcome._replace(cell=cell, label=replace(outcome.label, task=f"task wood={value}"))
 
 
 def _shortened(outcome: Outcome) -> Outcome:
     """The same attempt by a model that a trained method made shorter."""
-    use, made = MethodUse("shortest", {"seed": 1, "problems": 4}), {"training_tokens": 1000.0, "seconds": 9.0}
-    tokens = round(0.6 * outcome.thinking_tokens)
-    named = outcome._replace(model="model + shortest seed=1", variant="model + shortest", methods=(use,), seeds=(1,))
-    return named._replace(attempt=outcome.attempt + 10_000, thinking_tokens=tokens, made=made)
+    cell = replace(outcome.cell, methods=(_MadeUpTraining(seed=1),))
+    label = Label("task", "model", "model + shortest seed=1", "model + shortest", "shortest")
+    return outcome._replace(
+        cell=cell,
+        label=label,
+        attempt=outcome.attempt + 10_000,
+        thinking_tokens=round(0.6 * outcome.thinking_tokens),
+        made={"training_tokens": 1000.0, "seconds": 9.0},
+    )
 
 
 CHECKS: dict[str, Callable[[Any], Iterator[str]]] = {

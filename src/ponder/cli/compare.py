@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +17,15 @@ from ponder.core.text import number
 if TYPE_CHECKING:
     from ponder.core import Outcome, Prices, Records, Tables
     from ponder.results.results import Results
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.results.study import Study
+    from ponder.study.cell import StudyCell
 
 
 class Model(NamedTuple):
     """One of the two: a study's variant, or one training seed of it, in a store."""
 
     label: str
-    cells: list[Cell]
+    cells: list[StudyCell]
     store: Path
     outcomes: list[Outcome]
 
@@ -91,8 +92,8 @@ def compare(
 
 def _two(study: Study, other: Study, a: str | None, b: str | None, *, same: bool) -> tuple[str, str]:
     """The labels, or the study's two models."""
-    known = list(dict.fromkeys(cell.variant_label for cell in study.cells))
-    others = list(dict.fromkeys(cell.variant_label for cell in other.cells))
+    known = list(dict.fromkeys(cell.label.variant for cell in study.cells))
+    others = list(dict.fromkeys(cell.label.variant for cell in other.cells))
     if a is None and same and len(known) == 2:
         a, b = known
     elif a is None and not same and len(known) == len(others) == 1:
@@ -111,35 +112,39 @@ def _model(results: Results, label: str, run: str) -> Model:
     from ponder.core.plugins import nearest
 
     study = results.study
-    by_variant = label in {cell.variant_label for cell in study.cells}
-    if not by_variant and label not in {cell.model_label for cell in study.cells}:
-        known = dict.fromkeys(name for cell in study.cells for name in (cell.variant_label, cell.model_label))
+    by_variant = label in {cell.label.variant for cell in study.cells}
+    if not by_variant and label not in {cell.label.model for cell in study.cells}:
+        known = dict.fromkeys(name for cell in study.cells for name in (cell.label.variant, cell.label.model))
         raise UserError(f"`{label}` is no model of {study.name}", hint=nearest(label, known))
-    cells = [c for c in results.cells if label == (c.variant_label if by_variant else c.model_label)]
-    outcomes = [o for o in results.outcomes if label == (o.variant if by_variant else o.model)]
-    if not any(o.status != "failed" for o in outcomes):
+    cells = [c for c in results.cells if label == (c.label.variant if by_variant else c.label.model)]
+    chosen = set(cells)
+    outcomes = [o for o in results.outcomes if o.cell in chosen]
+    if not any(o.answered for o in outcomes):
         raise UserError(f"{results.store} has no answers of `{label}`", hint=f"run it first: {run}")
     return Model(label, cells, results.store, outcomes)
 
 
 def _by_task(first: Model, second: Model) -> dict[str, tuple[list[Outcome], list[Outcome]]]:
-    """The outcomes of both, by task: tasks of one name, or the only ones that they have."""
-    names = [list(dict.fromkeys(o.task for o in model.outcomes)) for model in (first, second)]
+    """The outcomes of both, by task: the tasks that both were asked, or the only ones that they have."""
+    from ponder.study.labels import task_labels
+
+    names = [task_labels(model.outcomes) for model in (first, second)]
     common = [task for task in names[0] if task in names[1]]
     if not common and len(names[0]) == len(names[1]) == 1:
-        return {names[0][0]: (first.outcomes, second.outcomes)}
+        return {next(iter(names[0].values())): (first.outcomes, second.outcomes)}
     if not common:
-        what = f"`{first.label}` was asked {', '.join(names[0])}, and `{second.label}` {', '.join(names[1])}"
+        asked = [", ".join(of_model.values()) for of_model in names]
+        what = f"`{first.label}` was asked {asked[0]}, and `{second.label}` {asked[1]}"
         raise UserError(what, hint="compare models that were asked the same task")
-    apart: dict[str, tuple[list[Outcome], list[Outcome]]] = {task: ([], []) for task in common}
-    for i, model in enumerate((first, second)):
+    tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {names[0][task]: ([], []) for task in common}
+    for side, model in enumerate((first, second)):
         for o in model.outcomes:
-            if o.task in apart:
-                apart[o.task][i].append(o)
-    for i, model in enumerate((first, second)):
-        if left := [task for task in names[i] if task not in common]:
+            if o.cell.task_key in common:
+                tasks[names[0][o.cell.task_key]][side].append(o)
+    for of_model, model in zip(names, (first, second), strict=True):
+        if left := [name for task, name in of_model.items() if task not in common]:
             tell(f"LEFT OUT: {', '.join(left)}, which only `{model.label}` was asked")
-    return apart
+    return tasks
 
 
 def _tables(
@@ -151,7 +156,10 @@ def _tables(
     from ponder.stats.compare import compare_tasks
 
     every = [
-        o._replace(model=side) for pair in tasks.values() for side, part in zip("AB", pair, strict=True) for o in part
+        o._replace(label=replace(o.label, model=side))
+        for pair in tasks.values()
+        for side, part in zip("AB", pair, strict=True)
+        for o in part
     ]
     prices = first.prices, second.prices
     if prices[0] and prices[1] and prices[0].currency != prices[1].currency:
@@ -164,7 +172,7 @@ def _tables(
     names = first.label, second.label
     if first.label == second.label:
         names = f"{first.label} in {first.store}", f"{second.label} in {second.store}"
-    tables = compared_tables(names, list(tasks), results)
+    tables = compared_tables(names, tasks, results)
     tables["panels"] = [
         {"task": r["task"], "unit": unit_of(tasks[r["task"]][0], ""), **counted(every, tokens)}
         for r in tables["comparisons"]

@@ -20,7 +20,7 @@ from ponder.cli.comments import comments
 from ponder.cli.options import columns
 from ponder.core import EnvVar, Plugin, Prices, Task, UserError, plugins
 from ponder.core.settings import assign, build, toml
-from ponder.study.study import BUILT_IN, Study, built_in
+from ponder.study.study import BUILT_IN, StudySpec, built_in
 
 NAMES = {Path: "path", EnvVar: '"$NAME"', Prices: "table"}  # types that have another name in a study than in Python
 
@@ -49,7 +49,7 @@ def anything(
     if kind == "studies" or (not kind and _is_study(name, size, settings)):
         if size is not None:
             raise UserError(f"{name} is a study, which has no size", hint="--size is for tasks")
-        return Study.load(name, settings).resolved()
+        return StudySpec.load(name, settings).resolved()
     kind, plugin = find(kind, name, [*built_in()])
     data = {
         "kind": plugins.KINDS[kind].noun,
@@ -68,7 +68,7 @@ def _is_study(name: str, size: int | None, settings: Sequence[str]) -> bool:
     """Whether a name without a kind means a study. If a task has that name too, options that only tasks have decide."""
     if name not in built_in() or name not in plugins.names("tasks"):
         return name in built_in() or name.endswith(".toml")
-    keys = {f.name for f in dataclasses.fields(Study)}
+    keys = {f.name for f in dataclasses.fields(StudySpec)}
     return size is None and all(re.split(r"\W", setting, maxsplit=1)[0] in keys for setting in settings)
 
 

@@ -36,7 +36,7 @@ def disagreements(
 def _rates(outcomes: list[Outcome], size: int) -> dict[str, float]:
     answers: dict[str, list[bool]] = {}
     for o in outcomes:
-        if o.size == size and o.status != "failed":
+        if o.size == size and o.answered:
             answers.setdefault(o.problem, []).append(o.correct)
     return {problem: sum(right) / len(right) for problem, right in answers.items()}
 
@@ -45,23 +45,22 @@ def _attempts(model: Model, task: str, size: int, problems: set[str]) -> dict[st
     from ponder.store.store import Store
 
     texts: dict[str, list[dict[str, Any]]] = {problem: [] for problem in problems}
-    known = {o.task for o in model.outcomes}
+    known = {o.cell.task_key for o in model.outcomes}
     with Store(model.store) as opened:
         for cell in model.cells:
-            if cell.size != size or (cell.task_label != task and len(known) > 1):
+            if cell.size != size or (cell.label.task != task and len(known) > 1):
                 continue
             for done in opened.attempts(cell):
-                if done.attempt.problem.id in problems and done.attempt.status != "failed":
-                    texts[done.attempt.problem.id].append(_text(done.attempt, cell.model_label))
+                if done.attempt.problem.id in problems and done.attempt.ended != "failed":
+                    texts[done.attempt.problem.id].append(_text(done.attempt, cell.label.model))
     return texts
 
 
 def _text(attempt: Attempt, model: str) -> dict[str, Any]:
-    ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
     return {
         "model": model,
         "sample": attempt.sample,
-        "ended": ended,
+        "ended": attempt.ended,
         "why": attempt.why,
         "thinking_tokens": attempt.bill.thinking_tokens,
         "answer_tokens": attempt.bill.answer_tokens,

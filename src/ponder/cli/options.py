@@ -23,6 +23,7 @@ from ponder import __version__
 from ponder.cli import complete
 from ponder.cli.model_option import MODEL
 from ponder.core import Progress, UserError
+from ponder.core.errors import Location
 from ponder.core.text import as_json as json_text
 from ponder.core.text import printable
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STORE = "ponder.db"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SETTING = re.compile(r"\w+(\[\d+\])*(\.\w+(\[\d+\])*)*=")
+WITH_STORE = ("plan", "run", "regrade", "report", "export", "compare")  # commands that take --store
 GIVEN = "ponder.given"  # where a command's context keeps its options
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -211,25 +213,57 @@ def _drop_output() -> None:
 def _about_what_was_given(error: UserError, given: Mapping[str, Any]) -> UserError:
     """An error about a value from `--set` names the option, not the file; a command in a hint has the options given."""
     settings: Sequence[str] = given.get("settings", ())
-    where = re.sub(r"^(--\w+)\.name$", r"\1", error.where)  # a plugin that an option names
-    where, hint = re.sub(r"^--(set|reward)\.", "--set ", where), error.hint
-    for path in (setting.partition("=")[0].strip() for setting in settings):
-        steps = (re.escape(step) + ("" if "[" in step else r"(\[\d+\])*") for step in path.split("."))
-        if re.fullmatch(".*: " + r"\.".join(steps) + r"(\[\d+\])*", where):
-            where = f"--set {path}"
+    models: Sequence[str] = given.get("models", ()) if "study" in given else ()
+    where = error.where
+    if isinstance(where, Location):
+        where = _option_of(where, settings, models)
+    hint = error.hint
     if "study" in given:
-        stores = (
-            {}
-            if "store" not in given
-            else dict.fromkeys(("plan", "run", "regrade", "report", "export", "compare"), given["store"])
-        )
+        store = given.get("store")
+
+        def with_options(found: re.Match[str]) -> str:
+            verb = found[1]
+            return command(verb, given["study"], settings, store if verb in WITH_STORE else None, models)
+
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set task.file=\1", hint)
-        models = given.get("models", ())
-        where = re.sub(r"^.*: model\[\d+\]\.?(name$)?", "--model ", where).strip() if models else where
-        hint = re.sub(
-            r"ponder (\w+) STUDY", lambda m: command(m[1], given["study"], settings, stores.get(m[1]), models), hint
-        )
+        hint = re.sub(r"ponder (\w+) STUDY", with_options, hint)
     return UserError(error.what, where=where, hint=hint)
+
+
+def _option_of(place: Location, settings: Sequence[str], models: Sequence[str]) -> str:
+    """Return the option that set the value at a place; the place itself if none did."""
+    first, *keys = place.parts or ("",)
+    if not place.file:
+        if keys == ["name"] and str(first).startswith("--"):  # a plugin that an option names
+            return str(first)
+        if keys and first in ("--set", "--reward"):
+            return f"--set {Location('', *keys)}"
+        return place
+    for setting in settings:
+        path = setting.partition("=")[0].strip()
+        if _leads_to(path, place.parts):
+            return f"--set {path}"
+    if models and first == "model" and keys:
+        keys = keys[1:]
+        return "--model" if keys in ([], ["name"]) else f"--model {Location('', *keys)}"
+    return place
+
+
+def _leads_to(path: str, parts: Sequence[str | int]) -> bool:
+    """Return whether the path of a `--set` is that of a place; a table without an index stands for all of that name."""
+    left = list(parts)
+    for step in path.split("."):
+        key, *indices = re.findall(r"\w+", step)
+        if not left or left.pop(0) != key:
+            return False
+        if indices:
+            if left[: len(indices)] != [int(index) for index in indices]:
+                return False
+            del left[: len(indices)]
+        else:
+            while left and isinstance(left[0], int):
+                left.pop(0)
+    return all(isinstance(part, int) for part in left)
 
 
 def tell(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,8 @@ from ponder.cli import complete
 from ponder.cli.options import JSON, columns, plugin_settings, say, tell
 from ponder.core import UserError
 from ponder.core.text import plural
+
+SCAFFOLDS = Path(__file__).parent / "scaffolds"  # plugins to start from: small, and passing `ponder check`
 
 
 @click.command("list")
@@ -103,11 +106,31 @@ def new(kind: str, name: str, as_json: bool) -> None:
 
     The file is NAME.py. KIND is one of the kinds that `ponder list` shows, in the singular: task, model, and so on.
     """
-    from ponder.cli.scaffold import scaffold
-
     path = scaffold(kind, name, Path())
     say({"file": str(path)}, as_json, lambda: str(path))
     tell(f"next: ponder check ./{path.name}")
+
+
+def scaffold(kind: str, name: str, folder: Path) -> Path:
+    """Write NAME.py and return its path. An existing file is never overwritten."""
+    from ponder.core import plugins
+
+    kinds = [k.singular for k in plugins.KINDS.values()]
+    found = plugins.kind_of(kind)
+    if found not in plugins.KINDS:
+        raise UserError(f"there is no kind of plugin `{kind}`", hint=plugins.nearest(kind, kinds))
+    kind = plugins.KINDS[found].singular
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+        raise UserError(
+            f"`{name}` can't be the name of a plugin", hint="use lower-case letters, digits and _, such as my_task"
+        )
+    path = folder / f"{name}.py"
+    if path.exists():
+        raise UserError(f"{path} exists already", hint="choose another name, or move the file away")
+    cls = name.replace("_", " ").title().replace(" ", "")
+    text = (SCAFFOLDS / f"{kind}.py").read_text("utf-8")
+    path.write_text(text.replace("Mine", cls).replace("`mine`", f"`{name}`"), "utf-8")
+    return path
 
 
 @click.command()

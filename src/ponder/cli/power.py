@@ -17,8 +17,8 @@ from ponder.stats.power import Components, guessed, power_of, problems_for_margi
 
 if TYPE_CHECKING:
     from ponder.core import Outcome
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.results.study import Study
+    from ponder.study.cell import StudyCell
 
 SAMPLES, SEEDS = (1, 2, 4, 8), (2, 3, 5, 8)
 GUESSES = ("accuracy", "discordant", "within", "seeds", "tokens")
@@ -67,19 +67,23 @@ class Need:
 
 def needs(study: Study, path: Path, goal: Goal, guess: dict[str, float] | None) -> list[Need]:
     """For every model on every task; of a margin, for every model but the first."""
-    labels = list(dict.fromkeys(cell.variant_label for cell in study.cells))
-    if goal.width is None and len(labels) < 2:
+    variants = {cell.variant_key: cell.label.variant for cell in study.cells}
+    keys = list(variants)
+    if goal.width is None and len(keys) < 2:
         raise UserError("a margin needs two models", hint="--width 0.1 plans the interval of one model's accuracy")
     outcomes = [] if guess is not None else _stored(study, path)
     found = []
-    for task in dict.fromkeys(cell.task_label for cell in study.cells):
-        cells = {name: [c for c in study.cells if (c.variant_label, c.task_label) == (name, task)] for name in labels}
-        for label in labels if goal.width is not None else labels[1:]:
-            pair = [label] if goal.width is not None else [labels[0], label]
-            if not all(cells[name] for name in pair) or any(cell.search for name in pair for cell in cells[name]):
+    for task_key, task in {cell.task_key: cell.label.task for cell in study.cells}.items():
+        cells: dict[bytes, list[StudyCell]] = {key: [] for key in keys}
+        for cell in study.cells:
+            if cell.task_key == task_key:
+                cells[cell.variant_key].append(cell)
+        for key in keys if goal.width is not None else keys[1:]:
+            pair = [key] if goal.width is not None else [keys[0], key]
+            if not all(cells[one] for one in pair) or any(cell.quota.search for one in pair for cell in cells[one]):
                 continue
-            own = [[o for o in outcomes if (o.variant, o.task) == (name, task)] for name in pair]
-            found.append(_need(label, task, [cells[name] for name in pair], own, goal, guess))
+            own = [[o for o in outcomes if (o.cell.variant_key, o.cell.task_key) == (one, task_key)] for one in pair]
+            found.append(_need(variants[key], task, [cells[one] for one in pair], own, goal, guess))
     if not found:
         raise UserError("there is nothing to plan: a search decides itself how many attempts it makes")
     return found
@@ -92,7 +96,7 @@ def _stored(study: Study, path: Path) -> list[Outcome]:
     if not path.is_file():
         raise UserError(f"there is no store {path} to plan from", hint=hint)
     with Store(path) as store:
-        outcomes = [o for o in store.outcomes(study.cells) if o.status != "failed"]
+        outcomes = [o for o in store.outcomes(study.cells) if o.answered]
     if not outcomes:
         raise UserError(f"{path} has no answers to plan from", hint=hint)
     return outcomes
@@ -101,7 +105,7 @@ def _stored(study: Study, path: Path) -> list[Outcome]:
 def _need(
     label: str,
     task: str,
-    cells: Sequence[list[Cell]],
+    cells: Sequence[list[StudyCell]],
     outcomes: Sequence[list[Outcome]],
     goal: Goal,
     guess: dict[str, float] | None,
@@ -110,7 +114,7 @@ def _need(
     seeds = max(len({cell.training_seeds for cell in own}) for own in cells)
     sizes = {cell.size: cell for cell in last}
     fixed = [_available(cell) for cell in sizes.values()]
-    problems, samples = sum(_asked(cell) for cell in sizes.values()), last[0].samples
+    problems, samples = sum(_asked(cell) for cell in sizes.values()), last[0].quota.samples
     components, basis = _components(label, task, cells, outcomes, guess)
     trained = [len({cell.training_seeds for cell in own}) > 1 for own in cells]
     prices = [own[0].model.prices for own in cells]
@@ -146,7 +150,7 @@ def _parted(amounts: Sequence[float | None], trained: Sequence[bool]) -> tuple[f
 def _components(
     label: str,
     task: str,
-    cells: Sequence[list[Cell]],
+    cells: Sequence[list[StudyCell]],
     outcomes: Sequence[list[Outcome]],
     guess: dict[str, float] | None,
 ) -> tuple[Components, str]:
@@ -158,7 +162,7 @@ def _components(
         known = {key: guess[key] for key in ("discordant", "within", "seeds") if key in guess}
         both = guessed(guess.get("accuracy", 0.5), trained=trained, **known)
         return both[len(cells) - 1], "a guess"
-    data = variants([o for part in outcomes for o in part])
+    data = variants({str(number): part for number, part in enumerate(outcomes)})
     if len(data.variants) < len(cells) or data.problems < 2:
         what = f"`{label}` has too few answers to plan from" + (f" on {task}" if task else "")
         raise UserError(
@@ -169,11 +173,11 @@ def _components(
     return found, f"{count(attempts, 'attempt')} at {count(data.problems, 'problem')}"
 
 
-def _asked(cell: Cell) -> int:
-    return cell.problems if cell.task.fixed() is None and cell.problems else sum(1 for _ in cell.asked())
+def _asked(cell: StudyCell) -> int:
+    return cell.quota.problems if cell.task.fixed() is None and cell.quota.problems else sum(1 for _ in cell.asked())
 
 
-def _available(cell: Cell) -> int | None:
+def _available(cell: StudyCell) -> int | None:
     """How many problems a fixed set has; None: any number can be made."""
     return None if cell.task.fixed() is None else sum(1 for _ in cell.task.problems(cell.size, cell.seed))
 
@@ -262,7 +266,7 @@ def _by_seeds(need: Need, goal: Goal) -> list[dict[str, Any]]:
 
 def power_text(found: Sequence[Need], goal: Goal, study: Study) -> str:
     """The needs of all models, the designs for the most demanding one, and what to do."""
-    first = next(iter(study.cells)).variant_label
+    first = next(iter(study.cells)).label.variant
     wanted = (
         f"an interval of accuracy {100 * goal.width:g} points wide"
         if goal.width is not None

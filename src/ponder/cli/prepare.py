@@ -86,11 +86,11 @@ def whole_study(study: str, settings: tuple[str, ...], store: Path, as_json: boo
     already made is not made again. If interrupted, run it again to resume.
     """
     from ponder.results.study import Study
-    from ponder.run.executors import place
+    from ponder.run.executors import executing
     from ponder.run.prepare import prepare as prepared
 
     loaded = Study.load(study, settings)
-    with place(loaded.cells, ray, jobs) as executor:
+    with executing(loaded.cells, ray, jobs) as executor:
         if not watch(prepared(loaded, executor, store), as_json=as_json):
             tell(f"nothing to make: no model of {study} has methods")
     tell(f"next: {command('run', study, settings, store)}")

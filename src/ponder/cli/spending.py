@@ -8,12 +8,12 @@ from typing import Any
 
 from ponder.cli.options import columns
 from ponder.core.text import count, printable
+from ponder.results.study import Study
 from ponder.run.caps import Money, priced_at_most
 from ponder.run.plan import Forecast, Plan, Range, saved
 from ponder.run.progress import short
 from ponder.run.summary import money_text
 from ponder.store.store import Store
-from ponder.study.study import Study
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def plan_text(plan: Plan, study: Study, probe: str) -> str:
         calls, tokens = short(plan.making.calls), f"{short(most.tokens)} tokens{cost}"
         counted = ", which the caps count" if study.max_tokens is not None or study.max_cost is not None else ""
         notes.append(f"making: methods first draw samples to train on: {calls} calls, at most {tokens}{counted}")
-    endless = sorted({cell.model_label for cell in study.cells if cell.turn_limit(0, None) is None})
+    endless = sorted({cell.label.model for cell in study.cells if cell.turn_limit(0, None) is None})
     if endless:
         names = ", ".join(f"`{name}`" for name in endless)
         notes.append(

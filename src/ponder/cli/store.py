@@ -27,7 +27,7 @@ def check(path: Path, as_json: bool) -> None:
     Every row is compared with the digest that was stored with it. Exits with code 1 if anything is damaged.
     """
     from ponder.store.file import DamagedStore
-    from ponder.store.scan import Scan
+    from ponder.store.maintenance import Scan
 
     counts, undigested = dict.fromkeys(("cell", "problem", "attempt", "turn", "failed", "open"), 0), 0
     try:
@@ -62,11 +62,12 @@ def _shortened(damage: list[str]) -> list[str]:
 @NEW
 @JSON
 def repair(path: Path, out: Path, as_json: bool) -> None:
-    """Save what is whole in a damaged STORE into a new file.
+    """Copy what is whole in a damaged STORE into a new file.
 
-    STORE is not changed. Attempts that can't be saved are asked again by the next run.
+    Rows that have changed since they were written are left out. STORE is not changed. Attempts that can't be saved
+    are asked again by the next run.
     """
-    from ponder.store.copy import repair as repaired
+    from ponder.store.maintenance import repair as repaired
 
     copied = repaired(path, out)
     data = {"store": str(out), "saved": copied.attempts, "lost": copied.lost, "lost_by_cell": copied.lost_by_cell}
@@ -90,7 +91,7 @@ def merge(paths: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Where two of them hold the same attempt, a finished one wins over one that failed or was interrupted; if both are
     finished, the first wins. The stores given are not changed.
     """
-    from ponder.store.copy import merge as merged
+    from ponder.store.maintenance import merge as merged
 
     copied = merged(paths, out)
     say({"store": str(out), "attempts": copied.attempts}, as_json, lambda: f"{out}: {copied.attempts:,} attempts")

@@ -25,10 +25,10 @@ from ponder.core.text import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ponder.results.coverage import Coverage
+    from ponder.results.results import Coverage
+    from ponder.results.study import Study
     from ponder.run.run_stats import Tally
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.study.cell import StudyCell
 
 
 FRACTION = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -100,7 +100,7 @@ def _plan_power(
 
     if margin is not None and width is not None:
         raise UserError("give --margin or --width, not both")
-    one = len({cell.variant_label for cell in study.cells}) == 1
+    one = len({cell.label.variant for cell in study.cells}) == 1
     if margin is None and width is None:
         margin, width = (None, 0.1) if one else (0.03, None)
     goal = Goal(margin, width)
@@ -112,7 +112,7 @@ def run_in_terminal(
     study: Study,
     store: Path,
     *,
-    cells: Sequence[Cell] | None = None,
+    cells: Sequence[StudyCell] | None = None,
     grace: float | None = None,
     jobs: int = 1,
     ray: str | None = None,

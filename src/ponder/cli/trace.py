@@ -11,14 +11,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ponder.cli import complete
-from ponder.cli.options import BAD_LINES, COLUMNS, FILE, JSON, SPLIT, named_columns, plugin_settings, say, tell, watch
+from ponder.cli.options import (
+    BAD_LINES,
+    COLUMNS,
+    FILE,
+    JSON,
+    SPLIT,
+    columns,
+    named_columns,
+    plugin_settings,
+    say,
+    tell,
+    watch,
+)
 from ponder.core import UserError
+from ponder.core.text import count
 
 if TYPE_CHECKING:
     from ponder.core import Problem
-    from ponder.traces import TraceFile
+    from ponder.traces import TraceFile, Understood
+    from ponder.traces.segments import By
 
 LIMITS = ("top", "threshold", "budget_tokens", "per_topic", "per_teacher", "per_problem")
+HEAD, TAIL = 60, 30  # characters of a text that --show prints
 
 
 @click.command()
@@ -76,12 +91,44 @@ def score(
 
 
 def _show(source: TraceFile, number: int, by: Any, as_json: bool) -> None:
-    from ponder.cli import trace_preview
-
-    shown = [trace_preview.data(reading, by) for reading in islice(source.understood(), number)]
+    shown = [_fields(reading, by) for reading in islice(source.understood(), number)]
     if not shown:
         raise UserError(f"there are no traces in {source.path}", hint="; ".join(source.skipped[:1]))
-    say(shown, as_json, lambda: "\n\n".join(trace_preview.text(n, one) for n, one in enumerate(shown, 1)))
+    say(shown, as_json, lambda: "\n\n".join(_fields_text(n, one) for n, one in enumerate(shown, 1)))
+
+
+def _fields(reading: Understood, by: By) -> dict[str, Any]:
+    """Return each field of a trace as it was read, with the columns it came from and those that were not read."""
+    from ponder.traces import steps
+    from ponder.traces.trace import FIELDS
+
+    split = steps(reading.trace, by)
+    fields = {name: value for name in FIELDS if (value := getattr(reading.trace, name)) not in (None, "")}
+    parts = {"thinking_steps": len(split.thinking), "answer_steps": len(split.answer)}
+    return {"format": reading.format, **fields, **parts, "columns": reading.columns, "not_read": reading.ignored}
+
+
+def _fields_text(number: int, shown: dict[str, Any]) -> str:
+    """Return a trace's fields, one per line."""
+    from ponder.traces.trace import FIELDS
+
+    rows = [("", "field", "read from", "")]
+    rows += [("", name, shown["columns"][name], _shortened(shown, name)) for name in FIELDS if name in shown["columns"]]
+    missing = [name for name in ("thinking", "answer", "gold") if name not in shown]
+    lines = [f"trace {number}, read as {shown['format']}", columns(rows)]
+    lines += [f"  it has no {' and no '.join(missing)}"] if missing else []
+    lines += [f"  not read: {', '.join(shown['not_read'])}"] if shown["not_read"] else []
+    return "\n".join(lines)
+
+
+def _shortened(shown: dict[str, Any], name: str) -> str:
+    """Return a field on one line: of a long text the beginning, the end and the length."""
+    value = str(shown.get(name, ""))
+    line = " ".join(value.split())
+    if len(line) <= HEAD + TAIL:
+        return line
+    steps = f", {count(shown[f'{name}_steps'], 'step')}" if f"{name}_steps" in shown else ""
+    return f"{line[:HEAD].rstrip()} … {line[-TAIL:].lstrip()} ({len(value):,} characters{steps})"
 
 
 @click.command()
@@ -167,6 +214,6 @@ def _studies(names: tuple[str, ...]) -> list[str]:
 
 def _asked(studies: list[str]) -> Iterator[Problem]:
     """Every problem that these studies ask."""
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
     return (problem for name in studies for cell in Study.load(name).cells for problem in cell.asked())

@@ -18,13 +18,14 @@ from ponder.cli.model_option import EXAMPLE, model_table
 from ponder.cli.options import JSON, STORE, columns, command, plugin_settings, say, tell
 from ponder.core import UserError
 from ponder.core.capabilities import grade_turns, parse_answer
+from ponder.core.errors import Location
 from ponder.core.text import count, printable
 
 if TYPE_CHECKING:
     from ponder.core import Estimate
+    from ponder.results.study import Study
     from ponder.store.store import Store
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.study.cell import StudyCell
 
 BUDGET, TEMPERATURE = 32768, 0.6  # as in the studies of benchmarks, which so find what was tried
 SERVERS_OWN = "default"  # --temperature default: none is sent, so that the server uses its own
@@ -139,7 +140,8 @@ def _endpoint(given: dict[str, Any]) -> dict[str, Any]:
 def _study(task: str, content: dict[str, Any], size: int | None, settings: Sequence[str]) -> Study:
     from ponder.core import plugins
     from ponder.core.settings import Typed, assign
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task in built_in() and task not in plugins.names("tasks"):
         raise UserError(f"`{task}` is a study, not a task", hint=f"ponder run {task}, or ponder list tasks")
@@ -161,17 +163,24 @@ def _where(given: dict[str, Any], models: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        place = error.where.removeprefix("try: ")
-        key = place.partition(".")[2].split(".")[0]
-        if place.startswith("task[0]") and place not in WHERE:
-            place = f"--set {key}" if key else ""
-        elif place.startswith("model["):
-            place = f"--model {key.removesuffix('name')}".strip() if models else f"--{key}" if key in given else ""
-        example = EXAMPLE if error.where.removeprefix("try: ").startswith("model[") else "--set KEY=VALUE"
+        where: str = error.where
+        example = "--set KEY=VALUE"
+        if isinstance(error.where, Location):
+            parts = error.where.parts
+            path = str(Location("", *parts))
+            key = str(parts[2]) if len(parts) > 2 else ""
+            where = WHERE.get(path, path)
+            if parts[:2] == ("task", 0) and path not in WHERE:
+                where = f"--set {key}" if key else ""
+            elif parts[:1] == ("model",) and len(parts) > 1:
+                example = EXAMPLE
+                where = f"--{key}" if key in given else ""
+                if models:
+                    where = f"--model {key}" if key not in ("", "name") else "--model"
         hint = re.sub(r"^ponder show (\w+)$", r"ponder show \1 has its keys; " + example, error.hint)
         hint = re.sub(r'\bset file = "([^"]+)"', r"use --set file=\1", hint)
         hint = _with_options(hint, given, models)
-        raise UserError(error.what, where=WHERE.get(place, place), hint=hint) from None
+        raise UserError(error.what, where=where.removeprefix("try: "), hint=hint) from None
 
 
 def _with_options(hint: str, given: dict[str, Any], models: Sequence[str]) -> str:
@@ -205,19 +214,18 @@ def _words(table: dict[str, Any]) -> list[str]:
     return words
 
 
-def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
+def _attempts(cell: StudyCell, store: Store) -> Iterator[dict[str, Any]]:
     """What became of each attempt: how it ended, what was read from it, and what would have been right."""
     for done in store.attempts(cell):
         attempt, parsed = done.attempt, None
-        if attempt.status == "graded":
+        if attempt.ended in ("right", "wrong"):
             parsed = grade_turns(cell.task, attempt.problem, [c.answer for c in attempt.completions]).parsed
-        ended = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
         reply = attempt.completions[-1].answer if attempt.completions else ""
         yield {
-            "model": cell.model_label,
+            "model": cell.label.model,
             "problem": done.position + 1,
             "sample": attempt.sample + 1,
-            "result": ended,
+            "result": attempt.ended,
             "why": attempt.why,
             "tokens": attempt.bill.thinking_tokens + attempt.bill.answer_tokens,
             "parsed": parsed,
@@ -226,7 +234,7 @@ def _attempts(cell: Cell, store: Store) -> Iterator[dict[str, Any]]:
         }
 
 
-def _total(cell: Cell, store: Store) -> dict[str, Any]:
+def _total(cell: StudyCell, store: Store) -> dict[str, Any]:
     """Accuracy and output tokens of a model, with intervals."""
     from ponder.stats.accuracy import by_size
     from ponder.stats.columns import columns as arrays
@@ -235,10 +243,10 @@ def _total(cell: Cell, store: Store) -> dict[str, Any]:
     row = next(iter(by_size(arrays(outcomes, "output"))), None)
     ends = {key: getattr(row, key, 0) for key in ("unparsed", "truncated", "failed")}
     if row is None or not row.accuracy.attempts:
-        return {"model": cell.model_label, "task": cell.task_label, "attempts": 0, "problems": 0, **ends}
+        return {"model": cell.label.model, "task": cell.label.task, "attempts": 0, "problems": 0, **ends}
     numbers = {"attempts": row.accuracy.attempts, "problems": row.accuracy.problems, **ends}
     estimates = {"pass_at_1": _ends(row.accuracy), "output_tokens": _ends(row.tokens)}
-    return {"model": cell.model_label, "task": cell.task_label, **estimates, **numbers}
+    return {"model": cell.label.model, "task": cell.label.task, **estimates, **numbers}
 
 
 def _ends(estimate: Estimate) -> list[float | None]:
@@ -289,7 +297,8 @@ def _sentence(total: dict[str, Any]) -> str:
 
 def _next(task: str, models: Sequence[str], given: dict[str, Any], settings: Sequence[str], store: Path) -> str:
     """The command that runs the whole benchmark, if it is one, with the same model."""
-    from ponder.study.study import Study, built_in
+    from ponder.results.study import Study
+    from ponder.study.study import built_in
 
     if task not in built_in() or Study.load(task).task != [{"name": task}]:
         return ""

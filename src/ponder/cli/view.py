@@ -32,8 +32,8 @@ def view(studies: tuple[str, ...], stores: tuple[Path, ...], host: str, port: in
     """
     from contextlib import ExitStack
 
+    from ponder.results.study import Study
     from ponder.results.view.server import bound, opening_file, serve
-    from ponder.study.study import Study
 
     given = [Study.load(name) for name in studies]
     for store in stores:

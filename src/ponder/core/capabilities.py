@@ -8,20 +8,22 @@ The functions below ask a plugin for such an ability, and say what holds for a p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from ponder.core.contracts import Model, Task, TrainingProblems
+from ponder.core.contracts import Method, Model, Task, TrainingProblems
 from ponder.core.errors import UserError
-from ponder.core.nouns import Completion, Grade, Memory, Message, Problem, Progress, Request, Source
+from ponder.core.nouns import Completion, Grade, Memory, Message, Problem, Progress, Request, Source, Spend
 
 if TYPE_CHECKING:
     from ponder.core.drawing import Drawing
     from ponder.core.scoring import CacheBudget, Policy
 
 Fidelity: TypeAlias = Literal["no", "also", "only"]
+# Computes the most that something may take; None if there is no limit.
+Limit: TypeAlias = Callable[[], "Spend | None"]
 LONG_ANSWER = 10_000  # characters that any built-in grader reads within a millisecond
 
 
@@ -239,6 +241,55 @@ class Measuring(ABC):
         """Return the names of the measurements, for figures that draw them."""
 
 
+class Prepared(ABC):
+    """A method that has work to do before it is applied, such as training."""
+
+    changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
+
+    @abstractmethod
+    def make(self, model: Model) -> Iterator[Progress]:
+        """Do what takes long before `apply`; yields progress. Does nothing if it is already done."""
+
+    def missing_outputs(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
+        """Return what `make` still has to write for this model, also files and folders that other methods need too.
+
+        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
+        doesn't say what it writes is made in the run's own process.
+        """
+        return ()
+
+    def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
+        """Return where the weights or the reward made for this model are, or will be; None if it makes none."""
+        return None
+
+    def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
+        """Return the most that `make` will sample, by the file that keeps it, so that shared samples count once."""
+        return {}
+
+    def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
+        """Return the models that `make` still has to ask, such as teachers and judges: the study's caps count them.
+
+        Whatever `make` asks, it asks through `ponder.core.metering.complete`.
+        """
+        return ()
+
+    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
+        """Return the same method with the problems that it may train on."""
+        return self
+
+    def training_seed(self) -> int | None:
+        """Return the seed of its training, by which alone variants may differ; None if it doesn't train."""
+        return None
+
+
+class ChecksPrompts(ABC):
+    """A method that may have no room for a prompt."""
+
+    @abstractmethod
+    def check_prompt(self, model: Model, request: Request) -> None:
+        """Raise `UserError` for a prompt that it has no room for, before a run starts."""
+
+
 Capability = TypeVar("Capability", Sampled, WithWeights, Prunable)
 
 
@@ -248,6 +299,16 @@ def require(model: Model, capability: type[Capability]) -> Capability:
         return model
     what, hint = capability.refusal
     raise UserError(what.format(kind=model.plugin_name()), hint=hint)
+
+
+def changes_weights(method: Method) -> bool:
+    """Return whether a method's model is a folder of new weights."""
+    return isinstance(method, Prepared) and method.changes_weights
+
+
+def training_seed(method: Method) -> int | None:
+    """Return the seed of a method's training; None if it doesn't train."""
+    return method.training_seed() if isinstance(method, Prepared) else None
 
 
 def kept_open(model: Model) -> AbstractContextManager[None]:
@@ -302,6 +363,24 @@ def same_answer(task: Task, one: Any, other: Any) -> bool:
     if isinstance(task, ComparesAnswers):
         return task.same_answer(one, other)
     return bool(one == other)
+
+
+def equal_answers(task: Task, parsed: Sequence[Any]) -> list[int | None]:
+    """Return for each parsed answer the index of the first that is the same; None where there is no answer.
+
+    Samples with the same number vote together: while a run asks, and when stored attempts are counted.
+    """
+    distinct: list[int] = []  # indices of answers that differ from all before them
+    firsts: list[int | None] = []
+    for index, answer in enumerate(parsed):
+        if answer is None:
+            firsts.append(None)
+            continue
+        first = next((other for other in distinct if same_answer(task, answer, parsed[other])), index)
+        if first == index:
+            distinct.append(index)
+        firsts.append(first)
+    return firsts
 
 
 def grades_slowly(task: Task, answers: Iterable[str]) -> bool:

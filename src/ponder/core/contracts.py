@@ -1,8 +1,7 @@
 """The interfaces of tasks, models and methods. Figures are in `figure.py`, plugins that score in `scoring.py`.
 
 A plugin is one file with one class. Its dataclass fields are its keys in a study file; the comment beside each field is
-its documentation. What a plugin can't do it leaves to the default here, which raises a `UserError` that says so, so
-that no caller has to probe with `hasattr`.
+its documentation. These interfaces hold what every plugin has; what only some can do is in `capabilities.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from ponder.core.errors import UserError
 from ponder.core.keys import digest, fingerprint, seed_from
@@ -24,16 +23,10 @@ from ponder.core.nouns import (
     Grade,
     Prices,
     Problem,
-    Progress,
     Request,
     Spend,
     TurnLimit,
 )
-
-if TYPE_CHECKING:
-    pass
-
-Fidelity: TypeAlias = Literal["no", "also", "only"]
 
 
 def not_in_key(default: Any, *, was: str = "") -> Any:
@@ -172,10 +165,6 @@ class TrainingProblems:
         return (problem for problem in drawn if problem.id not in asked)
 
 
-# Computes the most that something may take; None if there is no limit.
-Limit: TypeAlias = Callable[[], "Spend | None"]
-
-
 @dataclass(kw_only=True)
 class Model(Plugin, ABC):
     """Answers requests. It may hold connections or weights from `async with` to its end.
@@ -228,9 +217,11 @@ class Model(Plugin, ABC):
 
 
 class Method(Plugin, ABC):
-    """Turns a model into another one: cheaper, shorter or more accurate."""
+    """Turns a model into another one: cheaper, shorter or more accurate.
 
-    changes_weights: ClassVar[bool] = False  # whether its model is a folder of new weights
+    A method that trains, or prepares something else, also inherits `ponder.core.capabilities.Prepared`.
+    """
+
     # A model, a task and a size to try it on in `ponder check`, as in a study.
     tried_on: ClassVar[tuple[dict[str, Any], dict[str, Any], int]] = (
         {"name": "oracle", "tokens_at_zero": 1000},
@@ -240,10 +231,10 @@ class Method(Plugin, ABC):
 
     @abstractmethod
     def apply(self, model: Model) -> Model:
-        """The resulting model."""
+        """Return the resulting model."""
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
-        """The most that one turn of the resulting model may take, given that of the model it is applied to.
+        """Return the most that one turn of the resulting model may take, given that of the model it is applied to.
 
         A method that asks more than once per turn, or with another prompt or budget, says so here: `ponder plan` and
         the study's caps depend on it.
@@ -251,7 +242,7 @@ class Method(Plugin, ABC):
         return inner
 
     def asks(self) -> Sequence[Model]:
-        """Other models that a turn of the resulting model asks, such as a judge: the study's caps count them too."""
+        """Return other models that a turn of the resulting model asks, such as a judge: caps count them too."""
         return ()
 
     def ready(self) -> None:
@@ -259,48 +250,3 @@ class Method(Plugin, ABC):
 
     def check(self, model: Model, task: Task) -> None:
         """Raise `UserError` for a model that it can't be applied to, before a run starts."""
-
-    def check_prompt(self, model: Model, request: Request) -> None:
-        """Raise `UserError` for a prompt that it has no room for, before a run starts."""
-
-    def measures(self) -> Collection[str]:
-        """What the resulting model's completions measure besides what the model's own do."""
-        return ()
-
-    def make(self, model: Model) -> Iterator[Progress]:  # noqa: ARG002 for subclasses
-        """Do what takes long before `apply`, such as training; yields progress. Does nothing if it is already done."""
-        yield from ()
-
-    def unmade(self, model: Model) -> Collection[Path]:  # noqa: ARG002 for subclasses
-        """What `make` still has to write for this model: files and folders, also those that other methods need too.
-
-        With `--jobs` or `--ray` they are made in other processes, and no two processes make the same one. A method that
-        doesn't say what it writes is made in the run's own process.
-        """
-        return ()
-
-    def folder(self, model: Model) -> Path | None:  # noqa: ARG002 for subclasses
-        """Where the weights or the reward that `make` makes for this model are, or will be; None if it makes none."""
-        return None
-
-    def sampling_limits(self, model: Model) -> Mapping[Path, Limit]:  # noqa: ARG002 for subclasses
-        """The most that samples may take which `make` still has to draw.
-
-        By where they are kept, so that what several methods share is counted once.
-        """
-        return {}
-
-    def samplers(self, model: Model) -> Sequence[Model]:  # noqa: ARG002 for subclasses
-        """Return the models that `make` still has to ask, such as teachers and judges: the study's caps count them.
-
-        Whatever `make` asks, it asks through `ponder.core.metering.complete`.
-        """
-        return ()
-
-    def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:  # noqa: ARG002 for subclasses
-        """The same method, told what it may train on."""
-        return self
-
-    def training_seed(self) -> int | None:
-        """The seed of its training; None if it doesn't train. Variants that differ only in it are one variant."""
-        return None

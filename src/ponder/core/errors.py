@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from ponder.core.nouns import Bill
@@ -27,6 +27,36 @@ IN_PYTHON = (
 OPTION = re.compile(r"--(jobs|ray|store)\b")  # options that are arguments of `study.run`
 LIST = re.compile(r"ponder list (\w+)")
 COMMAND = re.compile(r"\bponder [a-z]")
+
+
+class Location(str):
+    """A place in a study or in an option: the file, and the keys and indices that lead to a value in it.
+
+    `Location("study.toml", "task", 0) / "size"` reads `study.toml: task[0].size`.
+    """
+
+    file: str
+    parts: tuple[str | int, ...]
+
+    def __new__(cls, file: str, *parts: str | int) -> Self:
+        path = ""
+        for part in parts:
+            if isinstance(part, int):
+                path += f"[{part}]"
+            else:
+                path += f".{part}" if path else part
+        location = super().__new__(cls, f"{file}: {path}" if file and path else file or path)
+        location.file = file
+        location.parts = parts
+        return location
+
+    @classmethod
+    def of(cls, where: str) -> Location:
+        """Return a place as it is, and any other text as a place without a file."""
+        return where if isinstance(where, Location) else cls("", where)
+
+    def __truediv__(self, part: str | int) -> Location:
+        return Location(self.file, *self.parts, part)
 
 
 class UserError(Exception):

@@ -18,7 +18,7 @@ from typing import Protocol
 from ponder.core.capabilities import Served
 from ponder.core.contracts import Model
 from ponder.core.errors import ModelFailure
-from ponder.core.nouns import Bill, Completion, Prices, Request, Retry, Spend
+from ponder.core.nouns import Bill, Completion, Observer, Prices, Request, Retry, Spend
 
 
 class CapReached(Exception):
@@ -61,30 +61,15 @@ class Meter:
         limit = model.turn_limit(request.prompt_limit, request.budget)
         if not await self.till.reserve(call, name, limit, model.prices, model.server()):
             raise CapReached
-        sent = Spend()  # and neither answered nor known to have failed
+        calls = _Calls(model, self.till, call)
         bill: Bill | None = None
-
-        def on_send(tried: Request) -> None:
-            nonlocal sent
-            sent = sent.plus(tried.limit or model.turn_limit(tried.prompt_limit, tried.budget) or Spend(calls=1))
-
-        def on_retry(tried: Request, retry: Retry) -> None:
-            nonlocal sent
-            most = tried.limit or model.turn_limit(tried.prompt_limit, tried.budget) or Spend(calls=1)
-            sent = sent.minus(most)
-            self.till.retried(retry)
-            if retry.billed:
-                self.till.lose(call, most)
-            if retry.wait and not self.till.has_room():
-                raise ModelFailure("no answer, and the study's cap leaves no room for another try")
-
         try:
-            completion = await model.complete(replace(request, on_send=on_send, on_retry=on_retry))
+            completion = await model.complete(replace(request, observer=calls))
             bill = completion.bill
         except BaseException as error:
             bill = error.bill if isinstance(error, ModelFailure) else None
             reported = isinstance(model, Served) or not model.server()
-            gone = sent if reported else limit or Spend(calls=1)
+            gone = calls.open if reported else limit or Spend(calls=1)
             if bill is None and gone.calls:
                 self.till.lose(call, gone)
             raise
@@ -107,6 +92,31 @@ class Meter:
             if not bills and limit:
                 self.till.lose(call, limit)
             self.till.settle(call, bills[0] if bills else None)
+
+
+class _Calls(Observer):
+    """The tries of one call: those that are sent, and neither answered nor known to have failed."""
+
+    def __init__(self, model: Model, till: Till, call: int) -> None:
+        self._model = model
+        self._till = till
+        self._call = call
+        self.open = Spend()
+
+    def sent(self, request: Request) -> None:
+        self.open = self.open.plus(self._limit(request))
+
+    def retried(self, request: Request, retry: Retry) -> None:
+        limit = self._limit(request)
+        self.open = self.open.minus(limit)
+        self._till.retried(retry)
+        if retry.billed:
+            self._till.lose(self._call, limit)
+        if retry.wait and not self._till.has_room():
+            raise ModelFailure("no answer, and the study's cap leaves no room for another try")
+
+    def _limit(self, request: Request) -> Spend:
+        return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)
 
 
 METER: ContextVar[Meter | None] = ContextVar("meter", default=None)

@@ -19,12 +19,13 @@ from ponder.core.errors import UserError
 if TYPE_CHECKING:
     from asyncio import Lock
 
+    from ponder.core.cell import Cell
     from ponder.core.contracts import Task
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 CountedBy: TypeAlias = Literal["server", "tokenizer", "estimate"]
-# `open` is a conversation in progress; the other four are final.
-Status: TypeAlias = Literal["open", "graded", "unparsed", "truncated", "failed"]
+# How an attempt ended. `open` is a conversation in progress; the others are final.
+Ended: TypeAlias = Literal["open", "right", "wrong", "unparsed", "truncated", "failed"]
 Remember: TypeAlias = Literal["answers", "visible", "all"]
 Part: TypeAlias = Literal["all", "thinking", "answer"]  # which part of a trace
 TokenKind: TypeAlias = Literal["output", "thinking", "answer"]  # output: thinking and answer
@@ -203,20 +204,26 @@ class Retry(NamedTuple):
     wait: float = 0.0  # seconds until the next try; 0 if there is none
 
 
-def _sent(request: Request) -> None:
-    pass
+class Observer:
+    """Hears of every try of a request, so that a run knows what may have been billed. This one ignores it all."""
+
+    # Held during each call to a server, where only one may be in progress: nobody knows yet how it bills.
+    alone: Lock | None = None
+
+    def sent(self, request: Request) -> None:
+        """Called right before each try is sent; may raise, so that it isn't."""
+
+    def retried(self, request: Request, retry: Retry) -> None:
+        """Called after each try without an answer, the last included, before the next; may raise to prevent that."""
+
+    def billed(self, request: Request, bill: Bill) -> None:
+        """Called with the bill of each reply, also where a method asks several times."""
+
+    def warned(self, text: str) -> None:
+        """Called with what the user should know."""
 
 
-def _ignore(request: Request, retry: Retry) -> None:
-    pass
-
-
-def _unheard(warning: str) -> None:
-    pass
-
-
-def _billed(request: Request, bill: Bill) -> None:
-    pass
+IGNORE = Observer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +238,7 @@ class Request:
     turn: int = 0
     budget: int | None = None  # completion tokens, if a method allows fewer than the model does
     limit: Spend | None = None  # the most that it may take, if it asks another model than the study's: a judge
-    # A model that asks a server calls `on_send` right before each try is sent, and `on_retry` after every try that gave
-    # no answer, the last one included, before it waits to repeat it. So that a run knows what may have been billed, and
-    # can say no: both may raise. `on_bill` tells it the bill of each reply, also where a method asks several times.
-    on_send: Callable[[Request], None] = field(default=_sent, compare=False, repr=False)
-    on_retry: Callable[[Request, Retry], None] = field(default=_ignore, compare=False, repr=False)
-    on_bill: Callable[[Request, Bill], None] = field(default=_billed, compare=False, repr=False)
-    on_warning: Callable[[str], None] = field(default=_unheard, compare=False, repr=False)  # what the user should know
-    # Held during each call to a server, where only one may be in progress: nobody knows yet how it bills.
-    alone: Lock | None = field(default=None, compare=False, repr=False)
+    observer: Observer = field(default=IGNORE, compare=False, repr=False)  # a model that asks a server reports each try
 
     @property
     def prompt_limit(self) -> int:
@@ -287,11 +286,14 @@ class Attempt:
 
     problem: Problem
     sample: int
-    status: Status
-    correct: bool
+    ended: Ended
     why: str
     completions: tuple[Completion, ...]
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def correct(self) -> bool:
+        return self.ended == "right"
 
     @property
     def bill(self) -> Bill:
@@ -299,23 +301,25 @@ class Attempt:
         return sum((c.bill for c in rest), first.bill)
 
 
-class MethodUse(NamedTuple):
-    """One method of the chain that a model was put under, with every setting, defaults included."""
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What people call a cell: for legends and tables. Nothing groups by it or takes it apart."""
 
-    name: str
-    settings: Mapping[str, Any]
+    task: str  # the task, and the settings that tell it from others of the study
+    base: str  # the model without its methods
+    model: str  # the base model, its methods, and the settings that tell it from others of the study
+    variant: str  # the model without training seeds: equal for all seeds of one recipe
+    methods: str = ""  # the variant without its base model; "": it has no methods
 
 
 class Outcome(NamedTuple):
-    """An attempt as statistics see it: facts in columns, no text. Labels are for people; nothing parses them."""
+    """An attempt as statistics see it: its cell, and facts in columns, no text."""
 
-    task: str  # label: the task's name, and the settings that tell it from others of the study
-    model: str  # label: the base model, its methods, and the settings that tell it from others of the study
-    size: int
+    cell: Cell  # one object for all attempts of a cell
+    label: Label  # the same
     problem: str
     sample: int
-    status: Status
-    correct: bool
+    ended: Ended
     why: str
     prompt_tokens: int
     thinking_tokens: int
@@ -324,25 +328,28 @@ class Outcome(NamedTuple):
     counted_by: CountedBy
     details: Mapping[str, Any]  # what the task's grader recorded, and what the model measured
     attempt: int = 0  # the attempt's id in the store
-    base: str = ""  # label of the model without its methods
-    methods: tuple[MethodUse, ...] = ()  # in the order in which they were applied
-    variant: str = ""  # label of the model without training seeds: equal for all seeds of one recipe
-    seeds: tuple[int, ...] = ()  # training seeds, one per method of the chain that trains
     made: Mapping[str, float] = MappingProxyType({})  # what making its weights cost, and what was measured meanwhile
     cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
-    unit: str = ""  # what size counts, as the task says: `Task.unit`
-    # The name and every setting that an attempt's key holds, defaults included, as JSON; read-only, and one object for
-    # all attempts of a cell.
-    task_settings: Mapping[str, Any] = MappingProxyType({})  # with `remember` and `window`
-    model_settings: Mapping[str, Any] = MappingProxyType({})  # of the base model
+
+    @property
+    def size(self) -> int:
+        return self.cell.size
+
+    @property
+    def correct(self) -> bool:
+        return self.ended == "right"
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer, or a truncated one; a failed call is none."""
+        return self.ended not in ("failed", "open")
 
     def tokens(self, kind: TokenKind) -> int:
-        thinking, answer = self.thinking_tokens, self.answer_tokens
-        return {"output": thinking + answer, "thinking": thinking, "answer": answer}[kind]
-
-    def method(self, name: str) -> Mapping[str, Any] | None:
-        """The settings of the last method of this name in the chain; None if there is none."""
-        return next((use.settings for use in reversed(self.methods) if use.name == name), None)
+        if kind == "thinking":
+            return self.thinking_tokens
+        if kind == "answer":
+            return self.answer_tokens
+        return self.thinking_tokens + self.answer_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,39 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ponder.core.capabilities import Codec, WithCodec
+from ponder.core.capabilities import (
+    Addends,
+    CheckedSteps,
+    ChecksPrompts,
+    Codec,
+    ComparesAnswers,
+    Conversation,
+    Drawable,
+    Forecast,
+    Measuring,
+    ParsesAnswers,
+    Prepared,
+    Prunable,
+    Sampled,
+    Served,
+    WithCodec,
+    WithWarning,
+    WithWeights,
+)
 from ponder.core.contracts import Method, Model, Plugin, Task
 from ponder.core.errors import UserError
 from ponder.core.figure import Figure
-from ponder.core.scoring import LengthReward, Policy, Reward
+from ponder.core.scoring import (
+    Asking,
+    Fitted,
+    InMemory,
+    LengthReward,
+    Policy,
+    RatesEach,
+    Reward,
+    Trainable,
+    TrainedPerStudy,
+)
 
 HERE = Path(__file__).parent.parent
 EXTRAS = {  # packages that an extra installs
@@ -65,6 +93,14 @@ KINDS: dict[str, Kind] = {
     "figures": Kind(Figure, "figure", "figures"),
 }
 LIBRARIES = {"tasks": ("reading", "subprocess_call")}  # in the folders of plugins, but not plugins
+# What a plugin of a kind may inherit besides, because it can do more.
+CAPABILITIES: dict[str, tuple[type, ...]] = {
+    "tasks": (Conversation, ParsesAnswers, ComparesAnswers, Drawable, CheckedSteps, Addends, WithWarning),
+    "models": (Sampled, WithWeights, WithCodec, Prunable, Served, Forecast, Measuring),
+    "policies": (Fitted, Trainable, TrainedPerStudy),
+    "rewards": (RatesEach, Asking, InMemory),
+    "methods": (Prepared, ChecksPrompts, Measuring),
+}
 RENAMED = {  # former names, for the hint
     ("figures", "longest"): "max_turn",
     ("figures", "scaling"): "selection",
@@ -251,10 +287,25 @@ def load(kind: str, name: str, folder: Path | None = None) -> type[Any]:
         singular = KINDS[kind].singular
         hint = f"ponder new {singular} NAME writes a file that has them; docs/add-a-{singular.replace('_', '-')}.md"
         raise UserError(f"{noun} `{name}` lacks {methods}, which every {noun} has", hint=hint)
+    _check_capabilities(kind, noun, name, cls)
     if not dataclasses.is_dataclass(cls):
         hint = f"write @dataclass(frozen=True) above `class {cls.__name__}`"
         raise UserError(f"the class of {noun} `{name}` must be a dataclass", hint=hint)
     return cls
+
+
+def _check_capabilities(kind: str, noun: str, name: str, cls: type[Plugin]) -> None:
+    """Raise `UserError` if a plugin defines a method of a capability that it doesn't inherit: nothing would call it."""
+    for capability in CAPABILITIES.get(kind, ()):
+        if issubclass(cls, capability):
+            continue
+        declared = [method for method in vars(capability) if not method.startswith("_")]
+        required = [method for method in declared if method in getattr(capability, "__abstractmethods__", ())]
+        for method in required or declared:
+            if inspect.isroutine(vars(cls).get(method)):
+                what = f"{noun} `{name}` defines `{method}`, but doesn't inherit `{capability.__name__}`"
+                bases = ", ".join([KINDS[kind].contract.__name__, capability.__name__])
+                raise UserError(what, hint=f"class {cls.__name__}({bases}), from ponder.core; or rename the method")
 
 
 def not_installed(missing: ModuleNotFoundError, what: str) -> UserError:

@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -95,53 +95,68 @@ class Policy(Plugin, ABC):
     """An eviction policy: scores the tokens in a KV cache; the lowest scores are evicted first."""
 
     queries: int = 0  # how many of the most recent queries it needs
-    accumulates: ClassVar[bool] = False  # whether it needs the attention that each token has received so far
+    # What else it needs: "attention", that each token has received so far; "rope", the model's rotary frequencies.
+    needs: ClassVar[Collection[str]] = ()
     per_layer: ClassVar[bool] = True  # whether scores may differ between layers
-    needs_rope: ClassVar[bool] = False  # whether it needs the model's rotary frequencies
-    evicts: ClassVar[bool] = True  # False: it keeps every token, whatever the budget
     by_order: ClassVar[bool] = True  # whether a score depends on neighbouring columns, so that they must stay in order
 
     def __post_init__(self) -> None:
         if self.queries < min(1, type(self).queries):
             raise UserError(f"`{self.plugin_name()}` needs at least one recent query, not {self.queries}")
 
-    def fitted(self, folder: Path, tokenizer: Any) -> Policy:  # noqa: ARG002 for subclasses
-        """The policy for one model, with what it needs from the folder of weights and the vocabulary."""
-        return self
-
-    def with_training(self, on: str, made: Path) -> Policy:  # noqa: ARG002 for subclasses
-        """The same policy, to be fitted on a study's own problems, of which `on` is a digest; "": it uses what ships.
-
-        A policy that defines it has the digest in an attempt's key, and keeps apart what was fitted on other problems,
-        for example in the folder of made models.
-        """
-        return self
-
-    def fitted_path(self, folder: Path) -> Path:
-        """What `fit` writes for the weights in a folder."""
-        return folder / self.plugin_name()
-
-    def needs_fit(self, folder: Path) -> bool:  # noqa: ARG002 for subclasses
-        """Whether it must be trained for the weights in a folder before it can score."""
-        return False
-
-    def fit(
-        self,
-        network: Any,  # noqa: ARG002 for subclasses
-        traces: Sequence[TokenTrace],  # noqa: ARG002
-        folder: Path,  # noqa: ARG002
-        facts: Mapping[str, Any],  # noqa: ARG002
-    ) -> Iterator[Progress]:
-        """Train it on a network's own correct traces, and write the result beside the weights in a folder."""
-        yield from ()
-
-    def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for subclasses
-        """A number to store with each new token (rows × tokens), computed from its last hidden state."""
-        return None
-
     @abstractmethod
     def score(self, view: Any) -> Tensor:
-        """A score for every token in a `ponder.kvcache.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+        """Score every token in a `ponder.kvcache.CacheView`, R × (H or 1) × n; the lowest are evicted first."""
+
+
+class KeepsAll:
+    """A policy that evicts no token, whatever the budget."""
+
+
+class Fitted(ABC):
+    """A policy that is fitted to a model: to its vocabulary, or by training on its own correct traces."""
+
+    @abstractmethod
+    def fitted(self, folder: Path, tokenizer: Any) -> Policy:
+        """Return the policy for one model, with what it needs from the folder of weights and the vocabulary."""
+
+    def token_features(self, hidden: Tensor, ids: Tensor) -> Tensor | None:  # noqa: ARG002 for subclasses
+        """Return a number to store with each new token (rows × tokens), computed from its last hidden state."""
+        return None
+
+
+class Trainable(Fitted):
+    """A policy that must be trained for a model before it can score. `ponder prepare STUDY` trains it."""
+
+    @abstractmethod
+    def needs_fit(self, folder: Path) -> bool:
+        """Return whether it must be trained for the weights in a folder before it can score."""
+
+    @abstractmethod
+    def fit(
+        self, network: Any, traces: Sequence[TokenTrace], folder: Path, facts: Mapping[str, Any]
+    ) -> Iterator[Progress]:
+        """Train it on a network's own correct traces, and write the result where `fitted_path` says."""
+
+    def fitted_path(self, folder: Path) -> Path:
+        """Return what `fit` writes for the weights in a folder."""
+        return folder / type(self).__module__.rsplit(".", 1)[-1]
+
+
+class TrainedPerStudy(Trainable):
+    """A policy that is trained on each study's own problems, of which an attempt's key holds a digest."""
+
+    @abstractmethod
+    def with_training(self, on: str, made: Path) -> Policy:
+        """Return the same policy for problems with this digest; "": what ships with the weights.
+
+        What was trained on other problems is kept separately, for example in the folder of made models.
+        """
+
+
+def fitted_to(policy: Policy, folder: Path, tokenizer: Any) -> Policy:
+    """Return a policy for one model, given the folder of its weights and its tokenizer."""
+    return policy.fitted(folder, tokenizer) if isinstance(policy, Fitted) else policy
 
 
 class LengthReward(Plugin, ABC):
@@ -171,77 +186,126 @@ class Reward(Plugin, ABC):
 
     @abstractmethod
     def rate(self, traces: Sequence[Steps]) -> Sequence[Scores]:
-        """Step and trajectory scores of each trace, or why there are none. `score` computes the total."""
+        """Return step and trajectory scores of each trace, or why there are none. `score` computes the total."""
 
     def score(self, traces: Sequence[Steps]) -> list[Scores]:
-        """Scores, in the order of the traces. It blocks; `opened` doesn't."""
-        scorable = self.scorable(traces)
-        return self.totals(traces, self.rate(scorable) if scorable else ())
-
-    def scorable(self, traces: Sequence[Steps]) -> list[Steps]:
-        """The traces that have something to score."""
-        return [trace for trace in traces if trace.part(self.of)]
-
-    def totals(self, traces: Sequence[Steps], rated: Sequence[Scores]) -> list[Scores]:
-        """The scores of all traces with their totals, from what `rate` returned for the scorable ones."""
-        each = iter(rated)
-        return [self._total(t, next(each)) if t.part(self.of) else Scores(why="nothing to score") for t in traces]
-
-    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
-        """The index and the scores of each trace, as soon as they are known: by default all of them at the end."""
-        yield from enumerate(self.rate(traces))
-
-    def stream(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
-        """The index and the scores of each trace with its total, as soon as they are known, in any order."""
-        scorable = [n for n, trace in enumerate(traces) if trace.part(self.of)]
-        yield from ((n, Scores(why="nothing to score")) for n, t in enumerate(traces) if not t.part(self.of))
-        for k, rated in self.rate_each([traces[n] for n in scorable]) if scorable else ():
-            yield scorable[k], self._total(traces[scorable[k]], rated)
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[AsyncScore]:
-        """`score` for a running event loop: by default in a thread.
-
-        A reward that asks a model overrides it: the model stays open meanwhile, and is asked in the same loop. If the
-        model gives no answer, scoring raises `ModelFailure` with the reward's own bill.
-        """
-
-        async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:  # noqa: ARG001 the interface's
-            return await asyncio.to_thread(self.score, traces)
-
-        yield score
-
-    def scored(self, traces: Iterable[Steps], batch: int = 1024) -> Iterator[Scores]:
-        """The same for a stream of traces, in constant memory."""
-        traces = iter(traces)
-        while chunk := list(islice(traces, batch)):
-            yield from self.score(chunk)
-
-    def _total(self, trace: Steps, rated: Scores) -> Scores:
-        if why := rated.why or _invalid(rated, len(trace.part(self.of))):
-            return Scores(why=why, bill=rated.bill)
-        steps = rated.steps
-        one = {"min": min(steps), "last": steps[-1], "product": math.prod(steps), "mean": math.fsum(steps) / len(steps)}
-        total = one[self.aggregate] + self.alpha * (rated.trajectory or 0.0)
-        return dataclasses.replace(rated, total=total)
-
-    def limit(self, tokens: int) -> Spend:
-        """The most that scoring a trace of so many tokens may take, as its scores' bills count it."""
-        return Spend(tokens)
-
-    def asks(self) -> Model | None:
-        """The model that it asks, whose prices its bills have; None if it asks none."""
-        return None
+        """Return scores with their totals, in the order of the traces. It blocks; `opened` doesn't."""
+        scorable = [trace for trace in traces if trace.part(self.of)]
+        return with_totals(self, traces, self.rate(scorable) if scorable else ())
 
     def ready(self) -> None:
         """Raise `UserError` for what is missing on this machine, as `Model.ready` does."""
 
-    def parameters(self) -> int | None:
-        """The number of its weights; None if it has none or they aren't local."""
-        return None
 
+class RatesEach(ABC):
+    """A reward that gives the scores of each trace as soon as they are known."""
+
+    @abstractmethod
+    def rate_each(self, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+        """Yield the index and the scores of each trace, in any order."""
+
+
+class Asking(ABC):
+    """A reward that asks a model, such as a judge."""
+
+    @abstractmethod
+    def asks(self) -> Model:
+        """Return the model that it asks, whose prices its bills have."""
+
+    @abstractmethod
+    def limit(self, tokens: int) -> Spend:
+        """Return the most that scoring a trace of so many tokens may take, as its scores' bills count it."""
+
+    @abstractmethod
+    def opened(self) -> AbstractAsyncContextManager[AsyncScore]:
+        """Open the model, to be asked in the running event loop.
+
+        If the model gives no answer, scoring raises `ModelFailure` with the reward's own bill.
+        """
+
+
+class InMemory(ABC):
+    """A reward with weights in the memory of this process."""
+
+    @abstractmethod
+    def parameters(self) -> int:
+        """Return the number of its weights."""
+
+    @abstractmethod
     def release(self) -> None:
-        """Free the memory that it holds, such as that of weights, until it is used again."""
+        """Free the memory that its weights take, until it is used again."""
+
+
+def judge_of(reward: Reward) -> Model | None:
+    """Return the model that a reward asks; None if it asks none."""
+    return reward.asks() if isinstance(reward, Asking) else None
+
+
+def scoring_limit(reward: Reward, tokens: int) -> Spend:
+    """Return the most that scoring a trace of so many tokens may take, as its scores' bills count it."""
+    return reward.limit(tokens) if isinstance(reward, Asking) else Spend(tokens)
+
+
+@asynccontextmanager
+async def opened(reward: Reward) -> AsyncIterator[AsyncScore]:
+    """Open a reward for a running event loop: one that asks a model asks it there, another scores in a thread."""
+    if isinstance(reward, Asking):
+        async with reward.opened() as score:
+            yield score
+        return
+
+    async def score_in_thread(traces: Sequence[Steps], request: Request) -> list[Scores]:  # noqa: ARG001 `AsyncScore`'s
+        return await asyncio.to_thread(reward.score, traces)
+
+    yield score_in_thread
+
+
+def scored(reward: Reward, traces: Iterable[Steps], batch: int = 1024) -> Iterator[Scores]:
+    """Yield the scores of a stream of traces, in constant memory."""
+    traces = iter(traces)
+    while chunk := list(islice(traces, batch)):
+        yield from reward.score(chunk)
+
+
+def scores_by_index(reward: Reward, traces: Sequence[Steps]) -> Iterator[tuple[int, Scores]]:
+    """Yield the index and the scores of each trace with its total, as soon as they are known, in any order."""
+    scorable = []
+    for index, trace in enumerate(traces):
+        if trace.part(reward.of):
+            scorable.append(index)
+        else:
+            yield index, NOTHING
+    if not scorable:
+        return
+    asked = [traces[index] for index in scorable]
+    each = reward.rate_each(asked) if isinstance(reward, RatesEach) else enumerate(reward.rate(asked))
+    for position, rated in each:
+        index = scorable[position]
+        yield index, _total(reward, traces[index], rated)
+
+
+def with_totals(reward: Reward, traces: Sequence[Steps], rated: Sequence[Scores]) -> list[Scores]:
+    """Return the scores of all traces with their totals, from what `rate` returned for those that have steps."""
+    each = iter(rated)
+    return [_total(reward, trace, next(each)) if trace.part(reward.of) else NOTHING for trace in traces]
+
+
+NOTHING = Scores(why="nothing to score")
+
+
+def _total(reward: Reward, trace: Steps, rated: Scores) -> Scores:
+    why = rated.why or _invalid(rated, len(trace.part(reward.of)))
+    if why:
+        return Scores(why=why, bill=rated.bill)
+    steps = rated.steps
+    aggregates = {
+        "min": min(steps),
+        "last": steps[-1],
+        "product": math.prod(steps),
+        "mean": math.fsum(steps) / len(steps),
+    }
+    total = aggregates[reward.aggregate] + reward.alpha * (rated.trajectory or 0.0)
+    return dataclasses.replace(rated, total=total)
 
 
 def _invalid(rated: Scores, steps: int) -> str:

@@ -23,7 +23,7 @@ import msgspec
 
 from ponder.core import plugins
 from ponder.core.contracts import Plugin
-from ponder.core.errors import UserError, error_at
+from ponder.core.errors import Location, UserError, error_at
 from ponder.core.secrets import EnvVar, check_texts
 from ponder.core.text import plain
 
@@ -91,9 +91,9 @@ def from_table(
     required = [k for k, f in known.items() if f.default is f.default_factory is dataclasses.MISSING]
     show = f"ponder show {cls.plugin_name()}" if issubclass(cls, Plugin) else ""
     check_keys(table, known, required, owner, where, also=also, former=former, show=show, elsewhere=elsewhere)
-    values = {key: convert(value, hints[key], f"{where}.{key}", folder) for key, value in table.items()}
+    values = {key: convert(value, hints[key], Location.of(where) / key, folder) for key, value in table.items()}
     for key, value in table.items():
-        with error_at(f"{where}.{key}"):
+        with error_at(Location.of(where) / key):
             check_texts(value)
     try:
         with error_at(where), plugins.files_from(folder):
@@ -126,7 +126,7 @@ def check_keys(
             if SYNONYMS.get(key) in (*known, *also):
                 hint = f"here it is called `{SYNONYMS[key]}`"
             hint = f"it is now called `{now}`" if now else hint
-            raise UserError(f"{owner} has no key `{key}`", where=f"{where}.{key}", hint=hint)
+            raise UserError(f"{owner} has no key `{key}`", where=Location.of(where) / key, hint=hint)
     for key in required:
         if key not in table:
             what, in_python = f"{owner} needs the key `{key}`", f'add it to the table: {{…, "{key}": …}}'
@@ -135,7 +135,7 @@ def check_keys(
 
 def load(kind: str, name: str, where: str, folder: Path | None) -> type[Any]:
     """The class of a plugin; `where` is its table's place in the file, for errors."""
-    with error_at(f"{where}.name"):
+    with error_at(Location.of(where) / "name"):
         return plugins.load(kind, name, base(name, folder))
 
 
@@ -152,7 +152,7 @@ def convert(value: Any, kind: Any, where: str, folder: Path | None) -> Any:
     for of, (contract, _, _) in plugins.KINDS.items():  # a plugin inside a plugin, such as the other model in a merge
         if contract in (kind, *get_args(kind)):
             if isinstance(value, list | tuple) and _takes_list(kind):
-                return tuple(convert(v, contract, f"{where}[{n}]", folder) for n, v in enumerate(value))
+                return tuple(convert(v, contract, Location.of(where) / n, folder) for n, v in enumerate(value))
             table = {"name": value} if isinstance(value, str) else value
             check_name(of, table, where)
             return build(of, table, where, folder)
@@ -174,7 +174,8 @@ def _check_table(value: Any, kind: Any, where: str) -> None:
         if dataclasses.is_dataclass(wanted) and isinstance(value, Mapping):
             fields = dataclasses.fields(wanted)
             required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
-            check_keys(value, [f.name for f in fields], required, f"`{where.rpartition('.')[2]}`", where)
+            table = Location("", *Location.of(where).parts).rpartition(".")[2]
+            check_keys(value, [f.name for f in fields], required, f"`{table}`", where)
 
 
 def base(given: Any, folder: Path | None) -> Path | None:
@@ -224,7 +225,7 @@ def variants(table: Table, where: str, hints: Mapping[str, Any]) -> Iterator[tup
         if not table[key]:
             raise UserError(
                 "this list is empty, so there is nothing to ask",
-                where=f"{where}.{key}",
+                where=Location.of(where) / key,
                 hint=f"remove `{key}`, or list values",
             )
     for values in itertools.product(*(table[k] for k in swept)):

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from ponder.core.ballots import ballots
-from ponder.core.capabilities import WithCodec, WithWeights, grades_slowly, parse_answer
+from ponder.core.capabilities import Served, WithCodec, WithWeights, equal_answers, grades_slowly, parse_answer
 from ponder.core.contracts import Model, Task
 from ponder.core.errors import ModelFailure
 from ponder.core.keys import seed_from
@@ -53,7 +52,7 @@ class Wrapped(Model):
         task, answers = request.task, [sample.answer for sample in samples]
 
         def count() -> list[int | None]:
-            return ballots(task, [parse_answer(task, request.problem, answer) for answer in answers])
+            return equal_answers(task, [parse_answer(task, request.problem, answer) for answer in answers])
 
         return await asyncio.to_thread(count) if grades_slowly(task, answers) else count()
 
@@ -77,6 +76,15 @@ class Wrapped(Model):
 def innermost(model: Model) -> Model:
     """Return the model that answers, below all methods that change how it is asked."""
     while isinstance(model, Wrapped):
+        model = model.inner
+    return model
+
+
+def server_of(model: Model) -> Served | None:
+    """Return the part of a model that servers answer for; None if no server does."""
+    while not isinstance(model, Served):
+        if not isinstance(model, Wrapped):
+            return None
         model = model.inner
     return model
 

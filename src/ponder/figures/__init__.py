@@ -11,17 +11,17 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from ponder.core import Estimate, Outcome, Records, UserError
+from ponder.core import ANSWERED, Basis, Ended, Estimate, Outcome, Records, UserError
 from ponder.core.plugins import nearest
 from ponder.core.text import count, number
-from ponder.stats.settings import apart
+from ponder.study.labels import cells_of, series_labels
 
 PUBLISHED = Path(__file__).parent / "published"
 SOLVED, WRONG, UNPARSED, TRUNCATED = "#1f6fb4", "#e8802f", "#8a5fbf", "#b03a2e"
@@ -48,17 +48,18 @@ def by_series(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]
 
     Outcomes of two studies may have the same labels and different settings, which then name the model too.
     """
-    several = len({o.task for o in outcomes}) > 1
-    labelled: dict[tuple[str, str], list[Outcome]] = {}
-    for o in outcomes:
-        labelled.setdefault((o.model, o.task), []).append(o)
+    names = series_labels(outcomes)
     groups: dict[str, list[Outcome]] = {}
-    for part in labelled.values():
-        rest = apart(part)
-        for o in part:
-            one = o._replace(model=f"{o.model} {own}") if (own := rest(o)) else o
-            groups.setdefault(f"{one.model}, {o.task}" if several else one.model, []).append(one)
+    for o in outcomes:
+        model, series = names[o.cell.model_key, o.cell.task_key]
+        named = o if model == o.label.model else o._replace(label=replace(o.label, model=model))
+        groups.setdefault(series, []).append(named)
     yield from groups.items()
+
+
+def basis(outcomes: Iterable[Outcome], ended: Iterable[Ended] = ANSWERED) -> Basis:
+    """Return what a row is computed from: the cells of these attempts, and how those of them ended that it counts."""
+    return Basis(cells_of(outcomes), ended)
 
 
 def pooled_findings(records: Records, name: str) -> list[str]:
@@ -109,16 +110,16 @@ def span(record: dict[str, Any], name: str, form: str = "") -> str:
 
 def counts(outcomes: Sequence[Outcome]) -> str:
     """How many attempts a figure draws, and how many it leaves out because they failed."""
-    ended: Counter[str] = Counter(o.status for o in outcomes)
+    ended: Counter[str] = Counter(o.ended for o in outcomes)
     problems: dict[int, set[str]] = {}
     for o in outcomes:
-        if o.status != "failed":
+        if o.ended != "failed":
             problems.setdefault(o.size, set()).add(o.problem)
     answered, asked = ended.total() - ended["failed"], sum(map(len, problems.values()))
     parts = [f"{count(answered, 'attempt')} at {count(asked, 'problem')}"]
-    for status, note in (("truncated", ""), ("unparsed", ""), ("failed", " and left out")):
-        if n := ended[status]:
-            parts.append(f"{n:,} {status}{note}")
+    for ending, note in (("truncated", ""), ("unparsed", ""), ("failed", " and left out")):
+        if n := ended[ending]:
+            parts.append(f"{n:,} {ending}{note}")
     return ", ".join(parts)
 
 

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ponder.core import Records, Tables
+from ponder.core import Outcome, Records, Tables
 from ponder.core.text import count
-from ponder.figures import flat
+from ponder.figures import basis, flat
 from ponder.figures._variants import points
 from ponder.stats.columns import FEWEST_PAIRS
 from ponder.stats.compare import PairComparison, Row
 from ponder.stats.corrections import FALSE_RATE
 
 
-def compared_tables(names: tuple[str, str], tasks: Sequence[str], results: Sequence[PairComparison | None]) -> Tables:
+def compared_tables(
+    names: tuple[str, str],
+    tasks: Mapping[str, tuple[Sequence[Outcome], Sequence[Outcome]]],
+    results: Sequence[PairComparison | None],
+) -> Tables:
     """One row per task, per quantity of a task, per size, and per quantity that was left out."""
-    tables: Tables = {"comparisons": [], "rows": [], "sizes": [], "omitted": []}
-    for task, one in zip(tasks, results, strict=True):
+    tables: Tables = {"comparisons": [], "rows": [], "sizes": [], "omitted": [], "panels": []}
+    for (task, sides), one in zip(tasks.items(), results, strict=True):
         if one is None:
             continue
-        tables["comparisons"].append(_comparison(names, task, one))
+        compared = [*sides[0], *sides[1]]
+        both = basis(compared)
+        tables["comparisons"].append({**_comparison(names, task, one), "basis": both})
         for row in one.rows:
             named = {"task": task, "quantity": row.quantity, "is_ratio": row.ratio}
             tested = {"p_value": row.p_value, "q_value": row.q_value}
-            tables["rows"].append(flat(**named, a=row.first, b=row.second, effect=row.effect, **tested, note=row.note))
+            numbers = flat(**named, a=row.first, b=row.second, effect=row.effect, **tested, note=row.note)
+            tables["rows"].append({**numbers, "basis": both})
         for at in one.by_size:
             numbers = {"a": at.first, "b": at.second, "difference": at.difference, "ratio": at.tokens}
             counts = {"only_a": at.only_first, "only_b": at.only_second, "problems": at.first.problems}
             record = flat(task=task, size=at.size, **numbers, **counts, extrapolated=at.extrapolated)
+            record["basis"] = basis(o for o in compared if o.size == at.size)
             tables["sizes"].append({"ratio": None, "ratio_low": None, "ratio_high": None} | record)
         tables["omitted"] += [{"task": task, "quantity": quantity, "why": why} for quantity, why in one.omitted]
     return tables

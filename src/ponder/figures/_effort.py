@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ponder.core import Estimate, Records, Tables
+from ponder.core import Basis, Estimate, Outcome, Records, Tables
 from ponder.core.text import number
-from ponder.figures import curve_records, flat, span
+from ponder.figures import basis, curve_records, flat, span
 from ponder.figures._units import at, one
 from ponder.stats.columns import Columns
 from ponder.stats.effort import EXTRAPOLATED, Effort, PowerLaw
@@ -70,24 +70,26 @@ def shown_curves(tables: Tables) -> Records:
     return [r for r in tables["curves"] if not unfit[r["series"], r["fit"].startswith("all")]]
 
 
-def fit_tables(series: str, fits: Effort) -> Tables:
+def fit_tables(series: str, fits: Effort, outcomes: Sequence[Outcome]) -> Tables:
     """The coefficients of every fit, its numbers at each size, and its curves."""
     tables: Tables = {"fits": [], "sizes": [], "curves": []}
-    for name, law in (("all", fits.on_all), ("solved", fits.on_solved)):
+    on_all, on_solved = basis(outcomes), basis(outcomes, ("right",))
+    for name, law, rests_on in (("all", fits.on_all, on_all), ("solved", fits.on_solved, on_solved)):
         if law:
-            tables["fits"].append(_coefficients(series, name, law))
-            tables["sizes"] += _sizes(series, name, law)
+            tables["fits"].append({**_coefficients(series, name, law), "basis": rests_on})
+            tables["sizes"] += _sizes(series, name, law, rests_on)
             beyond = min((s.size for s in law.sizes if s.extrapolated), default=math.inf)
             for curve, drawn_as in ((law.curve, name), (law.upper, f"{name}, 90 %")):
-                points = curve_records(curve, series=series, fit=drawn_as)
+                points = curve_records(curve, series=series, fit=drawn_as, basis=rests_on)
                 tables["curves"] += [{**r, "extrapolated": r["size"] >= beyond} for r in points]
     if line := fits.line_on_solved:
         numbers = {"tokens_per_size": line.slope, "tokens_at_zero": line.intercept}
-        tables["fits"].append(flat(series=series, fitted_to="solved, as published", **numbers))
-        tables["curves"] += curve_records(line.curve, series=series, fit="line", extrapolated=False)
+        tables["fits"].append(flat(series=series, fitted_to="solved, as published", **numbers, basis=on_solved))
+        tables["curves"] += curve_records(line.curve, series=series, fit="line", extrapolated=False, basis=on_solved)
     if peak := fits.peak:
         numbers = {"peak": peak.size, "exponent_before": peak.before, "exponent_after": peak.after}
-        tables["fits"].append(flat(series=series, fitted_to="all, with a peak", **numbers, peak_p=peak.p_value))
+        named = {"series": series, "fitted_to": "all, with a peak"}
+        tables["fits"].append(flat(**named, **numbers, peak_p=peak.p_value, basis=on_all))
     return tables
 
 
@@ -98,7 +100,7 @@ def _coefficients(series: str, name: str, law: PowerLaw) -> dict[str, Any]:
     return flat(series=series, fitted_to=name, exponent=law.exponent, bend=bend, **tests, **rests)
 
 
-def _sizes(series: str, name: str, law: PowerLaw) -> Records:
+def _sizes(series: str, name: str, law: PowerLaw, fitted: Basis) -> Records:
     return [
         flat(
             series=series,
@@ -111,6 +113,7 @@ def _sizes(series: str, name: str, law: PowerLaw) -> Records:
             extrapolated=s.extrapolated,
             attempts=s.tokens.attempts,
             problems=s.tokens.problems,
+            basis=Basis((cell for cell in fitted.cells if cell.size == s.size), fitted.ended),
         )
         for s in law.sizes
     ]

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ponder.core import Outcome, UserError
-from ponder.figures import flat
-from ponder.figures._settings import beneath, beside, in_words, owners, setting
-from ponder.figures._variants import panels, pooled_in_panels, seeds_pooled
+from ponder.core import Basis, Cell, Outcome, UserError
+from ponder.figures import basis, flat
+from ponder.figures._settings import beside, owners, setting
+from ponder.figures._variants import panels, seeds_pooled
 from ponder.stats.frontier import Variant, accuracy_difference, difference_p, fraction
 from ponder.stats.paired import paired_difference
+from ponder.study.labels import Beneath, beneath, cells_of, in_words, panel_label
 
 Row = dict[str, Any]
 UNTRAINED, REWARD, RANDOM, ALL = "untrained", "reward", "random", "all"
@@ -50,12 +51,13 @@ class Student:
     number: float  # of traces asked for; 0 for the untrained student
     variant: Variant
     made: Mapping[str, float | None]  # averaged over its seeds
+    basis: Basis
 
     def record(self, panel: str) -> Row:
         right = fraction(self.variant, self.variant.correct)
         named = {"panel": panel, "line": self.line, "by": self.by, "reward": self.reward, "rest": self.rest}
         rests = {"seeds": len(self.variant.seeds), "attempts": right.attempts, "problems": right.problems}
-        return flat(**named, number=self.number, accuracy=right, **self.made, **rests)
+        return flat(**named, number=self.number, accuracy=right, **self.made, **rests, basis=self.basis)
 
     def less(self, other: Student, panel: str) -> Row:
         """This student less another, paired by problem; also with the interval over problems alone."""
@@ -75,6 +77,7 @@ class Student:
             problems_only_high=alone.high,
             token_ratio=tokens[0] / tokens[1] if tokens[0] and tokens[1] else None,
             seeds=min(len(s.variant.seeds) for s in (self, other) if s.by != UNTRAINED),
+            basis=Basis((*self.basis.cells, *other.basis.cells)),
         )
 
 
@@ -88,9 +91,10 @@ class Panel:
     pooled: str
     seeds_pooled: str  # "" unless asked for
     students: tuple[Student, ...]  # by line and number, rewards by size; the untrained one first
+    basis: Basis
 
     def record(self) -> Row:
-        names = ("problems", "rests_on", "pooled", "seeds_pooled")
+        names = ("problems", "rests_on", "pooled", "seeds_pooled", "basis")
         named = {"panel": self.title, "group": self.group, "pool": self.pool}
         return {**named, **{name: getattr(self, name) for name in names}}
 
@@ -104,40 +108,55 @@ def students(
     outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool: bool = False
 ) -> Iterator[Panel]:
     """One panel per student model, pool of traces, and task or size. Students under best-of-n are left out."""
-    single = [o for o in outcomes if o.method("best_of") is None]
+    single = [o for o in outcomes if not any(use.name == "best_of" for use in o.cell.chain)]
     trained = [o for o in single if setting(o, chosen) is not None and _number(o, chosen, number)]
-    if not any(o.status != "failed" for o in trained):
+    if not any(o.answered for o in trained):
         raise UserError(
             "no student was trained on selected traces, which this figure draws",
             hint='give a model the method `sft`: by = ["reward", "random"], number = [100, 1000], seed = [1, 2, 3]',
         )
-    untrained = beneath(outcomes, lambda o: owners(o, chosen), pooled=True)
-    pools = {o.model: _pool(o, chosen) for o in trained}
-    names = {"student": len({untrained[o.model] for o in trained}), "pool": len(set(pools.values()))}
-    rewards = {_reward(o, chosen) for o in trained if setting(o, chosen) == REWARD}
-    tied = any(beside(o, chosen).get("tolerance") for o in trained if setting(o, chosen) == REWARD)
-    for name, pool_name in sorted({(untrained[o.model], pools[o.model]) for o in trained}):
-        own = [o for o in trained if (untrained[o.model], pools[o.model]) == (name, pool_name)]
+    untrained = beneath(outcomes, lambda cell: owners(cell, chosen), seeds=False)
+    groups: dict[tuple[Beneath, str], list[Outcome]] = {}
+    for o in trained:
+        groups.setdefault((untrained[o.cell.model_key], _pool(o.cell, chosen)), []).append(o)
+    several_students = len({student for student, _ in groups}) > 1
+    several_pools = len({pool_name for _, pool_name in groups}) > 1
+    rewarded = [o for o in trained if setting(o, chosen) == REWARD]
+    rewards = {_reward(cell, chosen) for cell in cells_of(rewarded)}
+    tied = any(beside(cell, chosen).get("tolerance") for cell in cells_of(rewarded))
+    for student, pool_name in sorted(groups, key=lambda group: (group[0].name, group[1])):
+        own = groups[student, pool_name]
         kinds: dict[str, dict[str, Any]] = {}
-        asked = []
+        named: dict[str, list[Outcome]] = {}
         for o, kind in zip(own, _kinds(own, chosen, number, len(rewards) > 1, tied), strict=True):
             key = f"{kind['line']} {kind['number']}"
             made = kinds.setdefault(key, {**kind, "made": {}})["made"]
-            made[o.seeds] = o.made  # the same in every attempt of a seed
-            asked.append(o._replace(variant=key))
-        if bare := [o for o in outcomes if o.variant == name and setting(o, chosen) is None]:
+            made[o.cell.training_seeds] = o.made  # the same in every attempt of a seed
+            named.setdefault(key, []).append(o)
+        bare = [o for o in outcomes if o.cell.variant_key == student.key and setting(o, chosen) is None]
+        if bare:
             kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
-            asked += [o._replace(variant=UNTRAINED) for o in bare]
-        pooled = pooled_in_panels(asked, by)
-        for title, data, rests_on in panels(asked, by, pool=pool):
-            group = sorted((_student(variant, **kinds[variant.name]) for variant in data.variants), key=_place)
-            if group and group[-1].by != UNTRAINED:
-                place = f"{name} | {title}" if names["student"] > 1 else title
-                several = pool_name if names["pool"] > 1 else ""
-                full_title = f"{place} | {several}" if several else place
-                told = seeds_pooled(data) if pool else ""
-                rests = (data.problems, rests_on, pooled[title], told)
-                yield Panel(full_title, place, several, *rests, tuple(group))
+            named[UNTRAINED] = bare
+        for panel in panels(named, by, pool=pool):
+            shown = []
+            for variant in panel.data.variants:
+                basis_of = basis(panel.outcomes[variant.name])
+                shown.append(_student(variant, basis=basis_of, **kinds[variant.name]))
+            shown.sort(key=_place)
+            if shown and shown[-1].by != UNTRAINED:
+                place = panel_label(panel.title, model=student.name if several_students else "")
+                of_pool = pool_name if several_pools else ""
+                yield Panel(
+                    title=panel_label(place, more=[of_pool]),
+                    group=place,
+                    pool=of_pool,
+                    problems=panel.data.problems,
+                    rests_on=panel.rests_on,
+                    pooled=panel.pooled,
+                    seeds_pooled=seeds_pooled(panel.data) if pool else "",
+                    students=tuple(shown),
+                    basis=basis(panel.attempts),
+                )
 
 
 def _place(student: Student) -> tuple[Any, ...]:
@@ -151,19 +170,25 @@ def _kinds(own: Sequence[Outcome], chosen: str, number: str, several: bool, tied
     `several`: whether the study has several rewards, so that a line is named by its reward; `tied`: whether it has
     scores that tie, so that a line without ties says so.
     """
-    others = {o.model: beside(o, chosen, number) for o in own}
+    others = {}
+    rules: dict[str, dict[bytes, dict[str, Any]]] = {}
+    for o in own:
+        model = o.cell.model_key
+        if model in others:
+            continue
+        others[model] = beside(o.cell, chosen, number)
+        if setting(o, chosen) == REWARD:
+            scoring = {key: value for key, value in others[model].items() if key in SCORING}
+            rules.setdefault(_rule(others[model], tied), {})[model] = scoring
     rests = in_words(others, but=("seed", "reward", "rule", *SCORING))
-    rules: dict[str, dict[str, dict[str, Any]]] = {}
-    for model in {o.model for o in own if setting(o, chosen) == REWARD}:
-        scoring = {key: value for key, value in others[model].items() if key in SCORING}
-        rules.setdefault(_rule(others[model], tied), {})[model] = scoring
     scored = {model: words for tables in rules.values() for model, words in in_words(tables).items()}
     for o in own:
-        by, rule = str(setting(o, chosen)), _rule(others[o.model], tied)
-        reward = _reward(o, chosen) if by == REWARD else ""
+        model = o.cell.model_key
+        by, rule = str(setting(o, chosen)), _rule(others[model], tied)
+        reward = _reward(o.cell, chosen) if by == REWARD else ""
         if by == "right" and rule == "filter_shortest":
             by = CURATED
-        named = (RULES.get(rule, rule), rests[o.model], scored[o.model]) if reward else (rests[o.model],)
+        named = (RULES.get(rule, rule), rests[model], scored[model]) if reward else (rests[model],)
         rest = ", ".join(part for part in named if part)
         line = ", ".join(part for part in (reward if several and reward else by, rest) if part)
         yield {"line": line, "by": by, "reward": reward, "rest": rest, "number": _number(o, chosen, number)}
@@ -177,14 +202,14 @@ def _rule(settings: Mapping[str, Any], tied: bool) -> str:
     return str(rule)
 
 
-def _pool(outcome: Outcome, chosen: str) -> str:
+def _pool(cell: Cell, chosen: str) -> str:
     """The traces that there were to select from: those of a file, or of teachers."""
-    settings = {key: value for use in owners(outcome, chosen) for key, value in use.settings.items()}
+    settings = {key: value for owner in owners(cell, chosen) for key, value in cell.owners[owner].settings.items()}
     return str(settings.get("data") or ", ".join(map(str, settings.get("teachers") or ())))
 
 
-def _reward(outcome: Outcome, chosen: str) -> str:
-    return reward_name(next((use.settings.get("reward") for use in owners(outcome, chosen)), None))
+def _reward(cell: Cell, chosen: str) -> str:
+    return reward_name(next((cell.owners[owner].settings.get("reward") for owner in owners(cell, chosen)), None))
 
 
 def reward_name(reward: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from ponder.core import Outcome, Records
-from ponder.figures import MUTED, flat, span, values
+from ponder.figures import MUTED, basis, flat, span, values
 from ponder.stats.separation import Picked, separation
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ def picked(outcome: Outcome) -> Picked | None:
     known = outcome.details
     if "distinct_thinkings" not in known:
         return None
-    numbers = [n for n in range(int(outcome.methods[-1].settings["n"])) if f"right_{n}" in known]
+    numbers = [n for n in range(int(outcome.cell.chain[-1].settings["n"])) if f"right_{n}" in known]
     return Picked(
         problem=(outcome.size, outcome.problem),
         totals=tuple(known[f"total_{n}"] for n in numbers),
@@ -44,23 +44,30 @@ class Scored(NamedTuple):
 
 def separations(panel: str, scored: Sequence[Scored]) -> tuple[Records, Records]:
     """For each reward how well it separates samples, and its calibration; with the most samples that it was given."""
-    groups: dict[str, list[tuple[int, Picked]]] = {}
+    groups: dict[str, list[tuple[Outcome, Picked]]] = {}
     pickers: dict[str, str] = {}
     for o, reward, picker in scored:
-        if o.status != "failed" and (one := picked(o)):
-            groups.setdefault(reward, []).append((int(o.methods[-1].settings["n"]), one))
+        if o.answered and (one := picked(o)):
+            groups.setdefault(reward, []).append((o, one))
             pickers[reward] = min(picker, pickers.get(reward, picker))
     rows: Records = []
     bins: Records = []
     for reward in sorted(groups):
-        most = max(n for n, _ in groups[reward])
-        found = separation([one for n, one in groups[reward] if n == most])
+        most = max(_samples(o) for o, _ in groups[reward])
+        with_most = [(o, one) for o, one in groups[reward] if _samples(o) == most]
+        found = separation([one for _, one in with_most])
+        scored_by = basis(o for o, _ in with_most)
         named = {"panel": panel, "reward": reward, "picker": pickers[reward], "n": most, "pairs": found.pairs}
         names = ("auc", "same_thinking", "thinkings", "wrong_in_answer", "said", "right", "brier")
         rests = {"attempts": found.right.attempts, "problems": found.right.problems}
-        rows.append(flat(**named, **{name: getattr(found, name) for name in names}, **rests))
-        bins += [flat(panel=panel, reward=reward, picker=pickers[reward], **one._asdict()) for one in found.bins]
+        rows.append(flat(**named, **{name: getattr(found, name) for name in names}, **rests, basis=scored_by))
+        for bin_ in found.bins:
+            bins.append(flat(panel=panel, reward=reward, picker=pickers[reward], **bin_._asdict(), basis=scored_by))
     return rows, bins
+
+
+def _samples(outcome: Outcome) -> int:
+    return int(outcome.cell.chain[-1].settings["n"])
 
 
 def separation_findings(rows: Records) -> Iterator[str]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import altair as alt
 
-from ponder.core import Estimate, Records, Tables
-from ponder.figures import SOLVED, TRUNCATED, UNPARSED, WRONG, flat, heading, span, values
+from ponder.core import Ended, Estimate, Outcome, Records, Tables
+from ponder.figures import SOLVED, TRUNCATED, UNPARSED, WRONG, basis, flat, heading, span, values
 from ponder.figures._tokens import TITLES
 from ponder.figures._units import at
 from ponder.stats.accuracy import median_tokens
-from ponder.stats.columns import Columns
+from ponder.stats.columns import Bools, Columns
 
 # Outcome: shape, fill, outline. Wrong answers are hollow: attempts of one size share one x, and all kinds must show.
 OUTCOMES = {
@@ -34,18 +34,25 @@ SPREAD = 0.6  # of a strip's height, over which its attempts are spread
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def outcome_rows(series: str, data: Columns, unit: str) -> Records:
+def outcome_rows(series: str, data: Columns, unit: str, outcomes: Sequence[Outcome]) -> Records:
     """The median tokens of the attempts with each outcome; truncated ones needed more than they were given."""
     wrong = ~(data.correct | data.unparsed | data.truncated)
-    parts = {"solved": data.correct, "wrong": wrong, "unparsed": data.unparsed, "truncated": data.truncated}
+    parts: dict[Ended, Bools] = {
+        "right": data.correct,
+        "wrong": wrong,
+        "unparsed": data.unparsed,
+        "truncated": data.truncated,
+    }
     rows = []
-    for outcome, chosen in parts.items():
+    for ended, chosen in parts.items():
         if chosen.any():
             own = data.where(chosen)
-            median = median_tokens(own) if outcome != "truncated" else Estimate(math.nan, math.nan, math.nan, 0, 0)
+            median = median_tokens(own) if ended != "truncated" else Estimate(math.nan, math.nan, math.nan, 0, 0)
             rests = {"attempts": len(own), "problems": own.problems}
             where = {"size": float(own.size[0]), "unit": unit}
-            rows.append(flat(series=series, outcome=outcome, median=median, **rests, **where))
+            outcome = "solved" if ended == "right" else ended
+            row = flat(series=series, outcome=outcome, median=median, **rests, **where)
+            rows.append({**row, "basis": basis(outcomes, (ended,))})
     return rows
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from ponder.core import Outcome, Records, TokenKind
+from ponder.study.labels import model_labels
 
 Tokens: TypeAlias = Literal["auto", "output", "thinking", "answer"]
 TITLES: dict[TokenKind, str] = {
@@ -46,7 +47,7 @@ def token_findings(records: Records) -> list[str]:
 
 def estimated(outcomes: Sequence[Outcome]) -> str:
     """A note if tokens were not counted by a server or a tokenizer but estimated from the text; else ""."""
-    counted_by = Counter(o.counted_by for o in outcomes if o.status != "failed")
+    counted_by = Counter(o.counted_by for o in outcomes if o.answered)
     guessed, every = counted_by["estimate"], counted_by.total()
     if not guessed:
         return ""
@@ -62,14 +63,15 @@ def overlay_notes(published: TokenKind, kind: TokenKind) -> list[str]:
 
 def _silent(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """The models that don't report thinking tokens, each with the fraction of its attempts that have some."""
-    answers: Counter[str] = Counter()
-    thought: Counter[str] = Counter()
+    answers: Counter[bytes] = Counter()
+    thought: Counter[bytes] = Counter()
     for o in outcomes:
-        if o.status != "failed":
-            answers[o.model] += 1
-            thought[o.model] += o.thinking_tokens > 0
-    fractions = {model: thought[model] / answers[model] for model in sorted(answers)}
-    return {model: fraction for model, fraction in fractions.items() if fraction < REPORTS}
+        if o.answered:
+            answers[o.cell.model_key] += 1
+            thought[o.cell.model_key] += o.thinking_tokens > 0
+    names = model_labels(outcomes)
+    fractions = {names[model]: thought[model] / answers[model] for model in answers}
+    return {name: fractions[name] for name in sorted(fractions) if fractions[name] < REPORTS}
 
 
 def _listed(names: Sequence[str]) -> str:

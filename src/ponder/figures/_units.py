@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ponder.core import Outcome
 from ponder.core.text import plural
+from ponder.study.labels import cells_of
 
 LEVELS = "levels"  # the unit of sizes that are only ranks: level 4 isn't twice level 2
 
@@ -14,7 +15,7 @@ def unit_of(outcomes: Sequence[Outcome], given: str) -> str:
     """The unit that a figure was given (in the singular or the plural), or else that of the outcomes' tasks."""
     if given:
         return given if given.endswith("s") else plural(given)
-    units = dict.fromkeys((o.task, o.unit) for o in sorted(outcomes, key=lambda o: o.task) if o.unit)
+    units = sorted({(label.task, cell.task.unit) for cell, label in cells_of(outcomes).items() if cell.task.unit})
     if len({unit for _, unit in units}) > 1:
         return ", ".join(f"{task}: {unit}" for task, unit in units)
     return next((unit for _, unit in units), "")

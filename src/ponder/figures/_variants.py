@@ -3,57 +3,88 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import altair as alt
 
-from ponder.core import Outcome, Records, TokenKind, UserError
-from ponder.core.plugins import nearest
+from ponder.core import Cell, Outcome, Records, TokenKind
 from ponder.figures import COLOURS, counts, wrapped
 from ponder.figures._tokens import estimated
 from ponder.stats.corrections import FALSE_RATE, benjamini_hochberg
 from ponder.stats.frontier import Variants, pool_seeds, variants
 from ponder.stats.seeds import LEAST_ARMS
-from ponder.stats.settings import pooled
+from ponder.study.labels import panel_label, pooled, short_variant_labels, task_labels, variant_labels
+
+
+class Panel(NamedTuple):
+    """The variants of a task, or of one size of it, by their names."""
+
+    title: str
+    outcomes: Mapping[str, Sequence[Outcome]]  # of each variant
+    data: Variants  # on the problems that all of them answered; none if there are no such problems
+
+    @property
+    def attempts(self) -> list[Outcome]:
+        return [o for own in self.outcomes.values() for o in own]
+
+    @property
+    def rests_on(self) -> str:
+        """The attempts that it is based on, in words."""
+        left_out = self.data.left_out
+        return counts(self.attempts) + (f", {left_out:,} problems that not all answered left out" if left_out else "")
+
+    @property
+    def pooled(self) -> str:
+        """The sizes and settings that one of its variants pools, in words."""
+        return pooled(self.outcomes.values())
+
+    @property
+    def estimated(self) -> str:
+        """How many of its token counts are estimates, in words."""
+        return estimated(self.attempts)
 
 
 def panels(
-    outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind = "output", pool: bool = False
-) -> Iterator[tuple[str, Variants, str]]:
-    """The title of each panel that has answers, its variants, and the attempts it is based on.
+    outcomes: Mapping[str, Sequence[Outcome]],
+    by: Literal["task", "size"],
+    tokens: TokenKind = "output",
+    pool: bool = False,
+) -> Iterator[Panel]:
+    """Return the panels that have answers, of variants by their names.
 
-    It has no variants if no problem was answered by all of them. `pool` pools the training seeds of each recipe.
+    `pool` pools the training seeds of each recipe.
     """
-    for title, part in _parts(outcomes, by):
-        data = pool_seeds(variants(part, tokens), recipes(part)) if pool else variants(part, tokens)
+    for title, named in by_panel(outcomes, by):
+        data = variants(named, tokens)
+        if pool:
+            data = pool_seeds(data, {name: _recipe(own[0].cell) for name, own in named.items()})
         if data.variants or data.left_out:
-            left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
-            yield title, data, counts(part) + left_out
+            yield Panel(title, named, data)
 
 
-def pooled_in_panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> dict[str, str]:
-    """For each panel, by its title: the sizes and settings that one of its variants pools, in words."""
-    pools = {}
-    for title, part in _parts(outcomes, by):
-        groups: dict[str, list[Outcome]] = {}
-        for o in part:
-            groups.setdefault(o.variant, []).append(o)
-        pools[title] = pooled(groups.values())
-    return pools
-
-
-def estimated_in_panels(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> dict[str, str]:
-    """For each panel, by its title: how many of its token counts are estimates, in words."""
-    return {title: estimated(part) for title, part in _parts(outcomes, by)}
-
-
-def _parts(outcomes: Sequence[Outcome], by: Literal["task", "size"]) -> Iterator[tuple[str, list[Outcome]]]:
-    groups: dict[tuple[str, int], list[Outcome]] = {}
+def by_variant(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Group attempts by variant, under its name: all training seeds of a model together."""
+    outcomes = list(outcomes)
+    names = variant_labels(outcomes)
+    groups: dict[str, list[Outcome]] = {}
     for o in outcomes:
-        groups.setdefault((o.task, o.size if by == "size" else 0), []).append(o)
-    for (task, size), part in sorted(groups.items()):
-        yield f"{task} {size}" if by == "size" else task, part
+        groups.setdefault(names[o.cell.variant_key], []).append(o)
+    return groups
+
+
+def by_panel(
+    outcomes: Mapping[str, Sequence[Outcome]], by: Literal["task", "size"]
+) -> Iterator[tuple[str, dict[str, list[Outcome]]]]:
+    """Group named attempts by task, or by task and size, under the panel's title."""
+    tasks = task_labels(o for own in outcomes.values() for o in own)
+    groups: dict[tuple[str, int], dict[str, list[Outcome]]] = {}
+    for name, own in outcomes.items():
+        for o in own:
+            panel = (tasks[o.cell.task_key], o.size if by == "size" else 0)
+            groups.setdefault(panel, {}).setdefault(name, []).append(o)
+    for task, size in sorted(groups):
+        yield panel_label(task, size if by == "size" else None), groups[task, size]
 
 
 def cut_short(data: Variants, short: Mapping[str, str]) -> str:
@@ -90,23 +121,15 @@ def panel_title(panel: dict[str, Any], width: int) -> alt.TitleParams:
     return alt.TitleParams(panel["panel"], subtitle=lines, fontSize=12, frame="group")
 
 
-def reference_of(outcomes: Sequence[Outcome], name: str) -> str:
-    """The variant that others are compared with: the one named, or the study's first."""
-    known = dict.fromkeys(o.variant for o in outcomes)
-    if name and name not in known:
-        raise UserError(f"the reference `{name}` is no model of this study", hint=nearest(name, known))
-    return name or next(iter(known))
-
-
-def short_names(outcomes: Sequence[Outcome], reference: str) -> dict[str, str]:
+def short_names(outcomes: Sequence[Outcome], reference: bytes) -> dict[str, str]:
     """A name for each variant: its methods alone, if it has the same base model as the reference."""
-    base = next(o.base for o in outcomes if o.variant == reference)
-    return {o.variant: o.variant.removeprefix(f"{base} + ") if o.base == base else o.variant for o in outcomes}
+    names, short = variant_labels(outcomes), short_variant_labels(outcomes, reference)
+    return {names[key]: short[key] for key in names}
 
 
-def colours(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def colours(variants: Iterable[str]) -> dict[str, str]:
     """The colour of each variant, in the study's order. Without training seeds, its model has the same elsewhere."""
-    return dict(zip(dict.fromkeys(o.variant for o in outcomes), itertools.cycle(COLOURS), strict=False))
+    return dict(zip(variants, itertools.cycle(COLOURS), strict=False))
 
 
 def points(record: dict[str, Any], name: str) -> str:
@@ -150,9 +173,9 @@ def _small(p: float) -> str:
     return f"= {p:.2g}" if p >= 0.001 else "< 0.001"
 
 
-def recipes(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, ...]]:
-    """For each variant its base model and the names of its methods; their settings may differ."""
-    return {o.variant: (o.base, *(use.name for use in o.methods)) for o in outcomes}
+def _recipe(cell: Cell) -> tuple[bytes | str, ...]:
+    """Return a variant's base model and the names of its methods; their settings may differ."""
+    return (cell.base_key, *(use.name for use in cell.chain))
 
 
 def seeds_pooled(data: Variants) -> str:

@@ -18,6 +18,7 @@ import altair as alt
 from ponder.core import Figure, Outcome, Records, Tables
 from ponder.figures import (
     INK,
+    basis,
     by_series,
     counts,
     curve_records,
@@ -59,7 +60,8 @@ class Accuracy(Figure):
         kind, told = token_kind(outcomes, self.tokens), counted(outcomes, self.tokens)
         for series, part in by_series(outcomes):
             data = columns(part, kind)
-            named = {"model": part[0].model, "task": part[0].task, "unit": unit_of(part, self.unit)}
+            label = part[0].label
+            named = {"model": label.model, "task": label.task, "unit": unit_of(part, self.unit)}
             critical = critical_size(data, LEVEL if self.adaptive else 0.95)
             size = after_ladder(data) if self.adaptive else critical.size
             tables["summary"].append(
@@ -76,10 +78,11 @@ class Accuracy(Figure):
                     rests_on=counts(part),
                     **named,
                     **told,
+                    basis=basis(part),
                 )
             )
             if critical.curve:
-                tables["curves"] += curve_records(critical.curve, series=series)
+                tables["curves"] += curve_records(critical.curve, series=series, basis=basis(part))
             for row in by_size(data):
                 tables["sizes"].append(
                     flat(
@@ -95,6 +98,7 @@ class Accuracy(Figure):
                         truncated=row.truncated,
                         failed=row.failed,
                         **named,
+                        basis=basis(o for o in part if o.size == row.size),
                     )
                 )
         return tables

@@ -17,19 +17,19 @@ from typing import Any, Literal, NamedTuple
 import altair as alt
 import numpy as np
 
-from ponder.core import Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
-from ponder.figures import MUTED, counts, flat, pooled_findings, published, span, themed, values
+from ponder.core import Cell, Estimate, Figure, Outcome, Records, Tables, TokenKind, UserError
+from ponder.figures import MUTED, basis, counts, flat, pooled_findings, published, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._published import PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._selection import reward_name
 from ponder.figures._separation import Scored, separation_chart, separation_findings, separations
-from ponder.figures._settings import beneath, in_words
 from ponder.figures._tokens import Tokens, counted, token_findings, token_kind
-from ponder.figures._variants import compared, corrected, panel_title, panels, points, pooled_in_panels, tested
+from ponder.figures._variants import compared, corrected, panel_title, panels, points, tested
 from ponder.stats.columns import Ints, summed
 from ponder.stats.frontier import Variant, Variants, accuracy_difference, difference_p, fraction, mean_tokens
 from ponder.stats.paired import newcombe
 from ponder.stats.samples import gap_closed, pass_at, pass_by_problem
+from ponder.study.labels import beneath, cells_of, in_words, panel_label, pooled
 
 Row = dict[str, Any]
 ONE, MAJORITY, PASS = "one sample", "majority vote", "pass@n"
@@ -55,19 +55,25 @@ class BestOf(Figure):
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {name: [] for name in ("panels", "pickers", "passes", "rewards", "calibration", "published")}
         kind = token_kind(outcomes, self.tokens)
-        for title, data, rests_on, pools, named, read, scored in _asked(outcomes, self.by, kind):
+        for panel in _asked(outcomes, self.by, kind):
+            title, data = panel.title, panel.data
             single = next((v for v in data.variants if v.name == ONE), None)
-            record = {"panel": title, "problems": data.problems, "rests_on": rests_on, "pooled": pools}
+            record = {"panel": title, "problems": data.problems, "rests_on": panel.rests_on, "pooled": panel.pooled}
             record |= counted(outcomes, self.tokens)
-            tables["panels"].append({**record, "samples": int(_tried(single).max()) if single else 0})
-            rows = [
-                _picker(title, v, data, named, single) | {"reward_tokens": read.get(v.name)}
-                for v in data.variants
-                if v.name in named
-            ]
+            record["samples"] = int(_tried(single).max()) if single else 0
+            every = [o for own in panel.outcomes.values() for o in own]
+            tables["panels"].append({**record, "basis": basis(every)})
+            rows = []
+            for v in data.variants:
+                if v.name in panel.named:
+                    row = _picker(title, v, data, panel.named, single)
+                    row |= {"reward_tokens": panel.read.get(v.name), "basis": basis(panel.outcomes[v.name])}
+                    rows.append(row)
             tables["pickers"] += sorted(rows, key=lambda r: (r["picker"], r["n"]))
-            tables["passes"] += _passes(title, single, {r["n"] for r in rows}) if single else []
-            separated, bins = separations(title, scored)
+            if single:
+                passes = _passes(title, single, {r["n"] for r in rows})
+                tables["passes"] += [{**row, "basis": basis(panel.outcomes[ONE])} for row in passes]
+            separated, bins = separations(title, panel.scored)
             tables["rewards"] += separated
             tables["calibration"] += bins
         tables["pickers"] = corrected(tables["pickers"])
@@ -129,6 +135,7 @@ class _Panel(NamedTuple):
 
     title: str
     data: Variants
+    outcomes: Mapping[str, Sequence[Outcome]]  # of each variant
     rests_on: str
     pooled: str
     named: dict[str, tuple[str, int]]  # each variant's picker and n; those on the same samples aren't in it
@@ -138,78 +145,92 @@ class _Panel(NamedTuple):
 
 def _asked(outcomes: Sequence[Outcome], by: Literal["task", "size"], tokens: TokenKind) -> Iterator[_Panel]:
     """The panels of each model that samples are picked from, or of every model, if none is."""
-    picked = [o for o in outcomes if _picks(o)]
-    rewards = {reward_name(o.methods[-1].settings["reward"]) for o in picked if _picks(o) == "best_of"}
-    sampled = beneath(outcomes, lambda o: o.methods[-1:] if _picks(o) else ())
-    models = sorted({sampled[o.model] for o in picked or outcomes})
+    picked = [o for o in outcomes if _picks(o.cell)]
+    rewards = {reward_name(cell.chain[-1].settings["reward"]) for cell in cells_of(picked) if _picks(cell) == "best_of"}
+    sampled = beneath(outcomes, lambda cell: [*cell.owners][-1:] if _picks(cell) else ())
+    models = sorted({sampled[o.cell.model_key] for o in picked or outcomes}, key=lambda model: model.name)
     for model in models:
-        own = [o for o in picked if sampled[o.model] == model]
+        own = [o for o in picked if sampled[o.cell.model_key] == model]
         named: dict[str, tuple[str, int]] = {}
-        real = [o._replace(variant=ONE) for o in outcomes if not _picks(o) and o.model == model]
-        by_reward = {o.model: o.methods[-1].settings for o in own if _picks(o) == "best_of"}
-        rests = in_words(by_reward, but=("n", "pick", "reward", "seed"))
+        real: dict[str, list[Outcome]] = {}
+        if alone := [o for o in outcomes if not _picks(o.cell) and o.cell.model_key == model.key]:
+            real[ONE] = alone
+        cells = {cell.model_key: cell for cell in cells_of(own) if _picks(cell) == "best_of"}
+        rests = in_words(
+            {key: cell.chain[-1].settings for key, cell in cells.items()}, but=("n", "pick", "reward", "seed")
+        )
         scored: list[Scored] = []
         for o in own:
-            settings = o.methods[-1].settings
+            settings = o.cell.chain[-1].settings
             picker, n = MAJORITY, settings["n"]
-            if o.model in by_reward:
-                picker = _picker_name(settings, len(rewards) > 1, rests[o.model])
+            if o.cell.model_key in rests:
+                picker = _picker_name(settings, len(rewards) > 1, rests[o.cell.model_key])
                 scored.append(Scored(o, reward_name(settings["reward"]), picker))
             named[f"{picker} {n}"] = (picker, n)
-            real.append(o._replace(variant=f"{picker} {n}"))
-        also = _on_the_same_samples(scored, named, len(rewards) > 1, rests)
-        pools = pooled_in_panels(real, by)
-        for title, data, _ in panels([*real, *also], by, tokens):
-
-            def here(o: Outcome, title: str = title) -> bool:
-                return title == (f"{o.task} {o.size}" if by == "size" else o.task)
-
-            if data.variants:
-                left_out = f", {data.left_out:,} problems that not all answered left out" if data.left_out else ""
-                full_title = f"{model} | {title}" if len(models) > 1 else title
-                read = _reward_tokens([o for o in (*real, *also) if here(o)])
-                rests_on = counts([o for o in real if here(o)]) + left_out
-                own_scored = [one for one in scored if here(one.outcome)]
-                yield _Panel(full_title, data, rests_on, pools[title], named, read, own_scored)
+            real.setdefault(f"{picker} {n}", []).append(o)
+        every = dict(real)
+        for name, added in _on_the_same_samples(scored, named, len(rewards) > 1, rests).items():
+            every[name] = [*every.get(name, ()), *added]
+        for panel in panels(every, by, tokens):
+            if panel.data.variants:
+                cells_here = cells_of(panel.attempts)
+                asked = {name: [o for o in own if o.cell in cells_here] for name, own in real.items()}
+                left_out = panel.data.left_out
+                yield _Panel(
+                    title=panel_label(panel.title, model=model.name if len(models) > 1 else ""),
+                    data=panel.data,
+                    outcomes=panel.outcomes,
+                    rests_on=counts([o for own in asked.values() for o in own])
+                    + (f", {left_out:,} problems that not all answered left out" if left_out else ""),
+                    pooled=pooled(asked.values()),
+                    named=named,
+                    read=_reward_tokens(panel.outcomes),
+                    scored=[one for one in scored if one.outcome.cell in cells_here],
+                )
 
 
 def _on_the_same_samples(
-    scored: Sequence[Scored], named: dict[str, tuple[str, int]], several: bool, rests: Mapping[str, str]
-) -> list[Outcome]:
+    scored: Sequence[Scored], named: dict[str, tuple[str, int]], several: bool, rests: Mapping[bytes, str]
+) -> dict[str, list[Outcome]]:
     """What a majority vote picks from the samples of each attempt and, if no attempt does, a vote by odds.
 
     Both are recorded by `best_of`. Votes by odds are added to `named`.
     """
-    run = {(one.reward, one.outcome.methods[-1].settings["pick"]) for one in scored}
-    added = []
+    run = {(one.reward, one.outcome.cell.chain[-1].settings["pick"]) for one in scored}
+    added: dict[str, list[Outcome]] = {}
     for o, reward, picker in scored:
         if "right_by_majority" not in o.details:
             continue
-        settings = o.methods[-1].settings
-        n, known = settings["n"], o._replace(status="graded")
-        majority = known._replace(correct=bool(o.details["right_by_majority"]))
-        added.append(majority._replace(variant=f"{picker} {n}{SAME}"))
+        settings = o.cell.chain[-1].settings
+        n = settings["n"]
+        majority = o._replace(ended="right" if o.details["right_by_majority"] else "wrong")
+        added.setdefault(f"{picker} {n}{SAME}", []).append(majority)
         if settings["pick"] == "best" and (reward, "odds") not in run:
-            by_odds = _picker_name({**settings, "pick": "odds"}, several, rests[o.model])
+            by_odds = _picker_name({**settings, "pick": "odds"}, several, rests[o.cell.model_key])
             named[f"{by_odds} {n}"] = (by_odds, n)
-            added.append(known._replace(variant=f"{by_odds} {n}", correct=bool(o.details["right_by_odds"])))
-            added.append(majority._replace(variant=f"{by_odds} {n}{SAME}"))
+            voted = o._replace(ended="right" if o.details["right_by_odds"] else "wrong")
+            added.setdefault(f"{by_odds} {n}", []).append(voted)
+            added.setdefault(f"{by_odds} {n}{SAME}", []).append(majority)
     return added
 
 
-def _reward_tokens(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _reward_tokens(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
     """The tokens per answer that the reward of each variant has read and written, where that is recorded."""
-    known: dict[str, list[float]] = {}
-    for o in outcomes:
-        if "reward_prompt_tokens" in o.details:
-            tokens = o.details["reward_prompt_tokens"] + o.details["reward_completion_tokens"]
-            known.setdefault(o.variant, []).append(tokens)
-    return {variant: sum(tokens) / len(tokens) for variant, tokens in known.items()}
+    means = {}
+    for variant, own in outcomes.items():
+        tokens = [
+            o.details["reward_prompt_tokens"] + o.details["reward_completion_tokens"]
+            for o in own
+            if "reward_prompt_tokens" in o.details
+        ]
+        if tokens:
+            means[variant] = sum(tokens) / len(tokens)
+    return means
 
 
-def _picks(outcome: Outcome) -> str:
+def _picks(cell: Cell) -> str:
     """The last method of the chain, if it picks from n samples; else ""."""
-    last = outcome.methods[-1].name if outcome.methods else ""
+    last = cell.chain[-1].name if cell.chain else ""
     return last if last in ("vote", "best_of") else ""
 
 

@@ -16,25 +16,24 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import flat, percent, pooled_findings, span, themed, values
+from ponder.figures import basis, flat, percent, pooled_findings, span, themed, values
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    by_variant,
     colours,
     corrected,
     cut_findings,
     cut_short,
     differs,
-    estimated_in_panels,
     panel_title,
     panels,
     points,
-    pooled_in_panels,
-    reference_of,
     short_names,
     tested,
     with_answers,
 )
 from ponder.stats.frontier import Variant, area_difference, area_p, budget_area, under_budget
+from ponder.study.labels import chosen_variant, variant_labels
 
 PLACES = 100  # points per line, at most
 WIDTH = 430  # pixels of a panel
@@ -54,15 +53,17 @@ class Budget(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "budgets": []}
-        reference = reference_of(outcomes, self.reference)
-        short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
-        painted, guessed = colours(outcomes), estimated_in_panels(outcomes, self.by)
-        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens)):
+        chosen = chosen_variant(outcomes, self.reference)
+        reference, short = variant_labels(outcomes)[chosen], short_names(outcomes, chosen)
+        painted = colours(short)
+        for panel in panels(by_variant(outcomes), self.by, token_kind(outcomes, self.tokens)):
+            title, data = panel.title, panel.data
             most = self.most or max([1, *(int(v.tokens.max()) for v in data.variants)])
             record = {"panel": title, "reference": reference, "most": most, "problems": data.problems}
-            record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
-            record["estimated"] = guessed[title]
-            tables["panels"].append({**record, "rests_on": rests_on, "reference_label": short[reference]})
+            record |= {"cut_short": cut_short(data, short), "pooled": panel.pooled, **counted(outcomes, self.tokens)}
+            record["estimated"] = panel.estimated
+            record |= {"rests_on": panel.rests_on, "reference_label": short[reference], "basis": basis(panel.attempts)}
+            tables["panels"].append(record)
             ref = next((v for v in data.variants if v.name == reference), None)
             for variant in data.variants:
                 area = budget_area(variant, most)
@@ -70,11 +71,12 @@ class Budget(Figure):
                 p = area_p(variant, ref, most) if ref and variant is not ref else None
                 rests = {"seeds": len(variant.seeds), "attempts": area.attempts, "problems": area.problems}
                 named = {"panel": title, "variant": variant.name, "label": short[variant.name]}
-                named["colour"] = painted[variant.name]
+                named |= {"colour": painted[variant.name], "basis": basis(panel.outcomes[variant.name])}
                 tables["variants"].append(flat(**named, auc=area, auc_gain=gain, p_value=p, **rests))
                 budgets = _places(variant, most)
                 for budget, right in zip(budgets, under_budget(variant, budgets), strict=True):
-                    tables["budgets"].append(flat(panel=title, variant=variant.name, budget=budget, accuracy=right))
+                    row = flat(panel=title, variant=variant.name, budget=budget, accuracy=right, basis=named["basis"])
+                    tables["budgets"].append(row)
         tables["variants"] = corrected(tables["variants"])
         return tables
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from ponder.core import Figure, Outcome, Records, Tables, UserError
 from ponder.core.text import number
-from ponder.figures import COLOURS, counts, flat, heading, percent, pooled_findings, span, themed, values
-from ponder.figures._settings import beneath, beside, in_words, owners, setting, setting_reader
+from ponder.figures import COLOURS, basis, counts, flat, heading, percent, pooled_findings, span, themed, values
+from ponder.figures._settings import beside, owners, setting, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
 from ponder.stats.paired import matched, paired_difference
-from ponder.stats.settings import pooled
+from ponder.study.labels import beneath, in_words, model_labels, panel_label, pooled, task_labels
 
 FULL = "full"  # the policy that evicts nothing, and a model without a policy
 WIDTH = 420  # pixels of a panel
@@ -46,32 +46,32 @@ class Cache(Figure):
                 f"no attempt records `{self.bytes}`, which this figure draws",
                 hint="models that a method such as `compress` was applied to record it",
             )
-        whole_of = beneath(outcomes, lambda o: owners(o, self.by))
-        groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
-        named = [label.rpartition(".")[2] for label in self.labels]
+        full_cache_of = beneath(outcomes, lambda cell: owners(cell, self.by))
         policy_of = setting_reader(self.by)
-        first = {o.model: o for o in counted if policy_of(o) not in (None, FULL)}
-        pruned = {model: beside(o, self.by) for model, o in first.items()}
-        rests = in_words(pruned, but=named)
+        pruned = {o.cell.model_key: beside(o.cell, self.by) for o in counted if policy_of(o) not in (None, FULL)}
+        others = in_words(pruned, but=[label.rpartition(".")[2] for label in self.labels])
+        tasks, models = task_labels(counted), model_labels(counted)
+        groups: dict[tuple[str, int, str], dict[tuple[str, str], list[Outcome]]] = {}
         for o in counted:
             policy = str(policy_of(o) or FULL)
-            point = (", ".join(filter(None, (policy, rests.get(o.model)))), o.model)
-            groups.setdefault((o.task, o.size, whole_of[o.model]), {}).setdefault(point, []).append(o)
+            name = ", ".join(filter(None, (policy, others.get(o.cell.model_key))))
+            panel_key = (tasks[o.cell.task_key], o.size, full_cache_of[o.cell.model_key].name)
+            groups.setdefault(panel_key, {}).setdefault((name, models[o.cell.model_key]), []).append(o)
         several = len({(task, model) for task, _, model in groups}) < len(groups)
         tables: Tables = {"summary": [], "points": []}
         for (task, size, model), by_point in sorted(groups.items()):
-            panel = f"{model} | {f'{task} {size}' if several else task}"
+            panel = panel_label(task, size if several else None, model=model)
             whole = [o for (policy, _), part in sorted(by_point.items()) if policy == FULL for o in part]
             everything = [o for part in by_point.values() for o in part]
             record = {"panel": panel, "rests_on": counts(everything), "pooled": pooled(by_point.values())}
-            tables["summary"].append(record)
+            tables["summary"].append({**record, "basis": basis(everything)})
             rows = [self._point(panel, policy, part, whole) for (policy, _), part in sorted(by_point.items())]
             answered = [p for p in rows if p["attempts"]]
             tables["points"] += sorted(answered, key=lambda p: (p["policy"], p["bytes"]))
         return tables
 
     def _point(self, panel: str, policy: str, part: Sequence[Outcome], whole: Sequence[Outcome]) -> dict[str, Any]:
-        answered = sorted((o for o in part if o.status != "failed"), key=lambda o: (o.size, o.problem, o.sample))
+        answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
         problem = clusters(answered)
         right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
         bytes_ = mean(np.array([o.details[self.bytes] for o in answered], dtype=np.float64), problem)
@@ -84,7 +84,12 @@ class Cache(Figure):
             record |= flat(gain=paired_difference(*matched(answered, whole)))
         named = {name: setting(part[0], name) for name in self.labels if policy != FULL}
         said = ", ".join(f"{name} {value:g}" for name, value in named.items() if isinstance(value, int | float))
-        rests_on = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
+        rests_on: dict[str, Any] = {
+            "attempts": right.attempts,
+            "problems": right.problems,
+            "failed": len(part) - len(answered),
+        }
+        rests_on["basis"] = basis(part)
         return {**record, "settings": said, **{k: v for k, v in named.items() if v is not None}, **rests_on}
 
     def findings(self, tables: Tables) -> list[str]:

@@ -16,10 +16,9 @@ from ponder.figures import COLOURS, INK, MUTED, heading, pooled_findings, themed
 from ponder.figures._compared import compared_findings, compared_tables, end, in_common
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._units import size_title, unit_of
-from ponder.figures._variants import reference_of
 from ponder.stats.columns import FEWEST_PAIRS
 from ponder.stats.compare import compare_tasks
-from ponder.stats.settings import pooled
+from ponder.study.labels import chosen_variant, pooled, task_labels, variant_labels
 
 WIDTH, HEIGHT = 400, 260
 
@@ -38,26 +37,25 @@ class Compare(Figure):
             raise UserError(f"`{self.a}` can't be compared with itself", hint="give `a` and `b` different models")
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        if len({o.variant for o in outcomes}) < 2:
-            return compared_tables(("", ""), [], []) | {"panels": []}
-        b = reference_of(outcomes, self.b) if self.b else ""
-        a = reference_of([o for o in outcomes if o.variant != b], self.a)
-        b = b or reference_of([o for o in outcomes if o.variant != a], "")
-        both = [o for o in outcomes if o.variant in (a, b)]
-        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {}
-        for o in sorted(both, key=lambda o: o.task):
-            tasks.setdefault(o.task, ([], []))[o.variant == b].append(o)
+        names = variant_labels(outcomes)
+        if len(names) < 2:
+            return compared_tables(("", ""), {}, []) | {"panels": []}
+        b = chosen_variant(outcomes, self.b) if self.b else b""
+        a = chosen_variant(outcomes, self.a, but=b)
+        b = b or chosen_variant(outcomes, but=a)
+        both = [o for o in outcomes if o.cell.variant_key in (a, b)]
+        task_of = task_labels(both)
+        tasks: dict[str, tuple[list[Outcome], list[Outcome]]] = {task: ([], []) for task in sorted(task_of.values())}
+        for o in both:
+            side = 1 if o.cell.variant_key == b else 0
+            tasks[task_of[o.cell.task_key]][side].append(o)
         results = compare_tasks(list(tasks.values()), self.margin, token_kind(both, self.tokens))
-        tables = compared_tables((a, b), list(tasks), results)
-        tables["panels"] = [
-            {
-                "task": task,
-                "unit": unit_of(tasks[task][0], ""),
-                **counted(both, self.tokens),
-                "pooled": pooled([part for part in tasks[task] if part]),
-            }
-            for task in (record["task"] for record in tables["comparisons"])
-        ]
+        tables = compared_tables((names[a], names[b]), tasks, results)
+        for record in tables["comparisons"]:
+            sides = tasks[record["task"]]
+            panel = {"task": record["task"], "unit": unit_of(sides[0], ""), **counted(both, self.tokens)}
+            panel |= {"pooled": pooled(side for side in sides if side), "basis": record["basis"]}
+            tables["panels"].append(panel)
         return tables
 
     def findings(self, tables: Tables) -> list[str]:

@@ -26,6 +26,7 @@ from ponder.figures import (
     INK,
     MUTED,
     SOLVED,
+    basis,
     by_series,
     counts,
     flat,
@@ -87,15 +88,17 @@ class Effort(Figure):
                     rests_on="; ".join(filter(None, rests_on)),
                     unit=unit,
                     **told,
+                    basis=basis(part),
                 )
             )
             if len(np.unique(data.size)) == 1 and not self.overlay:
-                tables["outcomes"] += outcome_rows(series, data, unit)
+                tables["outcomes"] += outcome_rows(series, data, unit, part)
             else:
-                for name, rows in fit_tables(series, fits).items():
+                for name, rows in fit_tables(series, fits, part).items():
                     tables[name] += rows
-                budgets = by_budget(data, size, LEVEL if self.adaptive else 0.95)
-                tables["by_budget"] += [flat(series=series, budget=b, critical_size=size) for b, size in budgets]
+                for budget, critical_at in by_budget(data, size, LEVEL if self.adaptive else 0.95):
+                    row = flat(series=series, budget=budget, critical_size=critical_at, basis=basis(part))
+                    tables["by_budget"].append(row)
             tables["attempts"] += [_attempt(series, o, kind) for o in _listed(part, kind, every)]
         return tables
 
@@ -164,7 +167,7 @@ def _panel(tables: Tables, summary: dict[str, Any], axes: _Axes, kinds: Sequence
 
 def _listed(outcomes: Sequence[Outcome], kind: TokenKind, every: int) -> list[Outcome]:
     """The attempts of a series that its table lists: all, or every so many, the largest and the longest included."""
-    answered = sorted(o for o in outcomes if o.status != "failed")
+    answered = sorted((o for o in outcomes if o.answered), key=lambda o: (o.size, o.problem, o.sample))
     if every <= 1 or not answered:
         return answered
     ends = {len(answered) - 1, max(range(len(answered)), key=lambda i: answered[i].tokens(kind))}
@@ -176,7 +179,7 @@ def _attempt(series: str, o: Outcome, kind: TokenKind) -> dict[str, Any]:
         "series": series,
         "size": o.size,
         "tokens": o.tokens(kind),
-        "outcome": o.status if o.status in ("unparsed", "truncated") else "solved" if o.correct else "wrong",
+        "outcome": "solved" if o.correct else o.ended,
         "why": o.why or "right",
         "problem": o.problem[:60],
         "sample": o.sample,

@@ -15,11 +15,11 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Figure, Outcome, Tables, UserError
-from ponder.figures import COLOURS, counts, flat, heading, pooled_findings, span, themed, values
-from ponder.figures._settings import beneath, beside, in_words, owners, setting
+from ponder.figures import COLOURS, basis, counts, flat, heading, pooled_findings, span, themed, values
+from ponder.figures._settings import beside, owners, setting
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters
-from ponder.stats.settings import pooled
+from ponder.study.labels import beneath, cells_of, in_words, model_labels, panel_label, pooled, task_labels
 
 WIDTH = 420  # pixels of a panel
 
@@ -34,22 +34,24 @@ class Fidelity(Figure):
     example: ClassVar[dict[str, Any]] = {"detail": "per_turn"}
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        measured = [o for o in outcomes if o.details.get(self.detail) is not None and o.status != "failed"]
+        measured = [o for o in outcomes if o.details.get(self.detail) is not None and o.answered]
         if not measured:
             hint = 'method = [{ name = "compress", …, fidelity = "only" }]'
             raise UserError(f"no attempt records `{self.detail}`, which this figure draws", hint=hint)
         panels: dict[str, dict[tuple[str, str], list[Outcome]]] = {}
-        full = beneath(outcomes, lambda o: owners(o, self.by))
-        rests = in_words({o.model: beside(o, self.by) for o in measured})
+        full = beneath(outcomes, lambda cell: owners(cell, self.by))
+        others = in_words({cell.model_key: beside(cell, self.by) for cell in cells_of(measured)})
+        tasks, models = task_labels(measured), model_labels(measured)
         for o in measured:
-            policy = setting(o, self.by)
-            group = panels.setdefault(f"{full[o.model]} | {o.task} {o.size}", {})
-            group.setdefault((o.model if policy is None else str(policy), rests[o.model]), []).append(o)
+            policy, model = setting(o, self.by), o.cell.model_key
+            panel = panel_label(tasks[o.cell.task_key], o.size, model=full[model].name)
+            point = (models[model] if policy is None else str(policy), others[model])
+            panels.setdefault(panel, {}).setdefault(point, []).append(o)
         tables: Tables = {"summary": [], "points": []}
         for panel, groups in sorted(panels.items()):
             everything = [o for part in groups.values() for o in part]
             record = {"panel": panel, "rests_on": counts(everything), "pooled": pooled(groups.values(), (self.by,))}
-            tables["summary"].append(record)
+            tables["summary"].append({**record, "basis": basis(everything)})
             points = [
                 self._point(panel, policy, rest, part, groups.get((self.reference, rest), []))
                 for (policy, rest), part in sorted(groups.items())
@@ -70,7 +72,7 @@ class Fidelity(Figure):
         drift = mean(np.array(list(ours.values())), clusters(part))
         record = flat(panel=panel, policy=policy, settings=rest, drift=drift, texts=len({o.problem for o in part}))
         empty = {"less": None, "less_low": None, "less_high": None}
-        return {**record, **(flat(less=less) if less is not None else empty)}
+        return {**record, **(flat(less=less) if less is not None else empty), "basis": basis(part)}
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["summary"], "panel")

@@ -15,22 +15,20 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, ModelLabel, Outcome, Records, Tables, UserError
-from ponder.figures import INK, MUTED, flat, pooled_findings, published, span, themed, values
+from ponder.figures import INK, MUTED, basis, flat, pooled_findings, published, span, themed, values
 from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._published import PAIRED, PROBLEMS, on_benchmark, split_by_chance
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import (
+    by_variant,
     colours,
     corrected,
     cut_findings,
     cut_short,
     differs,
-    estimated_in_panels,
     panel_title,
     panels,
     points,
-    pooled_in_panels,
-    reference_of,
     seeds_pooled,
     short_names,
     tested,
@@ -46,6 +44,7 @@ from ponder.stats.frontier import (
     verdict,
 )
 from ponder.stats.paired import newcombe
+from ponder.study.labels import chosen_variant, variant_labels
 
 Row = dict[str, Any]
 PUBLISHED_REFERENCE = "k1.5-long"
@@ -82,20 +81,23 @@ class Frontier(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "variants": [], "seeds": [], "published": []}
-        reference = reference_of(outcomes, self.reference)
-        short, pools = short_names(outcomes, reference), pooled_in_panels(outcomes, self.by)
-        painted, guessed = colours(outcomes), estimated_in_panels(outcomes, self.by)
-        for title, data, rests_on in panels(outcomes, self.by, token_kind(outcomes, self.tokens), self.pool_seeds):
-            record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": rests_on}
-            record |= {"cut_short": cut_short(data, short), "pooled": pools[title], **counted(outcomes, self.tokens)}
-            record["estimated"] = guessed[title]
+        chosen = chosen_variant(outcomes, self.reference)
+        reference, short = variant_labels(outcomes)[chosen], short_names(outcomes, chosen)
+        painted = colours(short)
+        kind = token_kind(outcomes, self.tokens)
+        for panel in panels(by_variant(outcomes), self.by, kind, self.pool_seeds):
+            title, data = panel.title, panel.data
+            record = {"panel": title, "reference": reference, "problems": data.problems, "rests_on": panel.rests_on}
+            record |= {"cut_short": cut_short(data, short), "pooled": panel.pooled, **counted(outcomes, self.tokens)}
+            record["estimated"] = panel.estimated
             record["seeds_pooled"] = seeds_pooled(data) if self.pool_seeds else ""
-            tables["panels"].append({**record, "reference_label": short[reference]})
+            tables["panels"].append({**record, "reference_label": short[reference], "basis": basis(panel.attempts)})
             summaries = summarize(data, reference, gain=self.gain, loss=self.loss)
             for variant, summary in zip(data.variants, summaries, strict=True):
-                named = {"label": short[variant.name], "colour": painted[variant.name]}
+                own = panel.outcomes[variant.name]
+                named = {"label": short[variant.name], "colour": painted[variant.name], "basis": basis(own)}
                 tables["variants"].append({**_record(title, variant, summary), **named})
-                tables["seeds"] += _seeds(title, variant)
+                tables["seeds"] += _seeds(title, variant, own)
         tables["variants"] = [{**r, "verdict": self._verdict(r)} for r in corrected(tables["variants"])]
         if self.overlay:
             tables["published"] = self._published(published(self.overlay))
@@ -227,12 +229,13 @@ def _record(panel: str, variant: Variant, summary: VariantSummary) -> Row:
     )
 
 
-def _seeds(panel: str, variant: Variant) -> Records:
+def _seeds(panel: str, variant: Variant, outcomes: Sequence[Outcome]) -> Records:
     rows = []
     for i, seeds in enumerate(variant.seeds):
         tokens, right = (float(variant.by_seed(c)[i].mean()) for c in (variant.tokens, variant.correct))
         named = {"panel": panel, "variant": variant.name, "seed": ", ".join(map(str, seeds))}
-        rows.append({**named, "tokens": tokens, "accuracy": right})
+        own = basis(o for o in outcomes if o.cell.training_seeds == seeds)
+        rows.append({**named, "tokens": tokens, "accuracy": right, "basis": own})
     return rows
 
 

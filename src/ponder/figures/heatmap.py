@@ -9,7 +9,7 @@ cache, are given above the map.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Literal
 import altair as alt
 import numpy as np
 
-from ponder.core import Figure, Outcome, Records, Tables, UserError
-from ponder.figures import counts, flat, pooled_findings, published, span, themed, values
-from ponder.figures._settings import beneath, beside, in_words, owners, setting_reader
+from ponder.core import Basis, Cell, Figure, Outcome, Records, Tables, UserError
+from ponder.figures import basis, counts, flat, pooled_findings, published, span, themed, values
+from ponder.figures._settings import beside, owners, setting_reader
 from ponder.figures._variants import points
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.grid import Grid, from_accuracies, grid
 from ponder.stats.paired import matched, paired_difference
-from ponder.stats.settings import apart, pooled
+from ponder.study.labels import beneath, cells_of, distinctions, in_words, panel_label, pooled
 
 Panel = dict[str, Any]
 FULL = "full"  # the policy that evicts nothing: it has the settings, but they do nothing
@@ -55,14 +55,18 @@ class Heatmap(Figure):
         x_of, y_of = setting_reader(self.x), setting_reader(self.y)
         for title, task, part, others in self._grouped(outcomes):
             # Sorted, because the order of the problems decides which random shuffle each of them gets.
-            answered = sorted((o for o in part if o.status != "failed"), key=lambda o: f"{o.size} {o.problem}")
+            answered = sorted((o for o in part if o.answered), key=lambda o: f"{o.size} {o.problem}")
             at = [(y_of(o), x_of(o)) for o in answered]
             ys, xs = (_levels(taken) for taken in zip(*at, strict=True))
             row, column = np.array([(ys.index(y), xs.index(x)) for y, x in at], dtype=np.int64).T
             right = np.array([o.correct for o in answered], dtype=np.bool_)
             mapped = grid(row, column, clusters(answered), right)
             said = pooled([part], (self.x, self.y, self.by))
-            self._tabulate(tables, title, task, "measured", mapped, ys, xs, counts(part), said)
+            places: dict[tuple[int, int], list[Outcome]] = {}
+            for o, place in zip(answered, zip(row.tolist(), column.tolist(), strict=True), strict=True):
+                places.setdefault(place, []).append(o)
+            behind = {place: basis(own) for place, own in places.items()}
+            self._tabulate(tables, title, task, "measured", mapped, ys, xs, counts(part), said, behind)
             best = mapped.cells[mapped.best]
             of_best = [o for o, place in zip(answered, at, strict=True) if place == (ys[best.row], xs[best.column])]
             tables["without"] += [_without(title, name, ref, of_best, len(mapped.cells)) for name, ref in others]
@@ -85,15 +89,15 @@ class Heatmap(Figure):
         without: dict[tuple[str, int, str], list[Outcome]] = {}
         axes = (self.x, self.y, self.by)
         x_of, y_of, policy_of = map(setting_reader, axes)
-        whole, task_of = beneath(outcomes, lambda o: owners(o, *axes)), _tasks(outcomes, axes)
+        whole, task_of = beneath(outcomes, lambda cell: owners(cell, *axes)), _tasks(outcomes, axes)
         for o in outcomes:
-            asked = (task_of(o), o.size if self.sizes == "apart" else 0, whole[o.model])
+            asked = (task_of[o.cell], o.size if self.sizes == "apart" else 0, whole[o.cell.model_key].name)
             policy = policy_of(o)
             if x_of(o) is None or y_of(o) is None or policy == FULL:
                 without.setdefault(asked, []).append(o)
             else:
                 maps.setdefault((*asked, "" if policy is None else str(policy)), []).append(o)
-        if not any(o.status != "failed" for part in maps.values() for o in part):
+        if not any(o.answered for part in maps.values() for o in part):
             raise UserError(
                 f"no attempt was made under both `{self.x}` and `{self.y}`, which this figure draws",
                 hint=f"give a model a method that sweeps them: {_key(self.y)} = [16, 32], {_key(self.x)} = [0.1, 0.3]",
@@ -101,16 +105,17 @@ class Heatmap(Figure):
         several = len({(task, model) for task, _, model, _ in maps}) < len({key[:3] for key in maps})
         titled = []
         for (task, size, model, policy), part in sorted(maps.items()):
-            rests = in_words({model: beside(o, *axes) for model, o in {o.model: o for o in part}.items()})
-            methods = " and ".join(use.name for use in owners(part[0], *axes))
+            rests = in_words({cell.model_key: beside(cell, *axes) for cell in cells_of(part)})
+            first = part[0].cell
+            methods = " and ".join(first.owners[owner].name for owner in owners(first, *axes))
             others = without.get((task, size, model), [])
             compared = [(FULL if policy else f"no {methods}", others)] if others else []
+            shown_size = size if several else None
             for rest in sorted(set(rests.values())):
-                own = [o for o in part if rests[o.model] == rest]
-                named = f"{task} {size}" if several else task
-                title = " | ".join(n for n in (model, named, policy, rest) if n)
-                if any(o.status != "failed" for o in own):
-                    titled.append((title, named, own, compared))
+                own = [o for o in part if rests[o.cell.model_key] == rest]
+                title = panel_label(task, shown_size, model=model, more=[policy, rest])
+                if any(o.answered for o in own):
+                    titled.append((title, panel_label(task, shown_size), own, compared))
         return titled
 
     def _tabulate(
@@ -124,15 +129,16 @@ class Heatmap(Figure):
         xs: list[Any],
         rests_on: str,
         pooled: str = "",
+        behind: Mapping[tuple[int, int], Basis] | None = None,  # None: published
     ) -> None:
         best, second = mapped.cells[mapped.best], mapped.cells[mapped.runner_up]
         mean = float(np.mean([c.accuracy.value for c in mapped.cells]))
-        place = {self.y: ys[best.row], self.x: xs[best.column]}
+        best_place = {self.y: ys[best.row], self.x: xs[best.column]}
         record = flat(
             panel=title,
             task=task,
             source=source,
-            **{f"best_{name}": value for name, value in place.items()},
+            **{f"best_{name}": value for name, value in best_place.items()},
             best=best.accuracy,
             runner_up=second.accuracy,
             above_mean=best.accuracy.value - mean,
@@ -153,19 +159,22 @@ class Heatmap(Figure):
             rests_on=rests_on,
             pooled=pooled,
         )
+        if behind is not None:
+            record["basis"] = Basis(cell for own in behind.values() for cell in own.cells)
         tables["panels"].append(record)
-        for cell in mapped.cells:
-            tables["cells"].append(
-                flat(
-                    panel=title,
-                    **{self.y: ys[cell.row], self.x: xs[cell.column]},
-                    accuracy=cell.accuracy,
-                    p_best=cell.p_best,
-                    may_be_best=cell.in_set,
-                    best=abs(cell.accuracy.value - best.accuracy.value) < 1e-9,
-                    attempts=cell.accuracy.attempts,
-                )
+        for place in mapped.cells:
+            row = flat(
+                panel=title,
+                **{self.y: ys[place.row], self.x: xs[place.column]},
+                accuracy=place.accuracy,
+                p_best=place.p_best,
+                may_be_best=place.in_set,
+                best=abs(place.accuracy.value - best.accuracy.value) < 1e-9,
+                attempts=place.accuracy.attempts,
             )
+            if behind is not None:
+                row["basis"] = behind[place.row, place.column]
+            tables["cells"].append(row)
 
     def findings(self, tables: Tables) -> list[str]:
         sentences = pooled_findings(tables["panels"], "panel")
@@ -294,15 +303,14 @@ class Heatmap(Figure):
         return alt.layer(*layers, width=CELL[0] * len(xs), height=CELL[1] * len(ys), title=title)
 
 
-def _tasks(outcomes: Sequence[Outcome], axes: Sequence[str]) -> Callable[[Outcome], str]:
-    """Names the task of an outcome, without the settings that are an axis: a map has several of their values."""
-    rest = apart(outcomes, axes, of="task")
-
-    def name(o: Outcome) -> str:
-        drawn = any(_key(axis) in o.task_settings for axis in axes)
-        return f"{o.task_settings.get('name', '')} {rest(o)}".strip() if drawn else o.task
-
-    return name
+def _tasks(outcomes: Sequence[Outcome], axes: Sequence[str]) -> dict[Cell, str]:
+    """Name the task of each cell, without the settings that are an axis: a map has several of their values."""
+    others = distinctions(cells_of(outcomes), axes, of="task")
+    names = {}
+    for cell, label in cells_of(outcomes).items():
+        drawn = any(f"task.{_key(axis)}" in cell.settings for axis in axes)
+        names[cell] = f"{cell.settings['task.name']} {others[cell]}".strip() if drawn else label.task
+    return names
 
 
 def _key(name: str) -> str:
@@ -328,11 +336,11 @@ def _maps(overlay: str) -> list[tuple[tuple[str, str, str], Records]]:
 
 
 def _without(title: str, name: str, part: Sequence[Outcome], best: Sequence[Outcome], cells: int) -> dict[str, Any]:
-    answered = [o for o in part if o.status != "failed"]
+    answered = [o for o in part if o.answered]
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), clusters(answered))
     # The best cell was picked from many, so its interval is corrected for as many comparisons (Bonferroni).
     gain = paired_difference(*matched(best, answered), level=1 - 0.05 / cells)
-    return flat(panel=title, without=name, accuracy=right, gain=gain, rests_on=counts(part))
+    return flat(panel=title, without=name, accuracy=right, gain=gain, rests_on=counts(part), basis=basis(part))
 
 
 def _against(panel: Panel, row: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from ponder.core import Figure, Outcome, Records, Tables, UserError, renamed
 from ponder.figures import (
     COLOURS,
     MUTED,
+    basis,
     counts,
     curve_records,
     flat,
@@ -31,7 +32,7 @@ from ponder.figures import (
     with_details,
 )
 from ponder.stats.horizon import horizon, rollouts
-from ponder.stats.settings import apart, pooled
+from ponder.study.labels import cells_of, distinctions, model_labels, pooled, task_labels
 
 TASK, TURN = "task accuracy (no error so far)", "turn accuracy"
 OTHERS, PUBLISHED = "task accuracy, other panels", "published"
@@ -54,22 +55,24 @@ class Horizon(Figure):
         tables: Tables = {"summary": [], "turns": [], "survival": []}
         groups: dict[tuple[str, int, str], list[Outcome]] = {}
         asked = with_details(outcomes, "per_turn")
-        rest = apart(asked, ("per_turn",), of="task")
+        others = distinctions(cells_of(asked), ("per_turn",), of="task")
+        model_of, task_of = model_labels(asked), task_labels(asked)
         for o in asked:
-            groups.setdefault((o.model, o.details["per_turn"], o.task), []).append(o)
+            named = (model_of[o.cell.model_key], o.details["per_turn"], task_of[o.cell.task_key])
+            groups.setdefault(named, []).append(o)
         tasks_of: dict[tuple[str, int], dict[str, str]] = {}
         for (model, per_turn, task), part in groups.items():
-            tasks_of.setdefault((model, per_turn), {})[task] = rest(part[0])
+            tasks_of.setdefault((model, per_turn), {})[task] = others[part[0].cell]
         models = list(dict.fromkeys(model for model, _, _ in groups))
         for model, per_turn, task in sorted(groups, key=lambda k: (models.index(k[0]), *k[1:])):
             part = groups[model, per_turn, task]
             result = horizon(rollouts(part), target=self.target)
             name = f"{per_turn} step{'s' if per_turn > 1 else ''} per turn"
             if len(tasks := tasks_of[model, per_turn]) > 1:
-                named = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
-                name = f"{name}, {tasks[task] if named else task}"
+                told_apart = all(tasks.values()) and len(set(tasks.values())) == len(tasks)
+                name = f"{name}, {tasks[task] if told_apart else task}"
             series = f"{model}, {name}" if len(models) > 1 else name
-            labels: dict[str, Any] = {"series": series, "model": model, "per_turn": per_turn}
+            labels: dict[str, Any] = {"series": series, "model": model, "per_turn": per_turn, "basis": basis(part)}
             tables["summary"].append(
                 flat(
                     **labels,

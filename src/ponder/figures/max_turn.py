@@ -13,11 +13,11 @@ import altair as alt
 
 from ponder.core import Figure, Outcome, Tables
 from ponder.core.text import number
-from ponder.figures import MUTED, by_series, counts, flat, heading, percent, series_colour, span, themed, values
+from ponder.figures import MUTED, basis, by_series, counts, flat, heading, percent, series_colour, span, themed, values
 from ponder.figures._units import unit_of
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
-from ponder.study.search import Search
+from ponder.stats.designs.max_size import Search
 
 WIDTH, HEIGHT = 480, 300  # pixels
 
@@ -35,10 +35,17 @@ class MaxTurn(Figure):
             search = Search(target=self.target, high=max([2, *results]))
             unit = unit_of(part, self.unit)
             tables["summary"].append(
-                flat(series=series, max_turn=search.estimate(results), rests_on=counts(part), unit=unit)
+                flat(
+                    series=series,
+                    max_turn=search.estimate(results),
+                    rests_on=counts(part),
+                    unit=unit,
+                    basis=basis(part),
+                )
             )
             for size, a in asked.items():
-                tables["sizes"].append(flat(series=series, size=size, accuracy=a, attempts=a.attempts))
+                of_size = basis(o for o in part if o.size == size)
+                tables["sizes"].append(flat(series=series, size=size, accuracy=a, attempts=a.attempts, basis=of_size))
         return tables
 
     def findings(self, tables: Tables) -> list[str]:

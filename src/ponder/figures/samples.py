@@ -17,14 +17,14 @@ import altair as alt
 import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Records, Tables
-from ponder.figures import counts, flat, pooled_findings, series_colour, span, themed, values
+from ponder.figures import basis, counts, flat, pooled_findings, series_colour, span, themed, values
 from ponder.figures._log import SIZE, log_axes, log_frame
 from ponder.figures._tokens import TITLES, Tokens, counted, token_findings, token_kind
 from ponder.figures._variants import panel_title
 from ponder.stats.accuracy import mean
 from ponder.stats.columns import clusters, one_series
 from ponder.stats.samples import Votes, majority_at, pass_at
-from ponder.stats.settings import pooled
+from ponder.study.labels import model_labels, panel_label, pooled, task_labels
 
 Row = dict[str, Any]
 PASS, MAJORITY = "pass@k: at least one is right", "maj@k: the majority vote is right"
@@ -41,16 +41,17 @@ class Samples(Figure):
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
         tables: Tables = {"panels": [], "samples": []}
-        kind = token_kind(outcomes, self.tokens)
+        kind, names = token_kind(outcomes, self.tokens), model_labels(outcomes)
         for title, part in _panels(outcomes, self.by):
             models: dict[str, list[Outcome]] = {}
             for o in part:
-                models.setdefault(o.model, []).append(o)
+                models.setdefault(names[o.cell.model_key], []).append(o)
             record = {"panel": title, "rests_on": counts(part), "pooled": pooled(models.values())}
-            tables["panels"].append({**record, **counted(outcomes, self.tokens)})
+            tables["panels"].append({**record, **counted(outcomes, self.tokens), "basis": basis(part)})
             for model, own in models.items():
                 rows = one_series(own)
-                tables["samples"] += [{"panel": title, "model": model, **row} for row in _rows(rows, kind)]
+                for row in _rows(rows, kind):
+                    tables["samples"].append({"panel": title, "model": model, **row, "basis": basis(own)})
         return tables
 
     def findings(self, tables: Tables) -> list[str]:
@@ -98,10 +99,12 @@ class Samples(Figure):
 
 def _panels(outcomes: Sequence[Outcome], by: str) -> Iterator[tuple[str, list[Outcome]]]:
     """The outcomes of each panel that has answers, with its title."""
+    tasks = task_labels(outcomes)
     groups: dict[str, list[Outcome]] = {}
     for o in outcomes:
-        groups.setdefault(f"{o.task} {o.size}" if by == "size" else o.task, []).append(o)
-    return ((title, part) for title, part in groups.items() if any(o.status != "failed" for o in part))
+        title = panel_label(tasks[o.cell.task_key], o.size if by == "size" else None)
+        groups.setdefault(title, []).append(o)
+    return ((title, part) for title, part in groups.items() if any(o.answered for o in part))
 
 
 def _rows(rows: Sequence[Outcome], kind: Any) -> Iterator[Row]:
@@ -111,10 +114,10 @@ def _rows(rows: Sequence[Outcome], kind: Any) -> Iterator[Row]:
     for number, o in zip(problem.tolist(), rows, strict=True):
         by_problem[number].append(o)
     tried = np.array([len(part) for part in by_problem], dtype=np.int64)
-    right = np.array([sum(map(_right, part)) for part in by_problem], dtype=np.int64)
+    right = np.array([sum(o.correct for o in part) for part in by_problem], dtype=np.int64)
     votes = [_votes(part) for part in by_problem]
     # Without ballots nobody can say who voted for what; if nothing was graded, there was nothing to vote for.
-    known = any("ballot" in o.details for o in rows) or not any(o.status == "graded" for o in rows)
+    known = any("ballot" in o.details for o in rows) or not any(o.ended in ("right", "wrong") for o in rows)
     spent = np.array([o.tokens(kind) for o in rows], dtype=np.float64)
     most = int(tried.max(initial=0))
     for k in sorted({2**i for i in range(most.bit_length())} | {most} - {0}):
@@ -128,12 +131,8 @@ def _rows(rows: Sequence[Outcome], kind: Any) -> Iterator[Row]:
         yield flat(k=k, pass_at_k=passed, **({"maj_at_k": voted} if voted else empty), tokens=tokens, **rests)
 
 
-def _right(outcome: Outcome) -> bool:
-    return outcome.correct and outcome.status == "graded"
-
-
 def _votes(samples: Sequence[Outcome]) -> Votes:
-    ballots = [(_right(o), o.details["ballot"]) for o in samples if "ballot" in o.details]
+    ballots = [(o.correct, o.details["ballot"]) for o in samples if "ballot" in o.details]
     count = Counter(ballots)
     right, wrong = (tuple(n for (correct, _), n in sorted(count.items()) if correct == c) for c in (True, False))
     return Votes(len(samples), right, wrong)
@@ -162,5 +161,5 @@ def _lines(row: Row) -> Iterator[Row]:
     for line, name in ((PASS, "pass_at_k"), (MAJORITY, "maj_at_k")):
         if row[name] is not None:
             accuracy = {f"accuracy{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")}
-            shared = {key: row[key] for key in ("k", "tokens", "problems")}
+            shared = {key: row[key] for key in ("k", "tokens", "problems", "basis")}
             yield {"series": row["model"], "line": line, **shared, **accuracy}

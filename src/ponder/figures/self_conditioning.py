@@ -16,6 +16,7 @@ import numpy as np
 
 from ponder.core import Estimate, Figure, Outcome, Tables
 from ponder.figures import (
+    basis,
     counts,
     flat,
     heading,
@@ -30,7 +31,7 @@ from ponder.figures import (
 from ponder.stats.accuracy import accuracy
 from ponder.stats.columns import clusters
 from ponder.stats.paired import newcombe
-from ponder.stats.settings import apart, pooled
+from ponder.study.labels import pooled, task_series_labels
 
 DRAWN = ("history_turns", "error_rate")
 WIDTH, HEIGHT = 460, 300  # pixels
@@ -45,18 +46,18 @@ class SelfConditioning(Figure):
         tables: Tables = {"summary": [], "points": [], "effects": []}
         groups: dict[str, dict[tuple[int, float], list[Outcome]]] = {}
         asked = with_details(outcomes, "history_turns")
-        rest = apart(asked, DRAWN, of="task")
+        names = task_series_labels(asked, DRAWN)
         for o in asked:
             history = (o.details["history_turns"], o.details["error_rate"])
-            series = f"{o.model}, {rest(o)}" if rest(o) else o.model
-            groups.setdefault(series, {}).setdefault(history, []).append(o)
+            groups.setdefault(names[o.cell], {}).setdefault(history, []).append(o)
         for model, histories in groups.items():
-            rests_on = counts([o for part in histories.values() for o in part])
-            record = {"series": model, "rests_on": rests_on, "pooled": pooled(histories.values(), DRAWN)}
-            tables["summary"].append(record)
+            everything = [o for part in histories.values() for o in part]
+            record = {"series": model, "rests_on": counts(everything), "pooled": pooled(histories.values(), DRAWN)}
+            tables["summary"].append({**record, "basis": basis(everything)})
             measured = {history: _next_turn(part) for history, part in sorted(histories.items())}
             for (turns, rate), right in measured.items():
                 row = {"series": model, "history_turns": turns, "error_rate": rate}
+                row["basis"] = basis(histories[turns, rate])
                 tables["points"].append(flat(**row, turn_accuracy=right, attempts=right.attempts))
                 effect, baseline = ("self-conditioning", (turns, 0.0)) if rate else ("long context", (0, 0.0))
                 if turns and baseline in measured:
@@ -108,6 +109,6 @@ class SelfConditioning(Figure):
 
 def _next_turn(part: Sequence[Outcome]) -> Estimate:
     """Accuracy of the first turn asked; its true sum starts from the last sum shown, right or wrong."""
-    answered = sorted(o for o in part if o.status != "failed")
+    answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
     right = [o.details["parsed"][0] == o.details["true"][0] for o in answered]
     return accuracy(np.array(right, dtype=np.bool_), clusters(answered))

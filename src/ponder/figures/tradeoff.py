@@ -19,6 +19,7 @@ from ponder.core import Figure, Outcome, Records, Tables, TokenKind
 from ponder.figures import (
     INK,
     MUTED,
+    basis,
     counts,
     flat,
     heading,
@@ -34,8 +35,8 @@ from ponder.figures._labels import Frame, lettering, place_labels
 from ponder.figures._tokens import TITLES, Tokens, counted, overlay_notes, token_findings, token_kind
 from ponder.stats.accuracy import accuracy, mean
 from ponder.stats.columns import clusters
-from ponder.stats.settings import apart, pooled
 from ponder.stats.turn_length import TurnLength, independent, turn_length
+from ponder.study.labels import pooled, task_series_labels
 
 ROLLOUTS = 20  # per published point, about
 ONE_PANEL, SEVERAL_PANELS = (460, 320), (320, 300)  # pixels
@@ -53,10 +54,9 @@ class Tradeoff(Figure):
         groups: dict[tuple[str, int], dict[int, list[Outcome]]] = {}
         asked = with_details(outcomes, "per_turn")
         kind = token_kind(asked, self.tokens)
-        rest = apart(asked, ("per_turn",), of="task")
+        names = task_series_labels(asked, ("per_turn",))
         for o in asked:
-            series = f"{o.model}, {own}" if (own := rest(o)) else o.model
-            groups.setdefault((series, o.size), {}).setdefault(o.details["per_turn"], []).append(o)
+            groups.setdefault((names[o.cell], o.size), {}).setdefault(o.details["per_turn"], []).append(o)
         models = list(dict.fromkeys(model for model, _ in groups))  # panels in the study's order of models
         for model, steps in sorted(groups, key=lambda panel: (models.index(panel[0]), panel[1])):
             by_turn = groups[model, steps]
@@ -65,7 +65,7 @@ class Tradeoff(Figure):
             record |= {"pooled": pooled(by_turn.values(), ("per_turn",))}
             right, by_plan = _by_plan(by_turn)
             record |= _tested(turn_length(right, paired=by_plan))
-            tables["summary"].append({**record, **counted(asked, self.tokens)})
+            tables["summary"].append({**record, **counted(asked, self.tokens), "basis": basis(everything)})
             for per_turn, part in sorted(by_turn.items()):
                 tables["points"].append(_point(model, steps, per_turn, part, kind))
         return tables
@@ -98,7 +98,7 @@ class Tradeoff(Figure):
 
 def _by_plan(by_turn: dict[int, list[Outcome]]) -> tuple[dict[int, dict[str, float]], bool]:
     """Each turn length's accuracy on each plan; on each problem, unpaired, if an attempt records no plan."""
-    answered = {k: [o for o in part if o.status != "failed"] for k, part in by_turn.items()}
+    answered = {k: [o for o in part if o.answered] for k, part in by_turn.items()}
     paired = all("plan" in o.details for part in answered.values() for o in part)
     right: dict[int, dict[str, list[bool]]] = {}
     for k, part in answered.items():
@@ -232,9 +232,10 @@ def _phrase(point: dict[str, Any]) -> str:
 
 
 def _point(model: str, steps: int, per_turn: int, part: Sequence[Outcome], kind: TokenKind) -> dict[str, Any]:
-    answered = sorted(o for o in part if o.status != "failed")
+    answered = sorted((o for o in part if o.answered), key=lambda o: (o.size, o.problem, o.sample))
     problem = clusters(answered)
     right = accuracy(np.array([o.correct for o in answered], dtype=np.bool_), problem)
     tokens = mean(np.array([o.tokens(kind) for o in answered], dtype=np.float64), problem)
     rests_on = {"attempts": right.attempts, "problems": right.problems, "failed": len(part) - len(answered)}
-    return flat(series=model, steps=steps, per_turn=per_turn, accuracy=right, tokens=tokens, **rests_on)
+    named = {"series": model, "steps": steps, "per_turn": per_turn}
+    return flat(**named, accuracy=right, tokens=tokens, **rests_on, basis=basis(part))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ponder.core import CacheBudget, Policy, UserError
+from ponder.core import CacheBudget, Fitted, KeepsAll, Policy, UserError
 from ponder.kvcache.allocation import allotted
 from ponder.kvcache.attention import PASS
 from ponder.kvcache.hooks import SelectCacheBase, attach, own_attention
@@ -52,7 +52,8 @@ class SelectCache(SelectCacheBase):
                 raise UserError(f"a SelectCache needs an object such as {example}, not {argument!r}")
         if kernel not in ("grouped", "stock"):
             raise UserError(f"the kernel `{kernel}` is unknown", hint='"grouped" or "stock"')
-        budget = budget if policy.evicts else None
+        if isinstance(policy, KeepsAll):
+            budget = None
         self.policy, self.budget, self.kernel = policy, budget, kernel
         self.decoder, self.outer_module = decoder_of(model)
         self.outer: dict[str, Any] = {}
@@ -63,7 +64,7 @@ class SelectCache(SelectCacheBase):
         if not untested:
             check_tested(model)
         self.allocates = budget is not None and budget.allocation != "even"
-        needs = bool(policy.queries or policy.accumulates or self.allocates)
+        needs = bool(policy.queries or "attention" in policy.needs or self.allocates)
         self.observes = reveals_attention(self.decoder) and (needs or kernel == "grouped")
         if needs and not self.observes:
             raise self._unrevealed()
@@ -91,8 +92,8 @@ class SelectCache(SelectCacheBase):
         # By column; one layer or one head if they share their decisions.
         self.positions = torch.zeros(1, 0, 1, 0, dtype=torch.int32)  # layers × rows × heads × columns
         self.empty: Tensor | None = None  # which columns hold nothing; None: heads have equally many tokens
-        self.frequencies = frequencies(self.decoder) if policy.needs_rope else None
-        if policy.needs_rope and self.frequencies is None:
+        self.frequencies = frequencies(self.decoder) if "rope" in policy.needs else None
+        if "rope" in policy.needs and self.frequencies is None:
             what = f"the policy `{policy.plugin_name()}` needs rotary embeddings like Llama's; this model has others"
             raise UserError(what, hint="another policy, such as snapkv")
         self.rotary = changing(self.decoder)
@@ -217,12 +218,13 @@ class SelectCache(SelectCacheBase):
         if not self.lengths:
             self._start(rows, hidden)
         tokens = ids if ids is not None else torch.full((rows, new), -1, device=hidden.device)
-        self._append(tokens, self.policy.token_features(hidden, tokens))
+        features = self.policy.token_features(hidden, tokens) if isinstance(self.policy, Fitted) else None
+        self._append(tokens, features)
         self._prune()
 
     def _check_layers(self) -> None:
         """Raise `UserError` if a layer didn't take part in a forward pass as it should have."""
-        observed = bool(self.policy.queries or self.policy.accumulates or self.allocates)
+        observed = bool(self.policy.queries or "attention" in self.policy.needs or self.allocates)
         for layer in self.pruned_layers:
             if not layer.updated:
                 raise UserError(f"layer {layer.index} of this model didn't use its cache", hint=OWN)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ponder.core import CacheBudget, Policy, UserError, plugins
+from ponder.core.scoring import fitted_to
 from ponder.core.text import count
 from ponder.kvcache.cache import SelectCache
 
@@ -214,7 +215,7 @@ def _named(
         raise UserError(what, hint='a study measures it: `compress` with policy = "oracle" and fidelity = "only"')
     folder = Path(str(getattr(model, "name_or_path", "")))
     pairs = {name: one if isinstance(one, tuple) else (one, budget) for name, one in policies.items()}
-    return {name: (policy.fitted(folder, tokenizer), own) for name, (policy, own) in pairs.items()}
+    return {name: (fitted_to(policy, folder, tokenizer), budget) for name, (policy, budget) in pairs.items()}
 
 
 def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[int]]:

@@ -55,7 +55,7 @@ class Layer(CacheLayerMixin):
         rows, heads, _, width = key_states.shape
         self.keys = key_states.new_zeros(rows, heads, 0, width)
         self.values = value_states.new_zeros(rows, heads, 0, value_states.shape[-1])
-        if self.cache.policy.accumulates:
+        if "attention" in self.cache.policy.needs:
             self.accumulated = key_states.new_zeros(rows, heads, 0, dtype=torch.float32)
         self.is_initialized = True
 

@@ -33,7 +33,7 @@ class CacheView:
     seeds: Tensor  # R: one per row, for policies that draw at random
     # The model's own attention weights, from queries, keys, values and a mask; None: a softmax of scaled products.
     weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-    frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy asks for it (`needs_rope`)
+    frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy needs "rope"
     asking: Tensor | None = None  # R × w: positions of the recent queries, -1 for padding; None: the last ones
 
     def attention(self) -> Tensor:

@@ -30,6 +30,7 @@ from ponder.core import (
     Method,
     Model,
     ModelFailure,
+    Prepared,
     Prices,
     Progress,
     Request,
@@ -44,6 +45,7 @@ from ponder.core import (
     not_in_key,
 )
 from ponder.core.capabilities import grade_turns, grades_slowly
+from ponder.core.scoring import judge_of, opened, scoring_limit
 from ponder.core.wrapped import codec_name
 from ponder.rewards.trained import Trained
 from ponder.traces import steps, trace_of
@@ -56,7 +58,7 @@ SURE = 1e-3  # odds are those of a probability this far from 0 and 1: a thousand
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOf(Method):
+class BestOf(Method, Prepared):
     reward: Reward  # `ponder list rewards`: { name = "qwen", id = "Qwen/Qwen2.5-Math-PRM-7B" }
     n: int = 8  # samples per turn
     pick: Literal["best", "vote", "odds"] = "best"  # the best sample, or the answer with most reward or most odds
@@ -104,23 +106,23 @@ class BestOf(Method):
         if own := self._training():
             yield from own.make(model)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
-        return own.unmade(model) if (own := self._training()) else ()
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
+        return own.missing_outputs(model) if (own := self._training()) else ()
 
     def turn_limit(self, inner: TurnLimit) -> TurnLimit:
         def limit(prompt_tokens: int, budget: int | None) -> Spend | None:
             if (one := inner(prompt_tokens, budget)) is None:
                 return None
-            return one.plus(self.reward.limit(one.tokens).as_reward(self.reward_prices)).times(self.n)
+            return one.plus(scoring_limit(self.reward, one.tokens).as_reward(self.reward_prices)).times(self.n)
 
         return limit
 
     def asks(self) -> tuple[Model, ...]:
-        return (judge,) if (judge := self.reward.asks()) else ()
+        return (judge,) if (judge := judge_of(self.reward)) else ()
 
     @property
     def reward_prices(self) -> Prices | None:
-        return judge.prices if (judge := self.reward.asks()) else None
+        return judge.prices if (judge := judge_of(self.reward)) else None
 
     def ready(self) -> None:
         self.reward.ready()
@@ -177,7 +179,7 @@ class _Picking(Wrapped):
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.inner)
-            self._score = await stack.enter_async_context(self._method.reward.opened())
+            self._score = await stack.enter_async_context(opened(self._method.reward))
             self._opened = stack.pop_all()
         return self
 

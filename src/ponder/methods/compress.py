@@ -18,14 +18,18 @@ from typing import Any, ClassVar, Literal, Self
 
 from ponder.core import (
     CacheBudget,
+    ChecksPrompts,
     Measuring,
     Method,
     Model,
     Policy,
+    Prepared,
     Progress,
     Prunable,
     Request,
     Task,
+    Trainable,
+    TrainedPerStudy,
     TrainingProblems,
     UserError,
     WithWeights,
@@ -40,7 +44,7 @@ from ponder.models import models_folder
 
 
 @dataclass(frozen=True)
-class Compress(Method, Measuring):
+class Compress(Method, Prepared, ChecksPrompts, Measuring):
     policy: str  # `ponder list policies`, or a file of your own: `ponder new policy NAME`
     budget: int  # tokens; a cache that reaches it is pruned
     window: int  # the most recent tokens, never evicted
@@ -111,15 +115,17 @@ class Compress(Method, Measuring):
     def _on(self) -> str:
         """A digest of the problems that its policy is fitted on, if it is fitted, and not to weights that ship."""
         named = [problems.identity() for problems in self.train_on if problems.in_key]
-        # Read, not imported: a plan has no time for torch, and needn't have it installed.
-        file = plugins.source("policies", self.policy, Path()) if named else None
-        return digest(named).hex()[:20] if file and "def with_training(" in file.read_text("utf-8") else ""
+        if named and issubclass(plugins.load("policies", self.policy, Path()), TrainedPerStudy):
+            return digest(named).hex()[:20]
+        return ""
 
     def with_training(self, train_on: tuple[TrainingProblems, ...]) -> Self:
         return replace(self, train_on=train_on)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
         policy = self._policy()
+        if not isinstance(policy, Trainable):
+            return ()
         weights = require(model, WithWeights)
         folders = {weights.source(problems.task).folder for problems in self.train_on}
         return tuple(policy.fitted_path(folder) for folder in folders if policy.needs_fit(folder))
@@ -133,4 +139,6 @@ class Compress(Method, Measuring):
 
     def _policy(self) -> Policy:
         policy: Policy = build("policies", {"name": self.policy, **self.settings}, "settings", Path())
-        return policy.with_training(self._on(), models_folder())
+        if isinstance(policy, TrainedPerStudy):
+            return policy.with_training(self._on(), models_folder())
+        return policy

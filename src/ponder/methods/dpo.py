@@ -8,23 +8,25 @@ the longest first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ponder.core import UserError
+from ponder.core import Model, Progress, UserError
+from ponder.training.fit import SampleSettings, check_usable, draw_samples, fit, samples_of, weights_to_train
 from ponder.training.loop import Loss, Trainer, Unit, check_first_dpo_loss
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
-from ponder.training.weight_methods import SamplingMethod
+from ponder.training.weight_methods import Input, WeightMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dpo(SamplingMethod):
+class Dpo(SampleSettings, WeightMethod):
     beta: float = 0.1  # strength of the preference; a smaller beta allows a larger change from the reference
     longer: float = 1.5  # a right sample is rejected if it is this many times as long as the chosen one
     pairs: int = 4  # per problem, at most
@@ -38,23 +40,43 @@ class Dpo(SamplingMethod):
         if self.beta <= 0 or self.longer < 1 or self.pairs < 1:
             raise UserError("beta must be above 0, longer and pairs at least 1")
 
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield from super().inputs(model)
+        yield samples_of(self, self.train_on, model)
+
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        source = weights_to_train(model, self.train_on)
+        samples = yield from draw_samples(self, self.train_on, model, source, record)
+        units = self.units(samples, record)
+        check_usable(units, samples, self.n)
+        yield from fit(source, units, self.loss, self, folder, record)
+
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
+        """Return pairs of the shortest right sample of a problem and one that is rejected."""
         units: list[Unit] = []
+        unsolved = 0
         for drawn in samples:
-            if best := min((s for s in drawn if s.right), key=lambda s: s.tokens, default=None):
-                far = self.longer * best.tokens
-                rejected = [
-                    s for s in drawn if (s is not best and s.tokens >= far if s.right else s.tokens > best.tokens)
-                ]
-                rejected.sort(key=lambda s: s.tokens, reverse=True)
-                units += [Unit((best.text, other.text)) for other in rejected[: self.pairs]]
-        record.notes["problems without a right sample"] = sum(not any(s.right for s in drawn) for drawn in samples)
+            right = [sample for sample in drawn if sample.right]
+            if not right:
+                unsolved += 1
+                continue
+            chosen = min(right, key=lambda sample: sample.tokens)
+            rejected = [sample for sample in drawn if self._rejected(sample, chosen)]
+            rejected.sort(key=lambda sample: sample.tokens, reverse=True)
+            units += [Unit((chosen.text, sample.text)) for sample in rejected[: self.pairs]]
+        record.notes["problems without a right sample"] = unsolved
         return units
+
+    def _rejected(self, sample: Sample, chosen: Sample) -> bool:
+        if not sample.right:
+            return sample.tokens > chosen.tokens
+        return sample is not chosen and sample.tokens >= self.longer * chosen.tokens
 
     def trl_job(self) -> dict[str, Any]:
         return {"beta": self.beta}
 
     def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:
+        """Return each pair with its log-probabilities under the reference, and the loss."""
         reference = trainer.score_all(units)
 
         def preference(scores: Tensor, units: Sequence[Unit]) -> Tensor:
@@ -64,7 +86,7 @@ class Dpo(SamplingMethod):
             if trainer.step == 0:
                 hint = "the same weights must give the same log-probabilities twice: is a part of the model random?"
                 mean = total.item() / len(units)
-                check_first_dpo_loss(mean, self.settings(), str(trainer.loaded.model.dtype), hint)
+                check_first_dpo_loss(mean, self, str(trainer.loaded.model.dtype), hint)
             return total
 
         return [replace(unit, data=row) for unit, row in zip(units, reference, strict=True)], preference

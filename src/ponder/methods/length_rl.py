@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, ClassVar, Literal
@@ -33,11 +34,11 @@ from torch import Tensor
 from ponder.core import (
     Bill,
     LengthReward,
-    Limit,
     Model,
     Progress,
     Reward,
     Served,
+    Source,
     Spend,
     Task,
     UserError,
@@ -47,23 +48,26 @@ from ponder.core import (
 )
 from ponder.core.capabilities import kept_open
 from ponder.core.metering import METER
+from ponder.core.scoring import judge_of, scoring_limit
 from ponder.core.wrapped import codec_name
-from ponder.models._torch_engine import load_light
+from ponder.models._gpu_memory import make_room
+from ponder.models._torch_engine import load_anew, load_light
 from ponder.rewards.length.kimi import Kimi
 from ponder.traces import steps, trace_of
+from ponder.training import trl_engine
+from ponder.training.fit import weights_to_train
 from ponder.training.fresh_sampler import FreshSampler
-from ponder.training.loop import Trainer, Unit
+from ponder.training.loop import Trainer, TrainingSettings, Unit
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Rollouts, Sample, TrainingProblem, draw_problems, sampling_limit
-from ponder.training.trl_engine import Rl, on_samples
-from ponder.training.weight_methods import TrainingMethod
+from ponder.training.weight_methods import Input, WeightMethod
 from ponder.training.weights import convert
 
 MEANS = ("accuracy", "tokens", "answered", "process")  # over an iteration's samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthRl(TrainingMethod):
+class LengthRl(TrainingSettings, WeightMethod):
     reward: LengthReward = field(default_factory=Kimi)  # `ponder list length_rewards`
     weight: float = 0.5  # of the length reward; a right answer counts 1
     iterations: int = 24  # rounds of sampling and updating
@@ -86,7 +90,6 @@ class LengthRl(TrainingMethod):
     warm_up: float = 0.0
     decay: bool = False
 
-    trl_trainer = "grpo"
     example: ClassVar[dict[str, Any]] = {"iterations": 1, "problems": 2, "n": 2, "pool": 4, "inner": 1}
 
     def __post_init__(self) -> None:
@@ -106,35 +109,46 @@ class LengthRl(TrainingMethod):
         if self.sampler:
             require(self.sampler, WithWeights).source(task)  # an error for a model whose weights can't be replaced
 
-    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:
-        def limit() -> Spend | None:
-            total: Spend | None = Spend()
-            for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
-                one = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
-                if one and self.process and (judge := self.process.asks()):
-                    longest = (one.tokens + one.reward_tokens) // (self.problems * self.n)
-                    scoring = self.process.limit(longest).as_reward(judge.prices)
-                    one = one.plus(scoring.times(self.problems * self.n))
-                total = total and one and total.plus(one.times(iterations))
-            return total
+    def check_training(self, source: Source) -> None:
+        if self.engine == "trl":
+            trl_engine.check("grpo", self, source.device, ("problems", self.problems, self.n))
 
-        yield self.folder(model) / "rollouts", limit
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield from super().inputs(model)
+        asked = [self.sampler or model]
+        judge = judge_of(self.process) if self.process else None
+        if judge:
+            asked.append(judge)
+        yield Input(self.folder(model) / "rollouts", tuple(asked), partial(self._rollout_limit, model))
 
-    def asked_models(self, model: Model) -> Iterator[Model]:
-        yield self.sampler or model
-        if self.process and (judge := self.process.asks()):
-            yield judge
+    def _rollout_limit(self, model: Model) -> Spend | None:
+        """Return the most that the samples of all iterations may take, with their scores; None if there is no limit."""
+        judge = judge_of(self.process) if self.process else None
+        samples = self.problems * self.n
+        total = Spend()
+        for budget, iterations in Counter(map(self.limit_at, range(self.iterations))).items():
+            limit = sampling_limit(self.sampler or model, self.train_on, self.problems, self.n, self.seed, budget)
+            if limit is None:
+                return None
+            if self.process and judge:
+                longest = (limit.tokens + limit.reward_tokens) // samples
+                scoring = scoring_limit(self.process, longest).as_reward(judge.prices)
+                limit = limit.plus(scoring.times(samples))
+            total = total.plus(limit.times(iterations))
+        return total
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         with kept_open(self.sampler or model):
             yield from self._build(model, folder, record)
 
     def _build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        pool, source = draw_problems(self.train_on, self.pool, self.seed), self.weights(model)
+        pool = draw_problems(self.train_on, self.pool, self.seed)
+        source = weights_to_train(model, self.train_on)
         if self.engine == "trl":
-            yield from self._build_trl(model, pool, folder, record)
+            yield from self._build_trl(model, source, pool, folder, record)
             return
-        trainer = self.trainer(self.load(model), folder, self.temperature)
+        make_room(source.device)
+        trainer = Trainer(load_anew(self.trained(source)), self, folder, self.temperature)
 
         def write(into: Path) -> None:
             trainer.write(into)
@@ -185,7 +199,7 @@ class LengthRl(TrainingMethod):
         return Rollouts(sampler, trainer.loaded, problems, self.n, seed, folder / "samples", limit)
 
     def _build_trl(
-        self, model: Model, pool: Sequence[TrainingProblem], folder: Path, record: MakingRecord
+        self, model: Model, source: Source, pool: Sequence[TrainingProblem], folder: Path, record: MakingRecord
     ) -> Iterator[Progress]:
         # Servers can be given the weights of each iteration; a model in this process can't be used by another one.
         sampler = self.sampler or (model if isinstance(model, Served) and not self.args.get("use_vllm") else None)
@@ -195,27 +209,24 @@ class LengthRl(TrainingMethod):
         if fewest < self.problems:
             what = f"an iteration needs {self.problems} problems, and there are only {fewest} to draw from"
             raise UserError(what, hint="raise `pool`, or lower `problems`")
-        light = load_light(self.weights(model))
-        rl = Rl(self, pool, budget, self.temperature, sampler)
+        light = load_light(source)
+        rl = trl_engine.Rl(self, pool, budget, self.temperature, sampler)
         how = {"problems": self.problems, "iterations": self.iterations}
-        training = on_samples(self.settings(), self.weights(model), folder, light, rl, **how)
+        training = trl_engine.on_samples(self.settings(), source, folder, light, rl, **how)
         meter, before = METER.get(), record.rollout_tokens
-        (_, limit), *_ = self.samples(model)
+        limit = self._rollout_limit(model)
         # TRL samples in processes of its own, which can't reserve call by call.
-        held = meter.held(self.title(), limit(), None) if meter else nullcontext[Callable[[Bill], None]](lambda _: None)
+        held = meter.held(self.title(), limit, None) if meter else nullcontext[Callable[[Bill], None]](lambda _: None)
         with held as paid:
             yield from training
             training.write(light, folder)
             training.bill(record)
-            cost = (limit() or Spend()).reward_cost  # a judge's, at most: TRL's processes report tokens alone
+            cost = (limit or Spend()).reward_cost  # a judge's, at most: TRL's processes report tokens alone
             paid(Bill(answer_tokens=record.rollout_tokens - before, reward_cost=cost))
         history = [{name: entry[name] for name in MEANS if name in entry} for entry in training.iterations]
         record.notes |= {"iterations": history, "warning": _reward_hacking(history)}
         if training.iterations and "sampler" in training.iterations[-1]:
             record.notes["sampler"] = training.iterations[-1]["sampler"]
-
-    def trl_step(self) -> tuple[str, int, int]:
-        return "problems", self.problems, self.n
 
     def limit_at(self, iteration: int) -> int | None:
         """The most tokens of a reply in an iteration; None: the model's budget."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from ponder.core import Model, Progress, UserError, renamed
 from ponder.core.wrapped import making_cost
 from ponder.training.made_models import MakingRecord, local_weights, weights_folder
-from ponder.training.weight_methods import WeightMethod
+from ponder.training.weight_methods import Input, WeightMethod
 from ponder.training.weights import average, combine
 
 
@@ -31,9 +31,10 @@ class Merge(WeightMethod):
         if not 0 <= self.weight <= 1:
             raise UserError(f"weight is between 0 and 1, not {self.weight}", hint="weight = 0.5")
 
-    def shared(self, model: Model) -> Iterator[Path]:
-        task = self.train_on[0].task
-        yield from (weights_folder(m, task) for m in (model, self.other, self.base) if m)
+    def inputs(self, model: Model) -> Iterator[Input]:
+        for part in (model, self.other, self.base):
+            if part:
+                yield Input(weights_folder(part, self.train_on[0].task))
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
         yield {"with": self.other.title(), "weight": self.weight}

@@ -29,7 +29,20 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from ponder.core import Bill, Completion, Limit, Model, Progress, Reward, Spend, Task, UserError, digest, fingerprint
+from ponder.core import (
+    Bill,
+    Completion,
+    InMemory,
+    Model,
+    Progress,
+    Reward,
+    Spend,
+    Task,
+    UserError,
+    digest,
+    fingerprint,
+)
+from ponder.core.scoring import judge_of, scores_by_index, scoring_limit
 from ponder.core.wrapped import codec_name, making_cost
 from ponder.models import models_folder
 from ponder.models._torch_engine import Loaded, load_light
@@ -37,10 +50,11 @@ from ponder.rewards.oracle import given
 from ponder.traces import Trace, read, request_messages, steps, trace_of
 from ponder.traces.score_file import batches
 from ponder.traces.selection import By, Choice, Scored, Selection, select
-from ponder.training.loop import Loss, TokenExample, Trainer, Unit, likelihood, reply_tokens
+from ponder.training.fit import EpochSettings, fit, supervised, weights_to_train
+from ponder.training.loop import TokenExample, Unit, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, draw_problems, sampling_limit
-from ponder.training.weight_methods import EpochMethod
+from ponder.training.weight_methods import Input, WeightMethod
 
 Cut: TypeAlias = Literal["blank", "sentence", "task"]
 SCORING = ("reward", "match_length", "cut", "tolerance", "threshold")
@@ -58,7 +72,7 @@ class PoolScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sft(EpochMethod):
+class Sft(EpochSettings, WeightMethod):
     data: Path | None = None  # a JSONL file of traces; docs/selection.md lists the field names it may use
     teachers: tuple[Model, ...] = ()  # as in [[model]]: models that write the traces, if there is no file
     pool: int = 1000  # problems that each teacher is asked
@@ -112,39 +126,31 @@ class Sft(EpochMethod):
         if self.by == "reward" and self.reward:
             yield self.reward
 
-    def over(self, units: Sequence[Unit]) -> float:
-        return reply_tokens(units)
-
-    def shared(self, model: Model) -> Iterator[Path]:
-        yield from super().shared(model)
-        yield from map(self._kept, self.teachers)
-        if self.by == "reward":
-            yield self._scores_file()
-
-    def samples(self, model: Model) -> Iterator[tuple[Path, Limit]]:  # noqa: ARG002 the teachers write
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield from super().inputs(model)
         for teacher in self.teachers:
-            yield self._kept(teacher), partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
-        if self.by == "reward" and self.reward and self.reward.asks():
-            yield self._scores_file(), partial(self._scoring_limit, self.reward)
-
-    def asked_models(self, model: Model) -> Iterator[Model]:  # noqa: ARG002 the teachers write
-        yield from self.teachers
-        if self.by == "reward" and self.reward and (judge := self.reward.asks()):
-            yield judge
+            limit = partial(sampling_limit, teacher, self.train_on, self.pool, 1, 0)
+            yield Input(self._kept(teacher), (teacher,), limit)
+        if self.by == "reward" and self.reward:
+            judge = judge_of(self.reward)
+            if judge:
+                yield Input(self._scores_file(), (judge,), partial(self._scoring_limit, self.reward))
+            else:
+                yield Input(self._scores_file())
 
     def _scoring_limit(self, reward: Reward) -> Spend | None:
         """Return the most that a judge may take to score the pool; None if a teacher's reply has no limit."""
-        judge = reward.asks()
+        judge = judge_of(reward)
         prices = judge.prices if judge else None
         total = Spend()
         for trace in read(self.data) if self.data else ():
             tokens = len(f"{trace.question}{trace.thinking}{trace.answer}".encode())
-            total = total.plus(reward.limit(tokens).as_reward(prices))
+            total = total.plus(scoring_limit(reward, tokens).as_reward(prices))
         for teacher in self.teachers:
             limit = sampling_limit(teacher, self.train_on, 1, 1, 0)
             if limit is None:
                 return None
-            longest = reward.limit(limit.tokens + limit.reward_tokens)
+            longest = scoring_limit(reward, limit.tokens + limit.reward_tokens)
             total = total.plus(longest.as_reward(prices).times(self.pool))
         return total
 
@@ -158,7 +164,8 @@ class Sft(EpochMethod):
         return models_folder() / f"scores-{digest(self.reward.identity(), self.cut, pool).hex()[:20]}.json"
 
     def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
-        light = load_light(self.weights(model))
+        source = weights_to_train(model, self.train_on)
+        light = load_light(source)
         pool: list[tuple[Trace, TokenExample]] = []
         if self.data:
             pool = [(trace, _tokenized(light, trace)) for trace in read(self.data)]
@@ -175,10 +182,7 @@ class Sft(EpochMethod):
             record.measures |= {"score_low": selection.scores[0], "score_high": selection.scores[1]}
         yield {"selected": len(selected), "of": len(pool)}
         units = [Unit((text,)) for _, text in selected]
-        yield from self.train(model, light, units, folder, record)
-
-    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002 for others
-        return units, likelihood
+        yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
 
     def _ask(
         self, teacher: Model, loaded: Loaded, pool: list[tuple[Trace, TokenExample]], record: MakingRecord
@@ -203,7 +207,7 @@ class Sft(EpochMethod):
             known = yield from self._scores(self.reward, [trace for trace, _ in pool])
             scores = known.scores
             record.rollout_tokens += known.tokens
-            if parameters := known.parameters or self.reward.parameters():  # older files of scores don't have it
+            if parameters := known.parameters or _parameters(self.reward):  # older files of scores don't have it
                 record.measures["reward_parameters"] = parameters
         how = Choice(
             by=self._order(),
@@ -240,19 +244,25 @@ class Sft(EpochMethod):
                 scored[index] = total, tokens
             for batch in batches((n, trace) for n, trace in enumerate(traces) if n not in scored):
                 yield {"scored": len(scored), "of": len(traces)}
-                for k, scores in reward.stream([steps(trace, self.cut) for _, trace in batch]):
+                for k, scores in scores_by_index(reward, [steps(trace, self.cut) for _, trace in batch]):
                     index = batch[k][0]
                     scored[index] = scores.total, scores.bill.tokens
                     file.write(json.dumps([index, *scored[index]]).encode() + b"\n")
                     file.flush()
         totals = [scored[index][0] for index in range(len(traces))]
-        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, reward.parameters())
-        reward.release()  # a student may need its memory
+        known = PoolScores(totals, sum(tokens for _, tokens in scored.values()), pool, _parameters(reward))
+        if isinstance(reward, InMemory):
+            reward.release()  # a student may need its memory
         new = kept.with_suffix(f".{os.getpid()}")
         new.write_bytes(msgspec.json.encode(known))
         new.replace(kept)
         done.unlink()
         return known
+
+
+def _parameters(reward: Reward) -> int | None:
+    """Return the number of a reward's weights; None if they aren't in this process."""
+    return reward.parameters() if isinstance(reward, InMemory) else None
 
 
 def _described(traces: Sequence[Trace], cut: Cut) -> dict[str, float]:

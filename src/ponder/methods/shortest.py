@@ -6,28 +6,49 @@ published. Problems without a right sample are left out, and counted in `made.js
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.training.loop import Loss, Trainer, Unit, likelihood, reply_tokens
+from ponder.core import Model, Progress
+from ponder.training.fit import (
+    SampleSettings,
+    check_usable,
+    draw_samples,
+    fit,
+    samples_of,
+    supervised,
+    weights_to_train,
+)
+from ponder.training.loop import Unit, reply_tokens
 from ponder.training.made_models import MakingRecord
 from ponder.training.rollouts import Sample
-from ponder.training.weight_methods import SamplingMethod
+from ponder.training.weight_methods import Input, WeightMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shortest(SamplingMethod):
+class Shortest(SampleSettings, WeightMethod):
     example: ClassVar[dict[str, Any]] = {"problems": 4, "n": 2, "epochs": 1, "rate": 1e-5}
 
+    def inputs(self, model: Model) -> Iterator[Input]:
+        yield from super().inputs(model)
+        yield samples_of(self, self.train_on, model)
+
+    def build(self, model: Model, folder: Path, record: MakingRecord) -> Iterator[Progress]:
+        source = weights_to_train(model, self.train_on)
+        samples = yield from draw_samples(self, self.train_on, model, source, record)
+        units = self.units(samples, record)
+        check_usable(units, samples, self.n)
+        yield from fit(source, units, supervised, self, folder, record, over=reply_tokens)
+
     def units(self, samples: Sequence[Sequence[Sample]], record: MakingRecord) -> list[Unit]:
-        right = [[sample for sample in drawn if sample.right] for drawn in samples]
-        best = [min(drawn, key=lambda sample: sample.tokens) for drawn in right if drawn]
-        record.notes["problems without a right sample"] = len(samples) - len(best)
-        return [Unit((sample.text,)) for sample in best]
-
-    def over(self, units: Sequence[Unit]) -> float:
-        return reply_tokens(units)
-
-    def loss(self, trainer: Trainer, units: Sequence[Unit]) -> tuple[Sequence[Unit], Loss]:  # noqa: ARG002
-        return units, likelihood
+        """Return the shortest right sample of each problem that has one."""
+        units = []
+        for drawn in samples:
+            right = [sample for sample in drawn if sample.right]
+            if right:
+                best = min(right, key=lambda sample: sample.tokens)
+                units.append(Unit((best.text,)))
+        record.notes["problems without a right sample"] = len(samples) - len(units)
+        return units

@@ -12,7 +12,7 @@ import sys
 
 def stop_servers(device: str, *, kept_open: bool = False) -> None:
     """Stop vLLM servers that nobody uses, before weights go onto a device; those that are kept open only on demand."""
-    servers = sys.modules.get("ponder.models._vllm_servers")
+    servers = sys.modules.get("ponder.models.vllm.servers")
     if device != "cpu" and servers:  # not imported: there are none
         servers.stop_unused(kept_open=kept_open)
 

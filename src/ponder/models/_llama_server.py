@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ponder.core import UserError
-from ponder.models._packaged import PACKAGES, packaged
+from ponder.models._gguf_packages import PACKAGES, packaged
 
 
 def weights(model: str) -> Path:

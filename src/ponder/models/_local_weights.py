@@ -33,11 +33,21 @@ from ponder.core import (
     weights_fingerprint,
 )
 from ponder.models import making_cost, models_folder, read_card
-from ponder.models._packaged import packaged
+from ponder.models._gguf_packages import packaged
 
 IDS = "id is a folder in the Hugging Face format, a .gguf file, or org/name on the hub"
 FIRST = "if a built-in study names it, `ponder show study NAME` says how to make it first"
 GGUF_PER_BYTE = 1.6  # parameters, at the usual five bits or so for each
+
+
+def no_bars() -> None:
+    """Turn off the progress bars of other libraries, which would be drawn over Ponder's own."""
+    from transformers import modeling_gguf_pytorch_utils as gguf
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # For GGUF files it takes tqdm's own class, whose bars can't be turned off.
+    gguf.tqdm = logging.tqdm  # type: ignore[attr-defined]
 
 
 def copy_of(source: Source) -> Path:

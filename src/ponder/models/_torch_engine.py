@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.core import CacheBudget, Codec, Completion, Policy, Request, Source, UserError, plugins
+from ponder.core.scoring import fitted_to
 from ponder.models import read_card
-from ponder.models._bars import no_bars
 from ponder.models._batch import Floats, Generation
 from ponder.models._gpu_memory import stop_servers
+from ponder.models._local_weights import no_bars
 from ponder.tasks.reading import split_thinking
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Loaded:
     def drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
         """How far the predictions under an eviction policy are from the full cache's, on a given reply."""
         with self.lock:
-            return self._drift(reply, policy.fitted(self.folder, self.tokenizer), budget)
+            return self._drift(reply, fitted_to(policy, self.folder, self.tokenizer), budget)
 
     def _drift(self, reply: Generation, policy: Policy, budget: CacheBudget) -> dict[str, float]:
         import torch
@@ -252,7 +253,7 @@ class TorchEngine:
         from ponder.policies.full import Full
 
         self._loaded, self._model, self._limit = loaded, loaded.model, batch_size
-        policy = (policy or Full()).fitted(loaded.folder, loaded.tokenizer)
+        policy = fitted_to(policy or Full(), loaded.folder, loaded.tokenizer)
         thinking = loaded.end_of_thinking
         self._new_cache = partial(SelectCache, loaded.model, policy, budget, end_of_thinking=thinking)
         self._cache = SlotCache(loaded.model, policy, budget, end_of_thinking=thinking)

@@ -34,6 +34,7 @@ from ponder.core import (
     Source,
     Task,
     TokenTrace,
+    Trainable,
     TrainingProblems,
     UserError,
     plugins,
@@ -120,7 +121,7 @@ class Transformers(LocalWeights, Prunable, Forecast, Measuring):
         for problems in train_on:
             by_source.setdefault(self._generating(problems.task), []).append(problems)
         for source, sets in by_source.items():
-            if not policy.needs_fit(source.folder):
+            if not isinstance(policy, Trainable) or not policy.needs_fit(source.folder):
                 continue
             if not source.folder.is_dir():  # what is fitted is written beside the weights
                 what = f"`{policy.plugin_name()}` can be fitted only to weights in a folder, not to {source.folder}"

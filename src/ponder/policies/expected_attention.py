@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpectedAttention(Policy):
-    needs_rope = True
+    needs = ("rope",)
     by_order = False
     queries: int = 128  # recent queries that μ and Σ are estimated from
     ahead: int = 512  # future positions that are averaged over

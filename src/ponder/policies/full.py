@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ponder.core import Policy
+from ponder.core import KeepsAll, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Full(Policy):
-    evicts = False
+class Full(Policy, KeepsAll):
     by_order = False
     per_layer = False
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class H2o(Policy):
     by_order = False
-    accumulates = True
+    needs = ("attention",)
 
     def score(self, view: CacheView) -> Tensor:
         assert view.accumulated is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.core import Policy
+from ponder.core import Fitted, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sepllm(Policy):
+class Sepllm(Policy, Fitted):
     by_order = False
     per_layer = False
     separators: tuple[int, ...] = ()  # token ids; if not given, taken from the vocabulary

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Triattention(Policy):
-    needs_rope = True
+    needs = ("rope",)
     by_order = False
     queries: int = 128  # recent queries that the centre is measured on
     doublings: int = 16  # distances: 1, 2, 4, … up to 2 to this power

@@ -1,4 +1,4 @@
-"""How the weights that ship with Ponder were made: the pocket models and the pocket rewards. Needs PyTorch."""
+"""How the weights that ship were made: pocket models and pocket rewards. Needs PyTorch."""
 
 from importlib.util import find_spec
 

@@ -1,15 +1,16 @@
-"""Generates execution traces with errors in the pocket model's words, and the true label of every step.
+"""Generates execution traces with errors in the pocket model's words, and each step's true label.
 
-`ponder.recipes.pocket_reward` trains on them. An error is a wrong start, a wrong value, a wrong digit, a carry dropped
-or added, another key, a step left out or done twice; or an answer that differs from the thinking. The steps after an
-error continue from its wrong sum. Labels are those of the reward `oracle`: in each pass, steps are right up to the
-first error.
+`ponder.recipes.pocket_reward` trains on them. An error is a wrong start, a wrong value, a wrong
+digit, a carry dropped or added, another key, a step left out or done twice; or an answer that
+differs from the thinking. The steps after an error continue from its wrong sum. Labels are those of
+the reward `oracle`: in each pass, steps are right up to the first error.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ponder.core import Request, Steps, seed_from
@@ -39,49 +40,98 @@ MISSAID = 0.08  # fraction of answers that differ from the thinking
 STYLES: tuple[Style, ...] = ("plain", "plain", "plain", "wordy", "short")
 
 Words: TypeAlias = list[str]
-Places: TypeAlias = set[int]  # positions of words in a step
+Positions: TypeAlias = set[int]  # of words in a step
 Faults: TypeAlias = dict[int, set[Fault]]  # the errors of each step of a pass
 Plan: TypeAlias = Sequence[tuple[int, str]]  # each step's number and key
 
 
+@dataclass
+class _Pass:
+    """One pass over the steps of a problem."""
+
+    steps: list[Words]  # the first is the sum so far
+    false: list[Positions]  # for each step, the words that don't follow
+    total: int  # the sum at its end
+
+
 def traces(seed: int, *, test: bool = False) -> Iterator[Steps]:
-    """Endless traces of all three styles, of training problems or of held-out ones."""
-    rng, grown = random.Random(seed_from("faults", seed, test)), Curriculum(grown=0, tail_steps=48)
+    """Yield endless traces of all three styles, of training problems or of held-out ones."""
+    codec = CODECS["execution"]
+    rng = random.Random(seed_from("faults", seed, test))
+    curriculum = Curriculum(grown=0, tail_steps=48)
     while True:
-        request = CODECS["execution"].draw(rng, 0, grown)
-        if CODECS["execution"].held_out(request.problem) == test:
+        request = codec.draw(rng, 0, curriculum)
+        if codec.held_out(request.problem) == test:
             yield trace(request, rng.choice(STYLES), rng)
 
 
 def trace(request: Request, style: Style, rng: random.Random, *, often: bool = False) -> Steps:
-    """A reply with errors, a few or many.
+    """Return a reply with errors, a few or many.
 
-    Its facts hold the `labels` of the steps, and in `false` the positions of the words that don't follow from those
-    before them; in the answer they count from its first digit, and -1 is the end of thinking.
+    Its facts hold the `labels` of the steps, and in `false` the positions of the words that don't
+    follow from those before them; in the answer they count from its first digit, and -1 is the end
+    of thinking.
     """
-    problem, table = request.problem, dictionary(request.problem)
-    *past, now = (m for m in request.messages if m.role != "system")
-    start = (parse_answer(request.task, problem, past[-1].content) or 0) if past else 0
-    done = sum(len(keys_in(m.content)) for m in past if m.role == "user")
-    plan = list(enumerate(keys_in(now.content), done + 1))
-    true = _pass(start, plan, style, {}, table, rng)[0]
-    thinking, labels, false, end, early = list[Words](), list[bool](), list[Places](), start, False
-    for n in range(rng.randint(1, REPEATS) if style == "wordy" else 1):
-        said, off, end = _pass(start, plan, style, _faults(len(plan), often, rng), table, rng)
-        right = True
-        for place, step in enumerate(said):
-            right = right and place < len(true) and step == true[place]
-            labels.append(right)
-        thinking += [[AGAIN, *said[0]], *said[1:]] if n else said
-        false += [{place + 1 for place in off[0]} | ({0} if early else set()), *off[1:]] if n else off
-        early = said[-1][0] != step_word(plan[-1][0])
-    answer = _changed(digits(end), range(4), rng) if rng.random() < MISSAID else digits(end)
-    false.append(_differ(answer, digits(end)) | ({-1} if early else set()))
+    problem = request.problem
+    table = dictionary(problem)
+    *past, last = [message for message in request.messages if message.role != "system"]
+    start = 0
+    if past:
+        start = parse_answer(request.task, problem, past[-1].content) or 0
+    done = sum(len(keys_in(message.content)) for message in past if message.role == "user")
+    plan = list(enumerate(keys_in(last.content), done + 1))
+
+    right_pass = _write_pass(start, plan, style, {}, table, rng)
+    passes = rng.randint(1, REPEATS) if style == "wordy" else 1
+    thinking = list[Words]()
+    labels = list[bool]()
+    false = list[Positions]()
+    total = start
+    ended_early = False  # whether a pass lacks its last step
+    for n in range(passes):
+        faults = _faults(len(plan), often, rng)
+        written = _write_pass(start, plan, style, faults, table, rng)
+        labels += _labels(written.steps, right_pass.steps)
+        previous_ended_early = ended_early
+        ended_early = written.steps[-1][0] != step_word(plan[-1][0])
+        if n:
+            written.steps[0] = [AGAIN, *written.steps[0]]
+            written.false[0] = {position + 1 for position in written.false[0]}
+            if previous_ended_early:
+                written.false[0].add(0)
+        thinking += written.steps
+        false += written.false
+        total = written.total
+
+    answer = digits(total)
+    if rng.random() < MISSAID:
+        answer = _changed(answer, range(4), rng)
+    false_in_answer = _differ(answer, digits(total))
+    if ended_early:
+        false_in_answer.add(-1)
+    false.append(false_in_answer)
     text = CODECS["execution"].text(request, answer)
     correct = request.task.grade(problem, text).correct
-    facts = {"codec": "pocket", "task": "execution", "problem": problem, "style": style, "correct": correct}
-    facts |= {"labels": [*labels, correct], "false": false}
-    return Steps(problem.id, now.content, tuple(" ".join(step) for step in thinking), (text,), facts)
+    facts = {
+        "codec": "pocket",
+        "task": "execution",
+        "problem": problem,
+        "style": style,
+        "correct": correct,
+        "labels": [*labels, correct],
+        "false": false,
+    }
+    return Steps(problem.id, last.content, tuple(" ".join(step) for step in thinking), (text,), facts)
+
+
+def _labels(steps: Sequence[Words], right_steps: Sequence[Words]) -> list[bool]:
+    """Return which steps are right: those before the first that differs."""
+    labels = []
+    right = True
+    for n, step in enumerate(steps):
+        right = right and n < len(right_steps) and step == right_steps[n]
+        labels.append(right)
+    return labels
 
 
 def _faults(steps: int, often: bool, rng: random.Random) -> Faults:
@@ -90,43 +140,57 @@ def _faults(steps: int, often: bool, rng: random.Random) -> Faults:
         return {n: {fault for fault in FAULTS if rng.random() < OFTEN} for n in range(steps)}
     if rng.random() < SOUND:
         return {}
-    return {rng.randrange(steps): {rng.choice(FAULTS)} for _ in range(1 if rng.random() < ONE else 2)}
+    count = 1 if rng.random() < ONE else 2
+    return {rng.randrange(steps): {rng.choice(FAULTS)} for _ in range(count)}
 
 
-def _pass(
+def _write_pass(
     total: int, plan: Plan, style: Style, faults: Faults, table: dict[str, int], rng: random.Random
-) -> tuple[list[Words], list[Places], int]:
-    """One pass: its steps, starting with the sum so far; the words that don't follow; and the sum at its end."""
-    shown = 2 if style == "short" else len(PLACES)
+) -> _Pass:
+    """Do the steps of a plan once, with these errors."""
+    written_digits = 2 if style == "short" else len(PLACES)
     first = digits(total)
     if any("start" in kinds for kinds in faults.values()):
         first = _changed(first, range(len(PLACES)), rng)
-    said, false, last = [first], [_differ(first, digits(total))], plan[0][0] - 1
+    steps = [first]
+    false = [_differ(first, digits(total))]
     total = _total(first)
-    for n, (step, asked) in enumerate(plan):
+    last_step = plan[0][0] - 1
+    for n, (step, right_key) in enumerate(plan):
         kinds = faults.get(n, set())
         if "skip" in kinds:
             continue
-        key = rng.choice([k for k in table if k != asked]) if "key" in kinds and len(table) > 1 else asked
-        value = _mistaken(table[key], table, rng) if "value" in kinds else table[key]
-        for _ in range(2 if "twice" in kinds else 1):
-            follows = added(total, value)
-            sums, off = follows, Places()
+        key = right_key
+        if "key" in kinds and len(table) > 1:
+            key = rng.choice([other_key for other_key in table if other_key != right_key])
+        value = table[key]
+        if "value" in kinds:
+            value = _mistaken(value, table, rng)
+        times = 2 if "twice" in kinds else 1
+        for _ in range(times):
+            sums = added(total, value)
+            false_digits = Positions()
             if "carry" in kinds:
-                sums, off = _carried(total, value, place := rng.randrange(shown), rng), {place}
+                position = rng.randrange(written_digits)
+                sums = _carried(total, value, position, rng)
+                false_digits.add(position)
             if "digit" in kinds:
-                changed = _changed(sums, range(shown), rng)
-                sums, off = changed, off | _differ(changed, sums)
+                changed = _changed(sums, range(written_digits), rng)
+                false_digits |= _differ(changed, sums)
+                sums = changed
             words = [step_word(step), key, value_word(value)]
-            should = [step_word(last + 1), asked, value_word(table[key])]
-            said.append([*words, *sums[:shown]])
-            false.append(_differ(words, should) | {3 + place for place in off})
-            total, last = _total(sums), step
-    return said, false, total
+            right_words = [step_word(last_step + 1), right_key, value_word(table[key])]
+            steps.append([*words, *sums[:written_digits]])
+            false.append(_differ(words, right_words) | {len(words) + position for position in false_digits})
+            total = _total(sums)
+            last_step = step
+    return _Pass(steps, false, total)
 
 
-def _differ(words: Words, others: Words) -> Places:
-    return {n for n, (a, b) in enumerate(zip(words, others, strict=True)) if a != b}
+def _differ(left: Words, right: Words) -> Positions:
+    """Return the positions of the words that differ."""
+    pairs = enumerate(zip(left, right, strict=True))
+    return {position for position, (left_word, right_word) in pairs if left_word != right_word}
 
 
 def _total(words: Words) -> int:
@@ -136,26 +200,37 @@ def _total(words: Words) -> int:
 
 
 def _mistaken(value: int, table: dict[str, int], rng: random.Random) -> int:
-    """A wrong value: another key's, a near one, the negative, or any."""
-    near = [value + off for off in (-10, -1, 1, 10)]
-    wrong = rng.choice([rng.choice(list(table.values())), rng.choice(near), -value, rng.randint(-VALUES, VALUES)])
-    return wrong if wrong != value and abs(wrong) <= VALUES else (value + VALUES) % (2 * VALUES) - VALUES + 1
+    """Return a wrong value: another key's, a near one, the negative, or any."""
+    of_another_key = rng.choice(list(table.values()))
+    near = rng.choice([value - 10, value - 1, value + 1, value + 10])
+    wrong = rng.choice([of_another_key, near, -value, rng.randint(-VALUES, VALUES)])
+    if wrong != value and abs(wrong) <= VALUES:
+        return wrong
+    return (value + VALUES) % (2 * VALUES) - VALUES + 1
 
 
-def _changed(words: Words, places: Sequence[int], rng: random.Random) -> Words:
-    """The words with another digit at one of the places; its carry stays."""
-    place = rng.choice(places)
-    word = words[place]
-    digit = rng.choice([d for d in range(10) if str(d) != word[1]])
-    return [*words[:place], f"{word[0]}{digit}{word[2:]}", *words[place + 1 :]]
+def _changed(words: Words, positions: Sequence[int], rng: random.Random) -> Words:
+    """Return the words with another digit at one of the positions; its carry stays."""
+    position = rng.choice(positions)
+    word = words[position]
+    digit = rng.choice([digit for digit in range(10) if str(digit) != word[1]])
+    changed = list(words)
+    changed[position] = f"{word[0]}{digit}{word[2:]}"
+    return changed
 
 
-def _carried(total: int, value: int, place: int, rng: random.Random) -> Words:
-    """A sum with the carry of one place dropped or added, and the higher places computed from it."""
-    words, rest = added(total, value), 10 ** (place + 1)
-    carry = next(c for c, flag in FLAGS.items() if flag == words[place][2:])
-    wrong = 0 if carry else rng.choice((-1, 1))
+def _carried(total: int, value: int, position: int, rng: random.Random) -> Words:
+    """Return a sum with the carry of one digit dropped or added, and the higher digits after it."""
+    words = added(total, value)
+    flag = words[position][2:]
+    wrong_carry = 0
+    if flag == FLAGS[0]:
+        wrong_carry = rng.choice((-1, 1))
     sign = -1 if value < 0 else 1
-    above = added(total // rest, sign * (abs(value) // rest) + wrong)[: len(PLACES) - place - 1]
-    higher = [f"{PLACES[place + 1 + n]}{word[1:]}" for n, word in enumerate(above)]
-    return [*words[:place], f"{words[place][:2]}{FLAGS[wrong]}", *higher]
+    unit = 10 ** (position + 1)
+    higher_value = sign * (abs(value) // unit) + wrong_carry
+    higher = added(total // unit, higher_value)
+    words[position] = f"{words[position][:2]}{FLAGS[wrong_carry]}"
+    for n in range(position + 1, len(PLACES)):
+        words[n] = f"{PLACES[n]}{higher[n - position - 1][1:]}"
+    return words

@@ -1,7 +1,7 @@
 """Measures a pocket model on held-out problems and writes `card.json` beside its weights.
 
-The card gives accuracy, length of thinking, and soundness by size. A step is sound if it follows from the words before
-it by one rule. `ponder prepare pocket` measures each model that it has trained.
+The card gives accuracy, length of thinking, and soundness by size. A step is sound if it follows
+from the words before it by one rule. `ponder prepare pocket` measures each model that it has trained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from ponder.core import Message, Problem, Progress, Request
+from ponder.core import Message, Problem, Progress, Request, Task
 from ponder.core.capabilities import grade_turns
 from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import codec_for, read_card
@@ -30,12 +30,24 @@ BUDGET = 1536  # thinking and answer; the longest trace of 1,000 at 10×10 Tents
 
 @dataclass
 class EvalRun:
-    """One problem, and the replies to its turns so far."""
+    """A problem, and the replies to its turns so far."""
 
     problem: Problem
     requests: list[Request] = field(default_factory=list)
-    said: list[list[str]] = field(default_factory=list)  # words of each reply
-    texts: list[str] = field(default_factory=list)  # the answer of each reply, as the task grades it
+    replies: list[list[str]] = field(default_factory=list)  # words of each reply
+    texts: list[str] = field(default_factory=list)  # each reply's answer, as the task grades it
+
+    def thinking(self) -> list[list[str]]:
+        """Return the thinking of each reply, in words."""
+        return [words[: words.index(ANSWER)] if ANSWER in words else words for words in self.replies]
+
+    def next_request(self, task: Task) -> Request:
+        """Return the request of the next turn, with the turns so far as its history."""
+        messages = list(self.problem.opening())
+        for question, text in zip(self.problem.turns, self.texts, strict=False):
+            messages += [Message("user", question), Message("assistant", text)]
+        messages.append(Message("user", self.problem.turns[len(self.texts)]))
+        return Request(task, self.problem, tuple(messages), 0)
 
 
 def run(
@@ -43,16 +55,15 @@ def run(
 ) -> list[EvalRun]:
     """Ask n problems turn by turn, greedily, in the engine that users run."""
     runs = [EvalRun(problem) for problem in islice(codec.tests(problems, seed), n)]
-    for turn in range(len(runs[0].problem.turns)):
-        for r in runs:
-            turns = zip(r.problem.turns, r.texts, strict=False)
-            past = [m for asked, text in turns for m in (Message("user", asked), Message("assistant", text))]
-            messages = (*r.problem.opening(), *past, Message("user", r.problem.turns[turn]))
-            r.requests.append(Request(problems.task, r.problem, messages, 0))
-        prompts = [codec.encode(codec.prompt(r.requests[-1])) for r in runs]
-        for r, tokens in zip(runs, _replies(folder, prompts, budget), strict=True):
-            r.said.append(codec.decode(tokens))
-            r.texts.append(codec.read(r.requests[-1], tokens)[1])
+    for _ in runs[0].problem.turns:
+        requests = [run.next_request(problems.task) for run in runs]
+        prompts = [codec.encode(codec.prompt(request)) for request in requests]
+        replies = _replies(folder, prompts, budget)
+        for run, request, tokens in zip(runs, requests, replies, strict=True):
+            _, text = codec.read(request, tokens)
+            run.requests.append(request)
+            run.replies.append(codec.decode(tokens))
+            run.texts.append(text)
     return runs
 
 
@@ -63,63 +74,83 @@ def _replies(folder: Path, prompts: Sequence[list[int]], budget: int) -> list[li
     return [generation.tokens for generation in generations]
 
 
-def _right(problems: EvalSet, run: EvalRun) -> bool:
+def _is_right(problems: EvalSet, run: EvalRun) -> bool:
     return grade_turns(problems.task, run.problem, run.texts).correct
 
 
 def accuracy(folder: Path, codec: PocketCodec, problems: EvalSet, n: int) -> float:
-    """Accuracy during training, on other problems than the card's."""
+    """Return the accuracy during training, on other problems than the card's."""
     runs = run(folder, codec, problems, n, seed=1, budget=problems.glance)
-    return round(sum(_right(problems, r) for r in runs) / len(runs), 3)
+    right = sum(_is_right(problems, run) for run in runs)
+    return round(right / len(runs), 3)
 
 
 def measured(folder: Path, codec: PocketCodec, style: Style, problems: EvalSet, n: int) -> dict[str, Any]:
-    """The card's row for one set of problems; tokens are summed over the turns of a problem."""
+    """Return the card's row for one set of problems; tokens are summed over a problem's turns."""
     runs = run(folder, codec, problems, n)
-    correct = np.array([_right(problems, r) for r in runs])
-    thinking = [[words[: words.index(ANSWER)] if ANSWER in words else words for words in r.said] for r in runs]
-    lengths = np.array([sum(map(len, turns)) for turns in thinking])
-    answers = np.array([sum(map(len, r.said)) for r in runs]) - lengths
-    sound, exact = [], []
-    for r, turns in zip(runs, thinking, strict=True):
-        sound.append(
-            all(codec.unsound(request, words, style) is None for request, words in zip(r.requests, turns, strict=True))
-        )
-        examples = [codec.lesson(request, style) for request in r.requests]
-        exact.append(all(e is not None and e.said == said for e, said in zip(examples, r.said, strict=True)))
+    correct = np.array([_is_right(problems, run) for run in runs])
+    thinking_tokens = np.array([sum(map(len, run.thinking())) for run in runs])
+    reply_tokens = np.array([sum(map(len, run.replies)) for run in runs])
+    answer_tokens = reply_tokens - thinking_tokens
+    sound = np.array([_is_sound(codec, style, run) for run in runs])
+    as_taught = np.array([_is_as_taught(codec, style, run) for run in runs])
+    unfinished = np.array([any(words[-1] != EOS for words in run.replies) for run in runs])
     estimate = estimated(correct, np.arange(len(runs)))
-    return {
+    row = {
         "label": problems.label,
         "size": problems.size,
         "problems": len(runs),
         "accuracy": round(estimate.value, 4),
         "low": round(estimate.low, 4),
         "high": round(estimate.high, 4),
-        "thinking_tokens": round(float(lengths.mean()), 1),
-        "thinking_tokens_if_right": round(float(lengths[correct].mean()), 1) if correct.any() else None,
-        "answer_tokens": round(float(answers.mean()), 1),
-        "sound_if_right": round(float(np.array(sound)[correct].mean()), 4) if correct.any() else None,
-        "as_taught": round(float(np.mean(exact)), 4),
-        "unfinished": round(float(np.mean([any(words[-1] != EOS for words in r.said) for r in runs])), 4),
+        "thinking_tokens": round(float(thinking_tokens.mean()), 1),
+        "thinking_tokens_if_right": None,
+        "answer_tokens": round(float(answer_tokens.mean()), 1),
+        "sound_if_right": None,
+        "as_taught": round(float(as_taught.mean()), 4),
+        "unfinished": round(float(unfinished.mean()), 4),
     }
+    if correct.any():
+        row["thinking_tokens_if_right"] = round(float(thinking_tokens[correct].mean()), 1)
+        row["sound_if_right"] = round(float(sound[correct].mean()), 4)
+    return row
+
+
+def _is_sound(codec: PocketCodec, style: Style, run: EvalRun) -> bool:
+    """Return whether all thinking is sound."""
+    turns = zip(run.requests, run.thinking(), strict=True)
+    return all(codec.unsound(request, words, style) is None for request, words in turns)
+
+
+def _is_as_taught(codec: PocketCodec, style: Style, run: EvalRun) -> bool:
+    """Return whether all replies are exactly those of the training examples."""
+    for request, words in zip(run.requests, run.replies, strict=True):
+        example = codec.lesson(request, style)
+        if example is None or example.said != words:
+            return False
+    return True
 
 
 def write_card(folder: Path, start: Path | None = None, n: int = 200) -> Iterator[Progress]:
-    """Measure a trained model on its evaluation sets and write its card; yields each row."""
+    """Measure a trained model on its evaluation sets and write its card; yield each row."""
     recipe = json.loads((folder / "recipe.json").read_text("utf-8"))
     codec = codec_for(recipe["task"])
     rows = []
-    longest = recipe["curriculum"].get("tail_steps", float("inf"))  # on longer problems it is wrong, in many tokens
-    for problems in (problems for problems in codec.exams if problems.size <= longest):
-        rows.append(measured(folder, codec, recipe["style"], problems, n))
-        yield rows[-1]
+    # On longer problems it is wrong, in many tokens.
+    longest = recipe["curriculum"].get("tail_steps", float("inf"))
+    for problems in codec.exams:
+        if problems.size <= longest:
+            rows.append(measured(folder, codec, recipe["style"], problems, n))
+            yield rows[-1]
     _write(folder, _card(folder, codec, recipe, start, rows))
 
 
 def add_seeds(folder: Path, others: Sequence[Path]) -> None:
     """Add the results of other training seeds of the same recipe to a model's card."""
     card = read_card(folder)
-    card["seeds"] = [*card["seeds"][:1], *(read_card(other)["seeds"][0] for other in others)]
+    card["seeds"] = card["seeds"][:1]
+    for other_folder in others:
+        card["seeds"].append(read_card(other_folder)["seeds"][0])
     _write(folder, card)
 
 
@@ -130,16 +161,18 @@ def _write(folder: Path, card: dict[str, Any]) -> None:
 def _card(
     folder: Path, codec: PocketCodec, recipe: dict[str, Any], start: Path | None, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    """Return a model's card: its training, and its measurements in `rows`."""
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
     weights = folder / "model.safetensors"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    trained = {
+    training = {
         "seed": recipe["seed"],
         "tries": 1 + sum("restarted" in progress for progress in log),
         "tokens": log[-1]["tokens"],
         "cpu_seconds": log[-1]["cpu_seconds"],
     }
     origin = f"the weights with the digest {read_card(start)['digest']}" if start else "nothing"
+    accuracies = {row["label"]: row["accuracy"] for row in rows}
     return {
         "name": "pocket",
         "task": codec.task,
@@ -147,7 +180,7 @@ def _card(
         "digest": digest,
         "parameters": sum(tensor.size for tensor in load_file(weights).values()),
         "recipe": recipe,
-        "trained": {"from": f"{origin}, on {codec.taught}", **trained, "threads": 1},
+        "trained": {"from": f"{origin}, on {codec.taught}", **training, "threads": 1},
         "test": {
             "problems": "held out of training by their ids",
             "decoding": f"greedy, at most {BUDGET} tokens, in float32 from the float16 weights",
@@ -155,6 +188,6 @@ def _card(
             "by_size": rows,
         },
         # The first seed is that of these weights; it was chosen before the others were trained.
-        "seeds": [{**trained, "digest": digest, "accuracy": {row["label"]: row["accuracy"] for row in rows}}],
+        "seeds": [{**training, "digest": digest, "accuracy": accuracies}],
         "limits": [*codec.limits, "It thinks in its own words. It knows nothing else."],
     }

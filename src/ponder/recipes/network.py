@@ -1,12 +1,13 @@
 """A Llama in PyTorch for training the pocket models, saved so that transformers loads it unchanged.
 
-During training, a word's embedding is the sum of one vector per part of its meaning (`b3?` = column b + row 3 + open)
-and a vector of its own, and so is its row of the output matrix: what is learned about one cell applies to all. Saved
-are the sums, so the saved model is an ordinary Llama.
+During training, a word's embedding is the sum of one vector per feature (`b3?` = column b + row 3 +
+open) and a vector that only this word has, and so is its row of the output matrix: what is learned
+about one cell applies to all. The sums are saved, so the saved model is an ordinary Llama.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class Shape:
     width: int = 160
     layers: int = 6
     heads: int = 4
-    kv_heads: int = 1  # heads of keys and values, shared by the query heads: a smaller cache, which decoding reads
+    # Heads of keys and values, shared by the query heads: a smaller cache, which decoding reads.
+    kv_heads: int = 1
     head_width: int = 40
     inner: int = 432
     positions: int = 2048
@@ -34,7 +36,7 @@ class Shape:
     eps: float = 1e-5
 
     def config(self, codec: PocketCodec) -> dict[str, Any]:
-        """`config.json` as transformers reads it."""
+        """Return `config.json` as transformers reads it."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -60,107 +62,138 @@ class Shape:
 
 
 class Table(nn.Module):
-    """One vector per word: the sum of its parts' vectors and a vector of its own."""
+    """One vector per word: the sum of its features' vectors (`parts`) and one for it alone (`own`)."""
 
-    has: Tensor  # words × parts
+    has: Tensor  # (words, features): 1 where a word has a feature
 
     def __init__(self, codec: PocketCodec, width: int, std: float) -> None:
         super().__init__()
-        names = sorted({part for parts in codec.parts for part in parts})
+        names = sorted(set(itertools.chain.from_iterable(codec.parts)))
         has = torch.zeros(len(codec.words), len(names))
-        for word, parts in enumerate(codec.parts):
-            has[word, [names.index(part) for part in parts]] = 1
+        for row, features in enumerate(codec.parts):
+            for feature in features:
+                has[row, names.index(feature)] = 1
         self.register_buffer("has", has)
         self.parts = nn.Parameter(torch.randn(len(names), width) * std)
         self.own = nn.Parameter(torch.zeros(len(codec.words), width))
 
     def forward(self) -> Tensor:
+        """Return the table, (words, width)."""
         table: Tensor = self.has @ self.parts + self.own
         return table
 
 
-Groups = Sequence[tuple[int, int]]  # rows and length of each batch of equally long sequences, laid end to end
+# Rows and length of each batch of equally long sequences, laid end to end.
+Groups = Sequence[tuple[int, int]]
 
 
 class Block(nn.Module):
+    """A layer of the Llama. Activations `x` are (tokens, width)."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        w, inner, asking, asked = (
-            shape.width,
-            shape.inner,
-            *(n * shape.head_width for n in (shape.heads, shape.kv_heads)),
-        )
-        self.norm1, self.norm2 = nn.Parameter(torch.ones(w)), nn.Parameter(torch.ones(w))
-        self.q, self.k, self.value = (nn.Parameter(torch.randn(n, w) * w**-0.5) for n in (asking, asked, asked))
-        self.out = nn.Parameter(torch.zeros(w, asking))
-        self.gate, self.up = (nn.Parameter(torch.randn(inner, w) * w**-0.5) for _ in range(2))
-        self.down = nn.Parameter(torch.zeros(w, inner))
+        width = shape.width
+        query_width = shape.heads * shape.head_width
+        kv_width = shape.kv_heads * shape.head_width
+        self.norm1 = nn.Parameter(torch.ones(width))
+        self.norm2 = nn.Parameter(torch.ones(width))
+        self.q = _random(query_width, width)
+        self.k = _random(kv_width, width)
+        self.value = _random(kv_width, width)
+        self.out = nn.Parameter(torch.zeros(width, query_width))
+        self.gate = _random(shape.inner, width)
+        self.up = _random(shape.inner, width)
+        self.down = nn.Parameter(torch.zeros(width, shape.inner))
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: tokens × heads × head width, before rotary positions."""
-        y = functional.rms_norm(x, (self.shape.width,), self.norm1, self.shape.eps)
-        qkv = y @ torch.cat([self.q, self.k, self.value]).T
-        heads, kv = self.shape.heads, self.shape.kv_heads
-        q, k, value = qkv.view(len(x), -1, self.shape.head_width).tensor_split((heads, heads + kv), 1)
+        """Return queries, keys and values before rotary positions, (tokens, heads, head width)."""
+        normed = functional.rms_norm(x, (self.shape.width,), self.norm1, self.shape.eps)
+        qkv = normed @ torch.cat([self.q, self.k, self.value]).T
+        qkv = qkv.view(len(x), -1, self.shape.head_width)
+        first_key = self.shape.heads
+        first_value = first_key + self.shape.kv_heads
+        q, k, value = qkv.tensor_split((first_key, first_value), 1)
         return q, k, value
 
     def feed(self, x: Tensor) -> Tensor:
-        y = functional.rms_norm(x, (self.shape.width,), self.norm2, self.shape.eps)
-        return x + (functional.silu(y @ self.gate.T) * (y @ self.up.T)) @ self.down.T
+        """Return activations after the gated feed-forward layer."""
+        normed = functional.rms_norm(x, (self.shape.width,), self.norm2, self.shape.eps)
+        hidden = functional.silu(normed @ self.gate.T) * (normed @ self.up.T)
+        return x + hidden @ self.down.T
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], groups: Groups) -> Tensor:
+        """Return the activations after this layer."""
         q, k, value = self.heads(x)
-        q, k = _rotated(q, rope), _rotated(k, rope)
-        mixed, start = [], 0
+        q = _rotated(q, rope)
+        k = _rotated(k, rope)
+        attended = []
+        start = 0
         for rows, length in groups:
-            part = slice(start, start + rows * length)
-            queries, keys, values = (
-                t[part].reshape(rows, length, -1, self.shape.head_width).transpose(1, 2) for t in (q, k, value)
-            )
-            y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
-            mixed.append(y.transpose(1, 2).reshape(rows * length, -1))
-            start = part.stop
-        return self.feed(x + torch.cat(mixed) @ self.out.T)
+            end = start + rows * length
+            queries, keys, values = (self._sequences(t[start:end], rows, length) for t in (q, k, value))
+            mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+            attended.append(mixed.transpose(1, 2).reshape(rows * length, -1))
+            start = end
+        x = x + torch.cat(attended) @ self.out.T
+        return self.feed(x)
+
+    def _sequences(self, states: Tensor, rows: int, length: int) -> Tensor:
+        """Reorder (rows · length, heads, head width) to (rows, heads, length, head width)."""
+        return states.reshape(rows, length, -1, self.shape.head_width).transpose(1, 2)
+
+
+def _random(outputs: int, inputs: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(outputs, inputs) * inputs**-0.5)
 
 
 class Llama(nn.Module):
-    rope: Tensor  # cosines and sines by position
+    """The network of a pocket model."""
+
+    rope: Tensor  # cosines and sines, (2, positions, head width / 2)
 
     def __init__(self, codec: PocketCodec, shape: Shape) -> None:
         super().__init__()
-        self.codec, self.shape = codec, shape
-        self.embed, self.head = Table(codec, shape.width, 0.3), Table(codec, shape.width, 0.01)
+        self.codec = codec
+        self.shape = shape
+        self.embed = Table(codec, shape.width, 0.3)
+        self.head = Table(codec, shape.width, 0.01)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.Parameter(torch.ones(shape.width))
         half = shape.head_width // 2
-        angles = torch.outer(torch.arange(shape.positions), shape.theta ** (-torch.arange(half) / half))
+        frequencies = shape.theta ** (-torch.arange(half) / half)
+        angles = torch.outer(torch.arange(shape.positions), frequencies)
         self.register_buffer("rope", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
-    def forward(self, tokens: Tensor, groups: Groups, wanted: Tensor) -> Tensor:
-        """Logits at the wanted positions of sequences laid end to end."""
+    def forward(self, tokens: Tensor, groups: Groups, predicting: Tensor) -> Tensor:
+        """Return logits at some positions of sequences laid end to end, (predicting, words)."""
         positions = torch.cat([torch.arange(length).repeat(rows) for rows, length in groups])
         cos, sin = self.rope[:, positions, None]
         x = functional.embedding(tokens, self.embed())
         for block in self.blocks:
             x = block(x, (cos, sin), groups)
-        logits: Tensor = functional.rms_norm(x[wanted], (self.shape.width,), self.norm, self.shape.eps) @ self.head().T
+        normed = functional.rms_norm(x[predicting], (self.shape.width,), self.norm, self.shape.eps)
+        logits: Tensor = normed @ self.head().T
         return logits
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights by the names that transformers gives them."""
+        """Return the weights by the names that transformers gives them."""
         weights = {
             "model.embed_tokens.weight": self.embed(),
             "lm_head.weight": self.head(),
             "model.norm.weight": self.norm,
         }
         for n, block in enumerate(self.blocks):
-            weights |= {f"model.layers.{n}.{theirs}.weight": getattr(block, ours) for ours, theirs in _NAMES.items()}
+            for ours, theirs in _NAMES.items():
+                weights[f"model.layers.{n}.{theirs}.weight"] = getattr(block, ours)
         return {name: tensor.detach() for name, tensor in weights.items()}
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Load saved weights; the parts' vectors are then zero, and each word's own vector is its whole embedding."""
+        """Load saved weights.
+
+        The features' vectors are then zero, and each word's `own` vector is all of its embedding.
+        """
         saved = load_file(folder / "model.safetensors")
         for table, name in ((self.embed, "model.embed_tokens"), (self.head, "lm_head")):
             table.parts.zero_()
@@ -171,6 +204,7 @@ class Llama(nn.Module):
                 getattr(block, ours).copy_(saved[f"model.layers.{n}.{theirs}.weight"])
 
     def save(self, folder: Path) -> None:
+        """Save weights, config and tokenizer as transformers loads them."""
         folder.mkdir(parents=True, exist_ok=True)
         half = {name: tensor.half().contiguous() for name, tensor in self.weights().items()}
         save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
@@ -192,6 +226,7 @@ _NAMES = {
 
 
 def _rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary position embedding, first half against second half as in transformers."""
-    (cos, sin), (a, b) = rope, x.chunk(2, -1)
+    """Apply rotary positions, first half against second half as in transformers."""
+    cos, sin = rope
+    a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)

@@ -1,19 +1,18 @@
 """Trains the pocket models that ship with Ponder: `ponder prepare pocket -o FOLDER`, on one CPU thread.
 
-Problems are generated during training. A model of the style `plain` starts from random weights, `short` and `wordy`
-from the plain model, `long` from the short one. Problems whose id hashes to 0 modulo 10 are never trained on: they are
-the test set. If interrupted, run the same command again to resume from the last checkpoint.
+Problems are generated during training. A model of the style `plain` starts from random weights,
+`short` and `wordy` from the plain model, `long` from the short one. Problems whose id hashes to 0
+modulo 10 are never trained on: they are the test set. If interrupted, run the same command again to
+resume from the last checkpoint.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ponder.core import Progress, UserError, seed_from
+from ponder.core import Progress, Request, UserError, seed_from
 from ponder.models._batch import Generation, generate_all
 from ponder.models.pocket import codec_for, execution, folder_name, tents
 from ponder.models.pocket.codec import PAD, Example, Style
@@ -46,28 +45,31 @@ class Recipe:
     matrix_rate: float = 0.02  # learning rate of Muon, for the matrices of the blocks
     vector_rate: float = 6e-3  # of AdamW, for all other weights
     own_rate: float = 1e-3  # of AdamW, for each word's own vector
-    decay: float = 0.45  # the last fraction of the steps, with learning rates that fall linearly to 0
+    decay: float = 0.45  # the last fraction of the steps, with rates that fall linearly to 0
 
-    # Start each word's output vector as its embedding, scaled down: the model learns sooner to copy words. (Loss on an
-    # execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 if letters are also parts of the keys.)
+    # Start each word's output vector as its embedding, scaled down: the model learns sooner to copy
+    # words. (Loss on an execution's keys after 100 steps: 5.8 without, 4.0 with; 0.2 if letters are
+    # also parts of the keys.)
     alike: bool = False
 
-    # If the loss is above `hope` at step `patience` (a step with a checkpoint), training restarts with queries and keys
-    # a third as large: attention that starts sharp can take ten times as long to find what to look up. (The execution
-    # model that ships did not need it, seeds 2 and 3 did.)
+    # If the loss is above `hope` at step `patience` (a step with a checkpoint), training restarts
+    # with queries and keys a third as large: attention that starts sharp can take ten times as long
+    # to find what to look up. (The execution model that ships did not need it, seeds 2 and 3 did.)
     patience: int = 0  # 0: never
     hope: float = 0.0
 
-    # At each of these steps (each with a checkpoint), the model replies to new problems. From then on, half of the
-    # examples are built around the latest replies, with the verdicts that the solver gives (`judged` of the codec).
+    # At each of these steps (each with a checkpoint), the model replies to new problems. From then
+    # on, half of the examples are built around the latest replies, with the verdicts that the
+    # solver gives (`judged` of the codec).
     rounds: tuple[int, ...] = ()
     replies: int = 1500  # per round
     stress: float = 15.0  # weight of a verdict in the loss: it is one word among a hundred
 
     def rate(self, step: int) -> float:
-        """The factor on the learning rates at a step."""
-        left = 1 - step / self.steps
-        return min(1.0, (step + 1) / 40, left / self.decay)
+        """Return the factor on the learning rates at a step."""
+        warmup = (step + 1) / 40
+        decay = (1 - step / self.steps) / self.decay
+        return min(1.0, warmup, decay)
 
 
 _SMALL = Shape(width=96, layers=4, heads=3, kv_heads=3, head_width=32, inner=256)
@@ -106,8 +108,8 @@ class Batch:
 
     tokens: Tensor
     groups: Groups
-    wanted: Tensor  # positions whose next word enters the loss
-    targets: Tensor
+    predicting: Tensor  # positions whose next word enters the loss
+    targets: Tensor  # the next word at each of these positions
     weights: Tensor | None = None  # of the targets in the loss; None: all are equal
 
 
@@ -115,59 +117,82 @@ class Data:
     """Generates batches: the same seed and step give the same batch."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.codec = recipe, codec_for(recipe.task)
+        self.recipe = recipe
+        self.codec = codec_for(recipe.task)
         self.judged: list[Example] = []  # around the model's own replies
 
     def batch(self, step: int) -> Batch:
+        """Return the batch of a training step."""
         rng = random.Random(seed_from("pocket", self.recipe.seed, step))
         examples: list[Example] = []
-        while sum(map(_length, examples)) < self.recipe.tokens:
+        while words_in(examples) < self.recipe.tokens:
             if self.judged and rng.random() < 0.5:
                 examples.append(rng.choice(self.judged))
-            elif example := self.codec.practise(rng, step, self.recipe.curriculum, self.recipe.style):
+                continue
+            example = self.codec.practise(rng, step, self.recipe.curriculum, self.recipe.style)
+            if example:
                 examples.append(example)
         return self.packed(examples)
 
     def packed(self, examples: list[Example]) -> Batch:
-        """Examples in groups of similar length, padded to the longest of the group."""
-        ordered = sorted(examples, key=_length)
-        rows = [(self.codec.encode(example.prompt + example.said), example) for example in ordered]
+        """Return examples in groups of similar length, padded to the longest of the group."""
+        unpacked = sorted(examples, key=_length)
         tokens: list[int] = []
         groups: list[tuple[int, int]] = []
-        wanted: list[int] = []
+        predicting: list[int] = []
         targets: list[int] = []
         weights: list[float] = []
-        while rows:
-            length = len(rows[-1][0])
-            group = [row for row in rows if len(row[0]) > 0.85 * length]
-            rows = rows[: len(rows) - len(group)]
-            for words, example in group:
-                prompt = len(example.prompt)
-                learned = [n for n in range(prompt, len(words)) if n - prompt not in example.apart]
-                wanted += [len(tokens) + n - 1 for n in learned]
-                targets += [words[n] for n in learned]
-                weights += [self.recipe.stress if n - prompt in example.verdicts else 1.0 for n in learned]
-                tokens += words + [self.codec.index[PAD]] * (length - len(words))
+        while unpacked:
+            length = _length(unpacked[-1])
+            group = [example for example in unpacked if _length(example) > 0.85 * length]
+            del unpacked[-len(group) :]
             groups.append((len(group), length))
-        stressed = torch.tensor(weights) if any(weight != 1 for weight in weights) else None
-        return Batch(torch.tensor(tokens), groups, torch.tensor(wanted), torch.tensor(targets), stressed)
+            for example in group:
+                ids = self.codec.encode(example.prompt + example.said)
+                for n in range(len(example.said)):
+                    if n in example.apart:
+                        continue
+                    position = len(example.prompt) + n
+                    predicting.append(len(tokens) + position - 1)
+                    targets.append(ids[position])
+                    weights.append(self.recipe.stress if n in example.verdicts else 1.0)
+                padding = [self.codec.index[PAD]] * (length - len(ids))
+                tokens += ids + padding
+        return Batch(
+            tokens=torch.tensor(tokens),
+            groups=groups,
+            predicting=torch.tensor(predicting),
+            targets=torch.tensor(targets),
+            weights=torch.tensor(weights) if any(weight != 1 for weight in weights) else None,
+        )
 
     def listen(self, folder: Path, step: int) -> None:
-        """Let the model in a folder reply to new problems, and build examples around the replies."""
+        """Let the model in a folder reply to new problems, and build examples around its replies."""
         seed = seed_from("pocket replies", self.recipe.seed, step)
         rng = random.Random(seed)
-        draws = (self.codec.draw(rng, step, self.recipe.curriculum) for _ in itertools.count())
-        requests = list(islice((r for r in draws if not self.codec.held_out(r.problem)), self.recipe.replies))
+        requests: list[Request] = []
+        while len(requests) < self.recipe.replies:
+            request = self.codec.draw(rng, step, self.recipe.curriculum)
+            if not self.codec.held_out(request.problem):
+                requests.append(request)
         path = folder / f"replies-{step}.json"
         if not path.exists():
             prompts = [self.codec.prompt_ids(request) for request in requests]
-            replies = [Generation(prompt, BUDGET, 1.0, seed_from(seed, n)) for n, prompt in enumerate(prompts)]
-            for _ in generate_all(NumpyEngine(folder, batch_size=64), replies):
+            generations = [Generation(prompt, BUDGET, 1.0, seed_from(seed, n)) for n, prompt in enumerate(prompts)]
+            for _ in generate_all(NumpyEngine(folder, batch_size=64), generations):
                 pass
-            path.write_text(json.dumps([reply.tokens for reply in replies]), "utf-8")
-        said = [self.codec.decode(tokens) for tokens in json.loads(path.read_text("utf-8"))]
-        examples = (self.codec.judged(r, words, rng) for r, words in zip(requests, said, strict=True))
-        self.judged = [example for example in examples if example]
+            path.write_text(json.dumps([generation.tokens for generation in generations]), "utf-8")
+        replies = json.loads(path.read_text("utf-8"))
+        self.judged = []
+        for request, tokens in zip(requests, replies, strict=True):
+            example = self.codec.judged(request, self.codec.decode(tokens), rng)
+            if example:
+                self.judged.append(example)
+
+
+def words_in(examples: Sequence[Example]) -> int:
+    """Count the words of examples."""
+    return sum(map(_length, examples))
 
 
 def _length(example: Example) -> int:
@@ -175,7 +200,10 @@ def _length(example: Example) -> int:
 
 
 class Muon:  # when weights are next trained: torch.optim.Muon, whose steps differ in the last bits
-    """Momentum orthogonalized to singular values near 1 (Jordan et al. 2024); matrices of one shape are batched."""
+    """Momentum orthogonalized to singular values near 1 (Jordan et al. 2024).
+
+    Matrices of the same shape are batched.
+    """
 
     def __init__(self, matrices: Sequence[Tensor]) -> None:
         self.stacks: dict[torch.Size, list[Tensor]] = {}
@@ -185,19 +213,25 @@ class Muon:  # when weights are next trained: torch.optim.Muon, whose steps diff
 
     @torch.no_grad()
     def step(self, rate: float, beta: float) -> None:
+        """Update the matrices by their gradients, and reset these."""
         for shape, stack in self.stacks.items():
             gradient = torch.stack([matrix.grad for matrix in stack])  # type: ignore[misc]
             momentum = self.momenta[shape].lerp_(gradient, 1 - beta)
-            update = _orthogonal(gradient.lerp(momentum, beta)) * max(1.0, shape[0] / shape[1]) ** 0.5
+            scale = max(1.0, shape[0] / shape[1]) ** 0.5
+            update = _orthogonal(gradient.lerp(momentum, beta)) * scale
             for matrix, change in zip(stack, update, strict=True):
                 matrix.add_(change, alpha=-rate)
                 matrix.grad = None
 
 
 def _orthogonal(x: Tensor) -> Tensor:
-    """Five quintic Newton-Schulz iterations with Muon's coefficients."""
+    """Orthogonalize matrices, (matrices, rows, columns), by five Newton-Schulz iterations.
+
+    They are quintic, with Muon's coefficients.
+    """
     tall = x.shape[1] > x.shape[2]
-    x = x.mT if tall else x
+    if tall:
+        x = x.mT
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(5):
         square = x @ x.mT
@@ -208,12 +242,17 @@ def _orthogonal(x: Tensor) -> Tensor:
 class Pretraining:
     """A pocket model with its optimizers.
 
-    Apart from `training.loop`: two optimizers, packed words and a restart, and the shipped weights depend on every bit.
+    Separate from `training.loop`: it has two optimizers, packed words and a restart, and the
+    shipped weights depend on every bit.
     """
 
     def __init__(self, recipe: Recipe, start: Path | None = None, *, soft: bool = False) -> None:
         torch.manual_seed(recipe.seed)
-        self.recipe, self.step, self.seconds, self.tokens, self.soft = recipe, 0, 0.0, 0, soft
+        self.recipe = recipe
+        self.step = 0
+        self.seconds = 0.0
+        self.tokens = 0
+        self.soft = soft
         self.model = Llama(codec_for(recipe.task), recipe.shape)
         if recipe.alike:
             self.model.head.parts.data = 0.1 * self.model.embed.parts.data
@@ -221,40 +260,49 @@ class Pretraining:
             self.model.load(start)
         if soft:
             for name, weights in self.model.blocks.named_parameters():
-                weights.data *= 0.3 if name.endswith((".q", ".k")) else 1
-        blocks = [p for p in self.model.blocks.parameters() if p.ndim == 2]
-        own = [self.model.embed.own, self.model.head.own]
-        taken = {id(p) for p in blocks + own}
-        rest = [p for p in self.model.parameters() if id(p) not in taken]
-        self.muon = Muon(blocks)
+                if name.endswith((".q", ".k")):
+                    weights.data *= 0.3
+        matrices = [weights for weights in self.model.blocks.parameters() if weights.ndim == 2]
+        word_vectors = [self.model.embed.own, self.model.head.own]
+        ids = {id(weights) for weights in matrices + word_vectors}
+        vectors = [weights for weights in self.model.parameters() if id(weights) not in ids]
+        self.muon = Muon(matrices)
         self.adam = torch.optim.AdamW(
-            [{"params": rest, "rate": recipe.vector_rate}, {"params": own, "rate": recipe.own_rate}],
+            [
+                {"params": vectors, "rate": recipe.vector_rate},
+                {"params": word_vectors, "rate": recipe.own_rate},
+            ],
             betas=(0.9, 0.98),
             weight_decay=0.0,
             foreach=True,
         )
 
     def learn(self, batch: Batch) -> float:
-        logits = self.model(batch.tokens, batch.groups, batch.wanted)
-        loss = functional.cross_entropy(logits, batch.targets, reduction="mean" if batch.weights is None else "none")
-        if batch.weights is not None:
-            loss = loss @ batch.weights / batch.weights.sum()
+        """Take an optimizer step on a batch; return the loss."""
+        logits = self.model(batch.tokens, batch.groups, batch.predicting)
+        if batch.weights is None:
+            loss = functional.cross_entropy(logits, batch.targets)
+        else:
+            losses = functional.cross_entropy(logits, batch.targets, reduction="none")
+            loss = losses @ batch.weights / batch.weights.sum()
         return self.update(loss, len(batch.tokens))
 
     def update(self, loss: Tensor, tokens: int) -> float:
-        """One optimizer step on a loss over this many tokens."""
+        """Take an optimizer step on a loss over this many tokens; return the loss."""
         loss.backward()  # type: ignore[no-untyped-call]
         factor = self.recipe.rate(self.step)
+        momentum = 0.85 + 0.1 * min(1.0, self.step / 300)
         for group in self.adam.param_groups:
             group["lr"] = group["rate"] * factor
         self.adam.step()
         self.adam.zero_grad()
-        self.muon.step(self.recipe.matrix_rate * factor, 0.85 + 0.1 * min(1.0, self.step / 300))
+        self.muon.step(self.recipe.matrix_rate * factor, momentum)
         self.step += 1
         self.tokens += tokens
         return loss.item()
 
     def save(self, folder: Path) -> None:
+        """Write a checkpoint, and the model."""
         state = {
             "model": self.model.state_dict(),
             "adam": self.adam.state_dict(),
@@ -266,6 +314,7 @@ class Pretraining:
         self.model.save(folder)
 
     def resume(self, folder: Path) -> None:
+        """Load a checkpoint."""
         state = torch.load(folder / "training.pt", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.adam.load_state_dict(state["adam"])
@@ -276,46 +325,58 @@ class Pretraining:
 def train(
     recipe: Recipe, folder: Path, start: Path | None = None, *, save_every: int = 50, test_every: int = 300
 ) -> Iterator[Progress]:
-    """Train a model, resuming if there is a checkpoint; yields progress every `save_every` steps."""
+    """Train a model, resuming if there is a checkpoint; yield progress every `save_every` steps."""
     from ponder.recipes.measure import accuracy
 
     torch.set_num_threads(1)
     codec = codec_for(recipe.task)
     folder.mkdir(parents=True, exist_ok=True)
-    path, text = folder / "recipe.json", json.dumps(asdict(recipe), indent=1) + "\n"
-    if (folder / "training.pt").exists() and path.read_text("utf-8") != text:
-        what = f"{folder} holds a training with another recipe or seed"
-        raise UserError(
-            what, hint="resume it with the same --seed and version of Ponder, or give another folder with -o"
-        )
+    path = folder / "recipe.json"
+    text = json.dumps(asdict(recipe), indent=1) + "\n"
+    has_checkpoint = (folder / "training.pt").exists()
+    if has_checkpoint and path.read_text("utf-8") != text:
+        message = f"{folder} holds a training with another recipe or seed"
+        hint = "resume it with the same --seed and version of Ponder, or give another folder with -o"
+        raise UserError(message, hint=hint)
     path.write_text(text, "utf-8")
-    training, data = Pretraining(recipe, start), Data(recipe)
-    if (folder / "training.pt").exists():
+    training = Pretraining(recipe, start)
+    data = Data(recipe)
+    if has_checkpoint:
         training.resume(folder)
     losses: list[float] = []
     while training.step < recipe.steps:
         began = time.process_time()
-        latest = max((step for step in recipe.rounds if step <= training.step), default=None)
-        if latest is not None and (training.step == latest or not data.judged):
-            data.listen(folder, latest)
+        latest_round = max((step for step in recipe.rounds if step <= training.step), default=None)
+        if latest_round is not None and (training.step == latest_round or not data.judged):
+            data.listen(folder, latest_round)
         losses.append(training.learn(data.batch(training.step)))
         training.seconds += time.process_time() - began
-        if training.step % save_every == 0 or training.step == recipe.steps:
-            step, loss = training.step, sum(losses) / len(losses)
-            progress: Progress = {"step": step, "loss": round(loss, 4)}
-            progress |= {"tokens": training.tokens, "cpu_seconds": round(training.seconds)}
-            if hopeless := step == recipe.patience and loss > recipe.hope and not training.soft:
-                progress["restarted"] = True
-                spent = training.seconds, training.tokens
-                training = Pretraining(recipe, soft=True)
-                training.seconds, training.tokens = spent
-            training.save(folder)
-            if not hopeless and (step % test_every == 0 or step == recipe.steps):
-                progress["accuracy"] = {e.label: accuracy(folder, codec, e, 20) for e in codec.glances}
-            with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(progress, ensure_ascii=False) + "\n")
-            yield progress
-            losses.clear()
+        step = training.step
+        is_last = step == recipe.steps
+        if step % save_every and not is_last:
+            continue
+
+        loss = sum(losses) / len(losses)
+        losses.clear()
+        progress: Progress = {
+            "step": step,
+            "loss": round(loss, 4),
+            "tokens": training.tokens,
+            "cpu_seconds": round(training.seconds),
+        }
+        restarts = step == recipe.patience and loss > recipe.hope and not training.soft
+        if restarts:
+            progress["restarted"] = True
+            abandoned = training
+            training = Pretraining(recipe, soft=True)
+            training.seconds = abandoned.seconds
+            training.tokens = abandoned.tokens
+        training.save(folder)
+        if not restarts and (step % test_every == 0 or is_last):
+            progress["accuracy"] = {problems.label: accuracy(folder, codec, problems, 20) for problems in codec.glances}
+        with (folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(progress, ensure_ascii=False) + "\n")
+        yield progress
 
 
 def make(
@@ -327,23 +388,32 @@ def make(
     """Train the pocket models, each in a folder of its own, and measure them on held-out problems."""
     from ponder.recipes.measure import write_card
 
-    wanted = [r for r in RECIPES if task in ("", r.task) and style in ("", r.style)]
-    if not wanted:
-        hint = f"there are {', '.join(f'--task {r.task} --style {r.style}' for r in RECIPES)}"
+    needed = set[tuple[str, Style]]()
+    for recipe in RECIPES:
+        if task in ("", recipe.task) and style in ("", recipe.style):
+            needed |= _with_starts(recipe)
+    if not needed:
+        options = [f"--task {recipe.task} --style {recipe.style}" for recipe in RECIPES]
+        hint = f"there are {', '.join(options)}"
         raise UserError(f"there is no recipe for task {task!r} and style {style!r}", hint=hint)
-    needed = {(r.task, style) for r in wanted for style in _before(r)}
-    for recipe in (r for r in RECIPES if (r.task, r.style) in needed):
-        into = folder / folder_name(recipe.task, recipe.style)
-        start = None if recipe.style == "plain" else folder / folder_name(recipe.task, recipe.start)
-        for progress in train(replace(recipe, seed=seed), into, start):
-            yield {"model": into.name, **progress}
-        if not (into / "card.json").exists():
-            for progress in write_card(into, start):
-                yield {"model": into.name, **progress}
+    for recipe in RECIPES:
+        if (recipe.task, recipe.style) not in needed:
+            continue
+        model_folder = folder / folder_name(recipe.task, recipe.style)
+        start = None
+        if recipe.style != "plain":
+            start = folder / folder_name(recipe.task, recipe.start)
+        for progress in train(replace(recipe, seed=seed), model_folder, start):
+            yield {"model": model_folder.name, **progress}
+        if not (model_folder / "card.json").exists():
+            for progress in write_card(model_folder, start):
+                yield {"model": model_folder.name, **progress}
 
 
-def _before(recipe: Recipe) -> set[Style]:
-    """A recipe's style, and those that it starts from."""
-    if recipe.style == "plain":
-        return {recipe.style}
-    return {recipe.style} | _before(next(r for r in RECIPES if (r.task, r.style) == (recipe.task, recipe.start)))
+def _with_starts(recipe: Recipe) -> set[tuple[str, Style]]:
+    """Return the task and style of a recipe, and of those that it starts from."""
+    needed = {(recipe.task, recipe.style)}
+    while recipe.style != "plain":
+        recipe = next(r for r in RECIPES if (r.task, r.style) == (recipe.task, recipe.start))
+        needed.add((recipe.task, recipe.style))
+    return needed

@@ -1,8 +1,9 @@
 """Trains the pocket rewards that ship with Ponder: `ponder prepare pocket_reward -o FOLDER`, on one CPU thread.
 
-First a language model learns which word follows, in right traces and in traces with errors; words that don't follow are
-read but not learned. Small and medium start from random weights, large starts from the pocket model for execution. Then
-the language model and two heads are trained as any process reward (`training.reward`), with exact labels as targets.
+First a language model learns which word follows, in right traces and in traces with errors; words
+that don't follow are read but not learned. Small and medium start from random weights, large starts
+from the pocket model for execution. Then the language model and two heads are trained as any
+process reward (`training.reward`), with exact labels as targets.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ponder.core import Estimate, Progress, Request, Steps, fingerprint, seed_from
+from ponder.core.scoring import scored
 from ponder.models.pocket import CODECS, WEIGHTS
 from ponder.models.pocket.codec import ANSWER, EOS, Example
 from ponder.models.pocket.execution import Curriculum, digits
 from ponder.recipes.faults import STYLES, trace, traces
 from ponder.recipes.network import Shape
-from ponder.recipes.pocket import PLAIN, Batch, Data, Pretraining, Recipe
+from ponder.recipes.pocket import PLAIN, Batch, Data, Pretraining, Recipe, words_in
 from ponder.rewards.pocket import TASK, Pocket
 from ponder.stats.process import first_error, first_wrong, step_errors
 from ponder.training.reward import RewardSettings, train
@@ -46,38 +48,48 @@ class FaultyData(Data):
     def batch(self, step: int) -> Batch:
         rng = random.Random(seed_from("pocket reward", self.recipe.seed, step))
         examples: list[Example] = []
-        while sum(len(example.prompt) + len(example.said) for example in examples) < self.recipe.tokens:
+        while words_in(examples) < self.recipe.tokens:
+            example: Example | None = None
             if rng.random() < 0.5:
-                right = self.codec.practise(rng, step, self.recipe.curriculum, "plain")
-                examples += [right] if right else []
-                continue
-            request = self.codec.draw(rng, step, self.recipe.curriculum)
-            if not self.codec.held_out(request.problem):
-                examples.append(example_of(trace(request, rng.choice(STYLES), rng, often=rng.random() < 0.5)))
+                example = self.codec.practise(rng, step, self.recipe.curriculum, "plain")
+            else:
+                request = self.codec.draw(rng, step, self.recipe.curriculum)
+                if not self.codec.held_out(request.problem):
+                    style = rng.choice(STYLES)
+                    often = rng.random() < 0.5
+                    example = example_of(trace(request, style, rng, often=often))
+            if example:
+                examples.append(example)
         return self.packed(examples)
 
 
-def example_of(said: Steps) -> Example:
-    """A trace with errors as an example: the words that don't follow are not learned."""
-    request = Request.first_turn(TASK, said.facts["problem"])
-    answer = digits(TASK.parse(request.problem, said.answer[0]) or 0)
-    words, apart = list[str](), set[int]()
-    for step, false in zip([*map(str.split, said.thinking), answer], said.facts["false"], strict=True):
-        if step is answer:
-            words.append(ANSWER)
-        apart |= {len(words) + place for place in false}
-        words += step
-    return Example(CODECS["execution"].prompt(request), [*words, EOS], frozenset(apart))
+def example_of(trace: Steps) -> Example:
+    """Return a trace with errors as an example: the words that don't follow are not learned."""
+    request = Request.first_turn(TASK, trace.facts["problem"])
+    *false_in_steps, false_in_answer = trace.facts["false"]
+    words = list[str]()
+    not_learned = set[int]()
+    for step, false in zip(trace.thinking, false_in_steps, strict=True):
+        not_learned |= {len(words) + position for position in false}
+        words += step.split()
+    words.append(ANSWER)
+    not_learned |= {len(words) + position for position in false_in_answer}
+    words += digits(TASK.parse(request.problem, trace.answer[0]) or 0)
+    words.append(EOS)
+    return Example(CODECS["execution"].prompt(request), words, frozenset(not_learned))
 
 
 def backbone(recipe: Recipe, folder: Path, start: Path | None) -> Iterator[Progress]:
     """Train a language model on right traces and traces with errors."""
     torch.set_num_threads(1)
-    training, data, losses = Pretraining(recipe, start), FaultyData(recipe), list[float]()
+    training = Pretraining(recipe, start)
+    data = FaultyData(recipe)
+    losses = list[float]()
     while training.step < recipe.steps:
         losses.append(training.learn(data.batch(training.step)))
         if training.step % 50 == 0:
-            yield {"step": training.step, "of": recipe.steps, "loss": round(sum(losses[-50:]) / 50, 4)}
+            loss = sum(losses[-50:]) / 50
+            yield {"step": training.step, "of": recipe.steps, "loss": round(loss, 4)}
     training.model.save(folder)
 
 
@@ -94,43 +106,57 @@ def make(
 ) -> Iterator[Progress]:
     """Train the pocket rewards small, medium and large, each in a folder of its own, and measure them."""
     for size, unseeded in BACKBONES.items():
-        recipe, heads = replace(unseeded, seed=seed), replace(HEADS, seed=seed)
-        into, began = folder / size, time.process_time()
-        if (into / "card.json").is_file():
+        recipe = replace(unseeded, seed=seed)
+        heads = replace(HEADS, seed=seed)
+        reward_folder = folder / size
+        backbone_folder = reward_folder / "backbone"
+        began = time.process_time()
+        if (reward_folder / "card.json").is_file():
             continue
-        start = WEIGHTS / "execution" if size == "large" else None
-        base = into / "backbone"
-        for progress in backbone(recipe, base, start):
+        start = None
+        origin = "nothing"
+        if size == "large":
+            start = WEIGHTS / "execution"
+            origin = f"the pocket model {fingerprint(start / 'model.safetensors')[:12]}"
+        for progress in backbone(recipe, backbone_folder, start):
             yield {"reward": size, **progress}
-        for progress in train(Pocket(id=str(base)), list(islice(traces(seed), TRACES)), into, heads):
+        training_traces = list(islice(traces(seed), TRACES))
+        for progress in train(Pocket(id=str(backbone_folder)), training_traces, reward_folder, heads):
             yield {"reward": size, **progress}
-        shutil.rmtree(base)
-        (into / "made.json").unlink()  # the card has it all
-        _halve(into)
-        seconds = round(time.process_time() - began)
-        origin = f"the pocket model {fingerprint(start / 'model.safetensors')[:12]}" if start else "nothing"
-        trained = {"from": origin, "seed": seed, "cpu_seconds": seconds, "threads": 1}
-        trained |= {"backbone": asdict(recipe), "heads": asdict(heads)}
-        card = {"name": "pocket reward", "size": size, "trained": trained, **measured(into, size)}
-        (into / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+        shutil.rmtree(backbone_folder)
+        (reward_folder / "made.json").unlink()  # the card has it all
+        _halve(reward_folder)
+        training = {
+            "from": origin,
+            "seed": seed,
+            "cpu_seconds": round(time.process_time() - began),
+            "threads": 1,
+            "backbone": asdict(recipe),
+            "heads": asdict(heads),
+        }
+        card = {"name": "pocket reward", "size": size, "trained": training, **measured(reward_folder, size)}
+        (reward_folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", "utf-8")
         yield {"reward": size, "first error F1": card["first_error"]["f1"]["value"]}
 
 
 def _halve(folder: Path) -> None:
     """Convert the weights to float16, as the pocket models ship."""
     path = folder / "model.safetensors"
-    save_file({name: weight.half() for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    halves = {name: weight.half() for name, weight in load_file(path).items()}
+    save_file(halves, path, {"format": "pt"})
 
 
 def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
-    """The card's measurements: how well a reward finds errors in traces of held-out problems."""
+    """Measure for the card how well a reward finds errors in traces of held-out problems."""
     reward = Pocket(size=size, id=str(folder))
-    tested = list(islice(traces(0, test=True), n))
-    scores = [list(rated.steps) for rated in reward.scored(tested)]
-    labels: list[list[bool]] = [trace.facts["labels"] for trace in tested]
+    test_traces = list(islice(traces(0, test=True), n))
+    scores = [list(rated.steps) for rated in scored(reward, test_traces)]
+    labels: list[list[bool]] = [trace.facts["labels"] for trace in test_traces]
     first = first_error(scores, [first_wrong(row) for row in labels])
     faulty = [n for n, row in enumerate(labels) if not all(row)]
-    steps = step_errors([scores[n] for n in faulty], [labels[n] for n in faulty])
+    faulty_scores = [scores[n] for n in faulty]
+    faulty_labels = [labels[n] for n in faulty]
+    steps = step_errors(faulty_scores, faulty_labels)
     return {
         "parameters": reward.parameters(),
         "test": {
@@ -138,12 +164,19 @@ def measured(folder: Path, size: Any, n: int = TESTED) -> dict[str, Any]:
             "interval": "95 %, bootstrap over problems",
             "threshold": "chosen on one half of the problems, tested on the other",
         },
-        "first_error": {
-            name: _rounded(getattr(first, name)) for name in ("f1", "on_wrong", "on_right", "position", "gain")
-        },
-        "steps": {name: _rounded(getattr(steps, name)) for name in ("prm_score", "f1", "negative", "position", "gain")},
+        "first_error": _rounded(first, "f1", "on_wrong", "on_right", "position", "gain"),
+        "steps": _rounded(steps, "prm_score", "f1", "negative", "position", "gain"),
     }
 
 
-def _rounded(estimate: Estimate) -> dict[str, float]:
-    return {name: round(getattr(estimate, name), 4) for name in ("value", "low", "high")}
+def _rounded(measures: Any, *names: str) -> dict[str, dict[str, float]]:
+    """Return the estimates of these names, with four decimals."""
+    rounded = {}
+    for name in names:
+        estimate: Estimate = getattr(measures, name)
+        rounded[name] = {
+            "value": round(estimate.value, 4),
+            "low": round(estimate.low, 4),
+            "high": round(estimate.high, 4),
+        }
+    return rounded

@@ -10,11 +10,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ponder.core import Figure, Outcome, Tables
+from ponder.core import Basis, Ended, Figure, Outcome, Tables
 from ponder.core.text import visible
 
 MAX_ROWS = 200  # of a table that a page shows
@@ -75,6 +75,13 @@ def _drawable(value: Any) -> Any:
     return value
 
 
+class Group(NamedTuple):
+    """The attempts that rows and marks were computed from, by the keys of their cells."""
+
+    cells: tuple[bytes, ...]
+    ended: tuple[Ended, ...]  # empty: however they ended
+
+
 @dataclass(frozen=True)
 class DrawnFigure:
     """A figure of a study: its estimates, and what was drawn from them alone."""
@@ -84,6 +91,7 @@ class DrawnFigure:
     findings: Sequence[str] = ()
     tables: Tables | None = None
     lengths: Sequence[int] = ()  # of the tables that have rows, also where only their first rows are here
+    groups: Mapping[str, Group] = field(default_factory=dict)  # by what rows and marks have as `basis`
     error: str = ""  # why there is none
 
     @property
@@ -96,7 +104,10 @@ class DrawnFigure:
 
     def first_rows(self) -> DrawnFigure:
         """Return the figure with the rows that a page shows."""
-        shown = {name: rows[:MAX_ROWS] for name, rows in (self.tables or {}).items() if rows}
+        shown = {}
+        for name, rows in (self.tables or {}).items():
+            if rows:
+                shown[name] = [_plain(row) for row in rows[:MAX_ROWS]]
         return replace(self, tables=shown)
 
 
@@ -107,7 +118,22 @@ def draw_figure(name: str, figure: Figure, outcomes: Sequence[Outcome]) -> Drawn
     findings = figure.findings(tables)
     spec["description"] = described(name, spec, findings)  # Vega makes it the chart's label for screen readers
     lengths = [len(rows) for rows in tables.values() if rows]
-    return DrawnFigure(name, spec, findings, tables, lengths)
+    return DrawnFigure(name, spec, findings, tables, lengths, _groups(tables))
+
+
+def _groups(tables: Tables) -> dict[str, Group]:
+    groups = {}
+    for rows in tables.values():
+        for row in rows:
+            basis = row.get("basis")
+            if isinstance(basis, Basis) and basis not in groups:
+                groups[str(basis)] = Group(tuple(cell.key for cell in basis.cells), basis.ended)
+    return groups
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without its cells, which stay where they are: a page is made in another process."""
+    return {key: str(value) if isinstance(value, Basis) else value for key, value in row.items()}
 
 
 def described(name: str, spec: Any, findings: Sequence[str]) -> str:
@@ -137,7 +163,7 @@ def _titles(value: Any, axis: str, key: str) -> Iterator[str]:
 def _shown(value: Any) -> Any:
     """A chart whose texts show control characters as symbols."""
     if isinstance(value, str):
-        return visible(value)
+        return visible(str(value))
     if isinstance(value, dict):
         return {key: _shown(inner) for key, inner in value.items()}
     return [_shown(inner) for inner in value] if isinstance(value, list) else value

@@ -86,8 +86,8 @@ def _finalize(value: Any) -> Any:
 
 
 def columns(records: Records) -> list[str]:
-    """The columns of a table whose records may lack some."""
-    return list(dict.fromkeys(column for record in records for column in record))
+    """Return the columns of a table whose records may lack some, without what each was computed from."""
+    return list(dict.fromkeys(column for record in records for column in record if column != "basis"))
 
 
 def shown_value(value: Any) -> str:

@@ -13,22 +13,17 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ponder.core import Outcome, Records
-from ponder.results.behind import (
-    ENDINGS,
-    Choices,
-    behind,
-    chosen_cells,
-    ended,
-)
+from ponder.core import ANSWERED, ENDINGS, Basis, Cell, Outcome, Records
+from ponder.results.charts import DrawnFigure, Group
 from ponder.results.document import rendered
 from ponder.results.transcript import Transcript
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
+from ponder.study.labels import group_label
 
 MEGABYTES = 2.0  # of a report's file that transcripts take by default
 BLOCK = 250_000  # characters that are compressed together: more is smaller, but slower to open one
@@ -38,45 +33,45 @@ BLOCK = 250_000  # characters that are compressed together: more is smaller, but
 class Attempts:
     """The attempts of a study for its report: those that a mark rests on, and which of them the file holds."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[StudyCell]
     outcomes: Sequence[Outcome]
-    memo: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._numbers = {(c.model_label, c.task_label, c.size): n for n, c in enumerate(self.cells)}
+        self._numbers: dict[Cell, int] = {cell: number for number, cell in reversed([*enumerate(self.cells)])}
         self._of_cell: list[list[Outcome]] = [[] for _ in self.cells]
         for o in self.outcomes:
             self._of_cell[self._number(o)].append(o)
-        self._groups: dict[Choices, int] = {}  # what marks and rows rest on, by number
+        self._by_key = {cell.key: number for cell, number in self._numbers.items()}
+        self._groups: dict[str, Group] = {}  # what marks and rows were computed from, by their `basis`
         self._dots: dict[int, None] = {}  # ids of attempts that are drawn themselves
 
     def _number(self, o: Outcome) -> int:
-        return self._numbers[o.model, o.task, o.size]
+        return self._numbers[o.cell]
 
     @cached_property
     def _counts(self) -> list[Counter[int]]:
         """How many attempts of each cell ended in which way."""
-        return [Counter(ENDINGS.index(ended(o)) for o in own) for own in self._of_cell]
+        return [Counter(ENDINGS.index(o.ended) for o in own) for own in self._of_cell]
 
-    def group(self, chosen: Choices) -> int:
-        """The number of a group of attempts, by which the page opens it."""
-        return self._groups.setdefault(chosen, len(self._groups))
+    def add(self, basis: Basis) -> str:
+        """Add the attempts of some cells, and return the address that opens them."""
+        self._groups.setdefault(str(basis), Group(tuple(cell.key for cell in basis.cells), basis.ended))
+        return f"#behind-{basis}"
 
-    def link(self, row: dict[str, Any]) -> str:
-        """The address that opens the attempts behind a row of a table; "" if there are none."""
-        if "attempt" in row:
-            return f"#attempt-{row['attempt']}"
-        chosen = behind(self, row)
-        return "" if chosen is None else f"#behind-{self.group(chosen)}"
-
-    def mark(self, spec: Any) -> None:
-        """Write into a chart's data which attempts each mark stands for."""
-        for rows in _data(spec):
+    def add_figure(self, figure: DrawnFigure) -> None:
+        """Add the attempts that a figure's marks and rows were computed from."""
+        self._groups |= figure.groups
+        for rows in _data(figure.spec):
             for row in rows:
                 if "attempt" in row:
                     self._dots[row["attempt"]] = None
-                elif (chosen := behind(self, row)) is not None:
-                    row["behind"] = self.group(chosen)
+
+    def link(self, row: dict[str, Any]) -> str:
+        """Return the address that opens the attempts behind a row of a table; "" if there are none."""
+        if "attempt" in row:
+            return f"#attempt-{row['attempt']}"
+        basis = row.get("basis", "")
+        return f"#behind-{basis}" if basis in self._groups else ""
 
     def packed(self, store: Store, megabytes: float) -> dict[str, Any]:
         """What the page needs to list and open them: `index` for its script, and `blocks` of compressed texts."""
@@ -88,7 +83,7 @@ class Attempts:
             part[o.attempt] = self._written(store, o.attempt, self.cells[cell])
             problem = problems.setdefault(o.problem, len(problems))
             tokens = (o.thinking_tokens, o.answer_tokens)
-            rows.append((o.attempt, cell, ENDINGS.index(ended(o)), *tokens, problem, len(blocks)))
+            rows.append((o.attempt, cell, ENDINGS.index(o.ended), *tokens, problem, len(blocks)))
             length += len(part[o.attempt])
             if length >= min(BLOCK, 4 * room):  # text is compressed to about a quarter
                 blocks.append(_compressed(part))
@@ -97,12 +92,12 @@ class Attempts:
                 if room <= 0:
                     break
         blocks += [_compressed(part)] if part else []
-        names = [(c.model_label, c.task_label, c.size) for c in self.cells]
-        groups = [self._described(chosen) for chosen in self._groups]
+        names = [(c.label.model, c.label.task, c.size) for c in self.cells]
+        groups = {basis: self._described(group) for basis, group in self._groups.items()}
         index = {"cells": names, "endings": ENDINGS, "rows": sorted(rows), "groups": groups, "all": len(self.outcomes)}
         return {"index": index, "blocks": blocks, "held": len(rows), "all": len(self.outcomes)}
 
-    def _written(self, store: Store, attempt: int, cell: Cell) -> str:
+    def _written(self, store: Store, attempt: int, cell: StudyCell) -> str:
         stored = store.attempt(attempt)
         assert stored is not None, "its outcome was read from this store"
         return rendered("packed.html", one=Transcript(cell, stored.attempt, attempt, stored.problem))
@@ -112,22 +107,24 @@ class Attempts:
         dots = [o for o in self.outcomes if o.attempt in self._dots]
         random.Random(0).shuffle(dots)
         yield dots
-        yield _round_robin([self._members(chosen) for chosen in self._groups])
+        yield _round_robin([self._members(group) for group in self._groups.values()])
         yield _round_robin(list(self._of_cell))
 
-    def _members(self, chosen: Choices) -> Iterable[Outcome]:
-        cells, _ = chosen_cells(self, chosen)
-        endings = {value for name, value in chosen if name == "ended"}
-        every = _round_robin([self._of_cell[n] for n in sorted(cells)])
-        return (o for o in every if not endings or ended(o) in endings)
+    def _cells_of(self, group: Group) -> list[int]:
+        return sorted(self._by_key[key] for key in group.cells)
 
-    def _described(self, chosen: Choices) -> dict[str, Any]:
-        """A group for the page's script, which finds its attempts by their cells and endings."""
-        cells, _ = chosen_cells(self, chosen)
-        endings = [ENDINGS.index(value) for name, value in chosen if name == "ended"]
+    def _members(self, group: Group) -> Iterable[Outcome]:
+        every = _round_robin([self._of_cell[n] for n in self._cells_of(group)])
+        return (o for o in every if not group.ended or o.ended in group.ended)
+
+    def _described(self, group: Group) -> dict[str, Any]:
+        """Return a group for the page's script, which finds its attempts by their cells and endings."""
+        cells = self._cells_of(group)
+        endings = [ENDINGS.index(ended) for ended in group.ended]
         total = sum(self._counts[n][e] for n in cells for e in endings or range(len(ENDINGS)))
-        title = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen)
-        return {"cells": sorted(cells), "endings": endings, "total": total, "title": title}
+        ended = () if group.ended == ANSWERED else group.ended
+        title = group_label([self.cells[n] for n in cells], self.cells, ended)
+        return {"cells": cells, "endings": endings, "total": total, "title": title}
 
 
 def _data(value: Any) -> Iterator[Records]:

@@ -21,27 +21,54 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from ponder import __version__
-from ponder.core import Attempt, Completion, Grade, MethodUse, Outcome, Records, Request, Task, UserError, digest
-from ponder.core.capabilities import Conversation, parse_turns, right_answer
+from ponder.core import Attempt, Cell, Completion, Grade, Outcome, Records, Request, Task, UserError, digest
+from ponder.core.capabilities import Conversation, changes_weights, parse_turns, right_answer
 from ponder.core.wrapped import codec_name
 from ponder.results import document
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
-from ponder.stats.settings import differing, dotted
 from ponder.store.store import Done, Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.labels import differing
 from ponder.traces import Trace, trace_of
 
 if TYPE_CHECKING:
     from ponder.results.results import Results
 
 ENDINGS = {"inspect": "json", "traces": "traces.jsonl"}  # of files that aren't called after their format
-ANSWERS = ("parsed", "gold")  # columns of CSV and Parquet besides those of `Outcome`
+# The columns of CSV and Parquet, with their types.
+COLUMNS: dict[str, type] = {
+    "task": str,
+    "model": str,
+    "size": int,
+    "problem": str,
+    "sample": int,
+    "ended": str,
+    "correct": bool,
+    "why": str,
+    "prompt_tokens": int,
+    "thinking_tokens": int,
+    "answer_tokens": int,
+    "seconds": float,
+    "counted_by": str,
+    "details": str,
+    "attempt": int,
+    "base": str,
+    "methods": str,
+    "variant": str,
+    "seeds": str,
+    "made": str,
+    "cached_tokens": int,
+    "unit": str,
+    "task_settings": str,
+    "model_settings": str,
+}
+ANSWERS = ("parsed", "gold")  # and those that are read from the texts
 STDOUT = Path("-")  # for formats of one text file
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of texts that a spreadsheet would run
 BATCH = 1000  # rows of a Parquet file that are in memory together
@@ -86,34 +113,43 @@ def rows(study: Study, store: Store, columns: Mapping[str, type]) -> Iterator[di
         of_cell: dict[str, Any] = {}
         for outcome in store.outcomes([cell]):
             if not of_cell:
-                settings = (outcome.task_settings, outcome.model_settings, outcome.methods)
-                own = dotted(*settings)
-                of_cell = {name: _json(value) for name, value in _settings(*settings).items()}
-                of_cell |= {name: _as(kind, own.get(name)) for name, kind in columns.items()}
-            nested = {"details": outcome.details, "seeds": outcome.seeds, "made": outcome.made}
-            row = outcome._asdict() | {name: _json(value) for name, value in nested.items()}
+                of_cell = {name: _json(value) for name, value in _settings(outcome.cell).items()}
+                of_cell |= {name: _as(kind, outcome.cell.settings.get(name)) for name, kind in columns.items()}
             stored = store.attempt(outcome.attempt)
             answers = _answers(cell, stored.attempt) if stored else dict.fromkeys(ANSWERS)
-            yield row | answers | of_cell
+            yield _plain_row(outcome) | answers | of_cell
 
 
-def _answers(cell: Cell, attempt: Attempt) -> dict[str, str | None]:
+def _plain_row(outcome: Outcome) -> dict[str, Any]:
+    """Return the columns of an attempt that are no settings."""
+    label = outcome.label
+    of_cell: dict[str, Any] = {"task": label.task, "model": label.model, "base": label.base, "variant": label.variant}
+    of_cell |= {"size": outcome.size, "unit": outcome.cell.task.unit, "seeds": _json(outcome.cell.training_seeds)}
+    of_attempt = {name: getattr(outcome, name) for name in COLUMNS if hasattr(outcome, name)}
+    of_attempt |= {"details": _json(outcome.details), "made": _json(outcome.made)}
+    return of_attempt | of_cell
+
+
+def _answers(cell: StudyCell, attempt: Attempt) -> dict[str, str | None]:
     """Return the answer that the task reads in a reply and the right one, as text or JSON."""
     transcript = Transcript(cell, attempt)
     return {"parsed": transcript.parsed, "gold": transcript.gold}
 
 
-def _settings(task: Mapping[str, Any], model: Mapping[str, Any], uses: Sequence[MethodUse]) -> dict[str, Any]:
-    """The settings of a task, a model and its methods, as the columns that hold them all."""
-    methods = [{"name": use.name, "settings": dict(use.settings)} for use in uses]
-    return {"methods": methods, "task_settings": dict(task), "model_settings": dict(model)}
+def _settings(cell: Cell) -> dict[str, Any]:
+    """Return the settings of a task, a model and its methods, as the columns that hold them all."""
+    methods = [{"name": use.name, "settings": dict(use.settings)} for use in cell.chain]
+    return {
+        "methods": methods,
+        "task_settings": dict(cell.task_settings),
+        "model_settings": dict(cell.model_settings),
+    }
 
 
-def setting_columns(cells: Sequence[Cell]) -> dict[str, type]:
+def setting_columns(cells: Sequence[StudyCell]) -> dict[str, type]:
     """A column for each setting that differs between cells, with its type."""
-    tables = [dotted(cell.task_settings, cell.model_settings, cell.methods_used) for cell in cells]
     columns: dict[str, type] = {}
-    for name, values in differing(tables).items():
+    for name, values in differing(cell.settings for cell in cells).items():
         kinds = {type(value) for value in values if value is not None}
         one = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
         columns[name] = one if one in (bool, int, float) else str
@@ -138,7 +174,7 @@ def _plain(value: Any) -> Any:
 def _csv(study: Study, store: Store, path: Path) -> int:
     written, columns = 0, setting_columns(study.cells)
     with _opened(path) as file:
-        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*Outcome._fields, *ANSWERS, *columns))
+        table = csv.DictWriter(codecs.getwriter("utf-8")(file), (*COLUMNS, *ANSWERS, *columns))
         table.writeheader()
         for row in rows(study, store, columns):
             table.writerow(inert(row))
@@ -149,7 +185,7 @@ def _csv(study: Study, store: Store, path: Path) -> int:
 def csv_text(records: Records) -> str:
     """Return a table of a figure as the text of a CSV file."""
     text = io.StringIO()
-    rows = csv.DictWriter(text, document.columns(records), lineterminator="\n")
+    rows = csv.DictWriter(text, document.columns(records), extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
     rows.writerows(map(inert, records))
     return text.getvalue()
@@ -182,7 +218,7 @@ def _parquet(study: Study, store: Store, path: Path) -> int:
 
     kinds = {int: polars.Int64, float: polars.Float64, bool: polars.Boolean}
     columns = setting_columns(study.cells)
-    types = get_type_hints(Outcome) | dict.fromkeys(ANSWERS, str) | columns
+    types = COLUMNS | dict.fromkeys(ANSWERS, str) | columns
     schema = {name: kinds.get(kind, polars.String) for name, kind in types.items()}
     left, written, failed = rows(study, store, columns), 0, list[UserError]()
 
@@ -206,7 +242,7 @@ def _jsonl(study: Study, store: Store, path: Path) -> int:
     attempts = 0
     with _opened(path) as file:
         for cell in study.cells:
-            where = {"task": cell.task_label, "model": cell.model_label, "size": cell.size, **_encoded(cell)}
+            where = {"task": cell.label.task, "model": cell.label.model, "size": cell.size, **_encoded(cell)}
             for done in store.attempts(cell):
                 attempts += 1
                 lines = (where | line for line in _turns(cell.task, done.attempt))
@@ -218,12 +254,12 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     """One line per reply that has a text: question, thinking, answer, and what is known of them."""
     firsts = (next(iter(store.attempts(cell)), None) for cell in study.cells)
     if several := next((done.cell for done in firsts if done and len(done.attempt.problem.turns) > 1), None):
-        what = f"{several.task_label} is asked in several turns, and a trace is one question with its answer"
+        what = f"{several.label.task} is asked in several turns, and a trace is one question with its answer"
         raise UserError(what, hint="--format jsonl has a line per turn")
     written = 0
     with _opened(path) as file:
         for done in _attempts(study.cells, store):
-            trace = None if done.attempt.status == "failed" else _trace(done.cell, done.attempt)
+            trace = None if done.attempt.ended == "failed" else _trace(done.cell, done.attempt)
             if trace and (trace.thinking or trace.answer):
                 stop = {"stop": done.attempt.completions[0].stop}
                 file.write(msgspec.json.encode(trace.record() | stop) + b"\n")
@@ -231,10 +267,10 @@ def _traces(study: Study, store: Store, path: Path) -> int:
     return written
 
 
-def _trace(cell: Cell, attempt: Attempt) -> Trace:
+def _trace(cell: StudyCell, attempt: Attempt) -> Trace:
     reply, codec = attempt.completions[0], codec_name(cell.model, cell.task)
-    known = {"teacher": cell.model_label, "correct": attempt.correct, "gold": attempt.problem.gold}
-    if all(method.changes_weights for method in cell.methods):  # else the bill may be that of several replies
+    known = {"teacher": cell.label.model, "correct": attempt.correct, "gold": attempt.problem.gold}
+    if all(map(changes_weights, cell.methods)):  # else the bill may be that of several replies
         known["tokens"] = reply.bill.thinking_tokens + reply.bill.answer_tokens
     return trace_of(Request.first_turn(cell.task, attempt.problem), reply.thinking, reply.answer, codec, **known)
 
@@ -248,7 +284,7 @@ def _turns(task: Task, attempt: Attempt) -> Iterator[dict[str, Any]]:
     grades: Sequence[Grade] = ()
     if isinstance(task, Conversation):
         grades = task.turn_grades(attempt.problem, answers)
-    whole = {"status": attempt.status, "correct": attempt.correct, "why": attempt.why}
+    whole = {"ended": attempt.ended, "correct": attempt.correct, "why": attempt.why}
     if not grades:
         whole |= {"parsed": parse_turns(task, attempt.problem, answers)}
     whole |= {"gold": right_answer(task, attempt.problem)}
@@ -264,26 +300,27 @@ def _graded(grade: Grade) -> dict[str, Any]:
     return {"correct": grade.correct, "why": grade.why, "parsed": grade.parsed, **grade.details}
 
 
-def _encoded(cell: Cell) -> dict[str, msgspec.Raw]:
-    settings = _settings(cell.task_settings, cell.model_settings, cell.methods_used)
-    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in settings.items()}
+def _encoded(cell: StudyCell) -> dict[str, msgspec.Raw]:
+    columns = _settings(cell).items()
+    return {name: msgspec.Raw(msgspec.json.encode(value, enc_hook=_plain)) for name, value in columns}
 
 
-def _attempts(cells: Iterable[Cell], store: Store) -> Iterator[Done]:
+def _attempts(cells: Iterable[StudyCell], store: Store) -> Iterator[Done]:
     return (done for cell in cells for done in store.attempts(cell))
 
 
 def _inspect(study: Study, store: Store, path: Path) -> tuple[list[Path], int]:
     """One log for each model that has answers, and the number of all of them."""
-    models: dict[str, list[Cell]] = {}
+    models: dict[bytes, list[StudyCell]] = {}
     for cell in study.cells:
-        models.setdefault(cell.model_label, []).append(cell)
-    files = [path] if len(models) == 1 else _file_names(path, list(models))
+        models.setdefault(cell.model_key, []).append(cell)
+    labels = [cells[0].label.model for cells in models.values()]
+    files = [path] if len(models) == 1 else _file_names(path, labels)
     with store.snapshot():
         written = {
             file: _inspect_log(study, cells, store, file)
             for file, cells in zip(files, models.values(), strict=True)
-            if len(models) == 1 or any(o.status != "failed" for o in store.outcomes(cells))
+            if len(models) == 1 or any(o.answered for o in store.outcomes(cells))
         }
     return list(written), sum(written.values())
 
@@ -306,23 +343,23 @@ def safe_name(label: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", label).strip("-.")[:100] or "unnamed"
 
 
-def _inspect_log(study: Study, cells: list[Cell], store: Store, path: Path) -> int:
+def _inspect_log(study: Study, cells: list[StudyCell], store: Store, path: Path) -> int:
     """Version 2 of Inspect's JSON log. Failed attempts are no answers: they stay out."""
     with path.open("w", encoding="utf-8") as file:
-        answers = [o for o in store.outcomes(cells) if o.status != "failed"]
+        answers = [o for o in store.outcomes(cells) if o.answered]
         file.write(f'{json.dumps(_inspect_head(study, cells, answers), default=str)[:-1]}, "samples": [')
         separator = ""
         for done in _attempts(cells, store):
-            if done.attempt.status != "failed":
+            if done.attempt.ended != "failed":
                 file.write(separator + json.dumps(_inspect_sample(done), default=str))
                 separator = ",\n"
         file.write("]}")
     return len(answers)
 
 
-def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -> dict[str, Any]:
+def _inspect_head(study: Study, cells: list[StudyCell], answers: Sequence[Outcome]) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    model, samples, right = cells[0].model_label, len(answers), sum(o.correct for o in answers)
+    model, samples, right = cells[0].label.model, len(answers), sum(o.correct for o in answers)
     used = [(o.prompt_tokens, o.thinking_tokens, o.answer_tokens) for o in answers]
     usage = _usage(*(sum(column) for column in zip(*used, strict=True))) if used else _usage(0, 0, 0)
     accuracy = {"name": "accuracy", "value": right / max(1, samples), "params": {}}
@@ -332,11 +369,11 @@ def _inspect_head(study: Study, cells: list[Cell], answers: Sequence[Outcome]) -
         "status": "success",
         "eval": {
             "eval_id": digest(study.name, model, now).hex(), "run_id": digest(study.name).hex(), "created": now,
-            "task": cells[0].task_label, "task_id": study.name, "task_version": cells[0].task.version,
+            "task": cells[0].label.task, "task_id": study.name, "task_version": cells[0].task.version,
             "task_args": _task_args(cells), "model": model, "model_args": dict(cells[0].model_settings),
             "dataset": {"name": study.name, "samples": samples}, "config": {"epochs": study.samples},
             "packages": {"ponder": __version__},
-            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].methods_used]},
+            "metadata": {"study": study.resolved(), "methods": [use._asdict() for use in cells[0].chain]},
         },
         "results": {"total_samples": samples, "completed_samples": samples, "scores": scores},
         "stats": {"started_at": now, "completed_at": now, "model_usage": {model: usage}},
@@ -359,19 +396,19 @@ def _inspect_sample(done: Done) -> dict[str, Any]:
     return {
         "id": problem.id, "epoch": attempt.sample + 1, "input": problem.turns[0], "target": json.dumps(problem.gold),
         "messages": _inspect_messages(attempt), "scores": {"ponder": score},
-        "output": {"model": done.cell.model_label, "choices": [choice], "usage": usage},
+        "output": {"model": done.cell.label.model, "choices": [choice], "usage": usage},
         "metadata": {
-            "size": problem.size, "status": attempt.status, "task": done.cell.task_label,
+            "size": problem.size, "ended": attempt.ended, "task": done.cell.label.task,
             "task_settings": dict(done.cell.task_settings),
         },
         "store": {}, "events": [],
-        "model_usage": {done.cell.model_label: usage}, "attachments": {},
+        "model_usage": {done.cell.label.model: usage}, "attachments": {},
     }  # fmt: skip
 
 
-def _task_args(cells: Sequence[Cell]) -> dict[str, Any]:
+def _task_args(cells: Sequence[StudyCell]) -> dict[str, Any]:
     """The settings of the task; of several, by their labels."""
-    by_task = {cell.task_label: dict(cell.task_settings) for cell in cells}
+    by_task = {cell.label.task: dict(cell.task_settings) for cell in cells}
     return by_task if len(by_task) > 1 else next(iter(by_task.values()))
 
 

@@ -18,16 +18,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ponder import __version__
-from ponder.core import Outcome, Records, UserError
+from ponder.core import ENDINGS, Basis, Outcome, Records, UserError
 from ponder.core.text import count
-from ponder.results.behind import ENDINGS
-from ponder.results.behind import ended as ended  # noqa: PLC0414 `ponder.results` finds it here
 from ponder.results.charts import Chart, DrawnFigure, draw_figure
-from ponder.results.coverage import Coverage
 from ponder.results.document import document
 from ponder.results.embedded_transcripts import MEGABYTES, Attempts
 from ponder.results.export import csv_text
-from ponder.results.results import Results, any_answer, by_model, endings
+from ponder.results.results import Coverage, Results, any_answer, by_model, endings
 from ponder.store.store import Store
 
 if TYPE_CHECKING:
@@ -96,14 +93,14 @@ def _place(folder: Path) -> Path:
 
 def _shown(figure: DrawnFigure, picture: Chart, attempts: Attempts, *, leads: bool) -> dict[str, Any]:
     """Return a figure for the template: marks and rows lead to the attempts behind them, inside the file."""
-    attempts.mark(figure.spec)
+    attempts.add_figure(figure)
     figure = figure.first_rows()
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
         file = f"{figure.name}-{name}.csv"
         links = [attempts.link(row) if leads else "" for row in rows]
         tables.append({"name": name, "rows": rows, "links": links, "length": length, "file": file, "download": ""})
-    to = {"study": "", "base": ""} if leads else None
+    to = {"study": "", "groups": {}} if leads else None
     return {"figure": figure, "picture": picture, "tables": tables, "leads": to, "downloads": ()}
 
 
@@ -128,7 +125,7 @@ def _written(path: Path, content: bytes) -> Path:
 
 def _page(results: Results, store: Store, outcomes: Sequence[Outcome], covered: Coverage, shown: dict[str, Any]) -> str:
     study = results.study
-    counted = Counter(o.counted_by for o in outcomes if o.status != "failed")
+    counted = Counter(o.counted_by for o in outcomes if o.answered)
     rows = endings(outcomes)
     file = (study.folder or Path()) / f"{study.name}.toml"
     return document(
@@ -168,8 +165,8 @@ def _models(outcomes: Sequence[Outcome], attempts: Attempts, *, leads: bool) -> 
     """How the attempts of each model ended, by task if there are several, and their median tokens."""
     rows = []
     for named, mine in by_model(outcomes).items():
-        number = Counter(map(ended, mine))
-        link = attempts.link(dict(named)) if leads else ""
+        number = Counter(o.ended for o in mine)
+        link = attempts.add(Basis((o.cell for o in mine), ())) if leads else ""
         wrong = any(number[ending] for ending in ("wrong", "unparsed", "truncated"))
         row = {
             "task": "",

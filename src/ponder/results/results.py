@@ -15,24 +15,47 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Figure, Outcome, Problem, Records, Tables, UserError, plugins
+from ponder.core import ENDINGS, Cell, Figure, Outcome, Problem, Records, Tables, UserError, plugins
 from ponder.core.settings import build
+from ponder.core.text import count
 from ponder.results import export
-from ponder.results.behind import ENDINGS, ended
-from ponder.results.coverage import Coverage, coverage
 from ponder.results.document import columns, shown_value
 from ponder.results.notebook import renderer
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.run.caps import currency
 from ponder.store.equal_answers import with_ballots
 from ponder.store.store import Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.labels import model_labels, task_labels, variant_labels
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Decision
 
 FRAMES = ("pandas", "polars")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Attempts that the study asks for, and how many have an answer."""
+
+    asked: int | None  # without searches, which decide that themselves; None: there is nothing else
+    answered: int
+    failed: int
+    searching: bool = False  # whether a search has not ended
+
+    @property
+    def complete(self) -> bool:
+        return not self.failed and not self.searching and (self.asked is None or self.answered >= self.asked)
+
+    def text(self) -> str:
+        """What is missing, as a sentence; "" if nothing is."""
+        if self.complete:
+            return ""
+        asked = "" if self.asked is None else f"{self.answered:,} of {count(self.asked, 'attempt')} answered"
+        failed = f"{count(self.failed, 'attempt')} failed" if self.failed else ""
+        search = "a search has not ended" if self.searching else ""
+        return f"incomplete: {'; '.join(part for part in (asked, failed, search) if part)}"
 
 
 @dataclass(frozen=True)
@@ -43,7 +66,7 @@ class Results:
     store: Path
 
     @cached_property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[StudyCell]:
         """The study's cells, with the problems that were asked of them, which an adaptive run decides."""
         if self.study.stop is None:
             return self.study.cells
@@ -117,12 +140,12 @@ class Results:
     def figures(self) -> dict[str, Figure]:
         """The study's figures by name; a second `effort` is `effort-2`."""
         named: dict[str, Figure] = {}
-        count: Counter[str] = Counter()
+        seen: Counter[str] = Counter()
         for figure in self.study.figures:
             name = figure.plugin_name()
-            count[name] += 1
-            if count[name] > 1:
-                name = f"{name}-{count[name]}"
+            seen[name] += 1
+            if seen[name] > 1:
+                name = f"{name}-{seen[name]}"
             named[name] = self._suited(figure)
         return named
 
@@ -164,16 +187,16 @@ class Results:
 
     def attempts(self, *, model: str = "", task: str = "", problem: Problem | str = "") -> Iterator[Transcript]:
         """Attempts with their texts, in the order of the study. Models and tasks are named by their labels."""
-        models = {cell.model_label for cell in self.study.cells}
+        models = {cell.label.model for cell in self.study.cells}
         if model and model not in models:
             raise UserError(f"this study has no model `{model}`", hint=plugins.nearest(model, models))
-        tasks = {cell.task_label for cell in self.study.cells}
+        tasks = {cell.label.task for cell in self.study.cells}
         if task and task not in tasks:
             raise UserError(f"this study has no task `{task}`", hint=plugins.nearest(task, tasks))
         problem_id = problem.id if isinstance(problem, Problem) else problem
         with Store(self.store) as store:
             for cell in self.cells:
-                if model in ("", cell.model_label) and task in ("", cell.task_label):
+                if model in ("", cell.label.model) and task in ("", cell.label.task):
                     for done in store.attempts(cell):
                         if problem_id in ("", done.attempt.problem.id):
                             yield Transcript(cell, done.attempt)
@@ -219,14 +242,14 @@ class Results:
 
 def any_answer(outcomes: Iterable[Outcome]) -> bool:
     """Return whether any attempt has an answer."""
-    return any(outcome.status != "failed" for outcome in outcomes)
+    return any(outcome.answered for outcome in outcomes)
 
 
 def endings(outcomes: Sequence[Outcome]) -> Records:
     """Count how the attempts of each model ended, by task if there are several, and the tokens they took."""
     rows = []
     for names, group in by_model(outcomes).items():
-        number = Counter(ended(outcome) for outcome in group)
+        number = Counter(outcome.ended for outcome in group)
         row: dict[str, Any] = {**dict(names), "attempts": len(group)}
         for ending in ENDINGS[1:]:
             row[ending] = number[ending]
@@ -238,12 +261,61 @@ def endings(outcomes: Sequence[Outcome]) -> Records:
 
 def by_model(outcomes: Sequence[Outcome]) -> dict[tuple[tuple[str, str], ...], list[Outcome]]:
     """Return the attempts of each model, by task if there are several: tasks are never pooled in silence."""
-    several_tasks = len({outcome.task for outcome in outcomes}) > 1
+    models, tasks = model_labels(outcomes), task_labels(outcomes)
     groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
     for outcome in outcomes:
-        task = (("task", outcome.task),) if several_tasks else ()
-        groups.setdefault((("model", outcome.model), *task), []).append(outcome)
+        task = (("task", tasks[outcome.cell.task_key]),) if len(tasks) > 1 else ()
+        groups.setdefault((("model", models[outcome.cell.model_key]), *task), []).append(outcome)
     return groups
+
+
+def coverage(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> Coverage:
+    """Compare what a study asks for with what it got."""
+    fixed = [cell for cell in dict.fromkeys(cells) if not cell.quota.search]
+    answered: Counter[Cell] = Counter()
+    failed: Counter[Cell] = Counter()
+    for o in outcomes:
+        counter = answered if o.answered else failed
+        counter[o.cell] += 1
+    searching = any(_searching(group, outcomes) for group in _searches(cells))
+    if not fixed:
+        return Coverage(None, answered.total(), failed.total(), searching)
+    asked = sum(_asked(cell, answered[cell] + failed[cell]) for cell in fixed)
+    return Coverage(asked, sum(answered[cell] for cell in fixed), failed.total(), searching)
+
+
+def _searches(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
+    """The cells of each search: those of one model and task."""
+    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
+    for cell in cells:
+        if cell.quota.search:
+            groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
+    return list(groups.values())
+
+
+def _searching(cells: Sequence[StudyCell], outcomes: Sequence[Outcome]) -> bool:
+    """Whether the search would ask more."""
+    first = cells[0]
+    assert first.quota.search
+    results = {cell.size: (0, 0) for cell in cells}
+    searched = set(cells)
+    for o in outcomes:
+        if o.cell in searched and o.answered:
+            right, tries = results[o.size]
+            results[o.size] = right + o.correct, tries + 1
+    return bool(first.quota.search.next(results))
+
+
+def _asked(cell: StudyCell, tried: int) -> int:
+    """The attempts of a cell. A small task may have fewer problems than the study wants, so they are counted.
+
+    Unless all were tried: to make 20,000 problems of `execution` again takes 6 s.
+    """
+    if cell.quota.problems is not None and tried >= cell.quota.samples * cell.quota.problems:
+        return tried
+    if cell.task.fixed() is not None:
+        return cell.quota.samples * cell.count
+    return cell.quota.samples * sum(1 for _ in cell.asked())
 
 
 @dataclass(frozen=True)
@@ -275,7 +347,7 @@ def compare(results: Results, a: str = "", b: str = "", *, margin: float = 0.03)
     """
     if not isinstance(results, Results):
         raise UserError(f"results are compared, not {results!r:.60}", hint="ponder.compare(study.results(), a, b)")
-    labels = {outcome.variant for outcome in results.outcomes}
+    labels = variant_labels(results.outcomes).values()
     for label in (a, b):
         if label and label not in labels:
             raise UserError(f"there are no attempts of a model `{label}`", hint=plugins.nearest(label, labels))

@@ -1,4 +1,8 @@
-"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop."""
+"""`ponder.Study`: a study that runs itself, in a script, in a notebook, or in a program with an event loop.
+
+The command line uses the same class. It lives here because a study's results can only be read above everything that
+makes them; what a study asks is `StudySpec`, which `store` and `run` take.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from ponder.run.plan import Plan, plan
 from ponder.run.session import open_session
 from ponder.run.summary import summary
 from ponder.store.benchmark_digests import with_stored_digests
-from ponder.study import study as runner
+from ponder.study.study import StudySpec, place_of
 
 if TYPE_CHECKING:
     from ponder.results.results import Results
@@ -33,7 +37,7 @@ RUN_ARGUMENTS = ("store", "progress", "jobs", "ray")
 INTERNAL = {"name", "where", "folder"}  # what a study knows of its file
 
 
-class Study(runner.Study):
+class Study(StudySpec):
     """A study: tasks, models with their methods, and figures, as in a study file.
 
     Each of them is a name, a table of settings, or a list of these:
@@ -46,7 +50,7 @@ class Study(runner.Study):
     def __init__(
         self, task: Given = (), model: Given = (), figure: Given = (), train: Given = (), **settings: Any
     ) -> None:
-        hints = get_type_hints(runner.Study)
+        hints = get_type_hints(StudySpec)
         tables = {"task": _tables(task), "model": _tables(model), "figure": _tables(figure), "train": _tables(train)}
         _check_arguments(settings, tables)
         for key, value in settings.items():
@@ -57,8 +61,6 @@ class Study(runner.Study):
             if not getattr(self, kind):
                 hint = f"{kind}= one of {', '.join(plugins.names(f'{kind}s'))}"
                 raise UserError(f"a study needs at least one {kind}", hint=hint)
-        self._check_numbers()
-        self.stopping  # noqa: B018 checks `stop`
 
     def run(
         self,
@@ -163,10 +165,10 @@ class _Begun:
 
 def _check_arguments(given: Iterable[str], tables: Mapping[str, Sequence[Table]], also: Sequence[str] = ()) -> None:
     """Raise `UserError` for a keyword argument that a study doesn't have; `also` are names to suggest."""
-    known = {field.name for field in dataclasses.fields(runner.Study)}
+    known = {field.name for field in dataclasses.fields(StudySpec)}
     for key in given:
         if key not in known:
-            hint = runner.place_of(key, tables, None) or plugins.nearest(key, (known - INTERNAL) | {*also})
+            hint = place_of(key, tables, None) or plugins.nearest(key, (known - INTERNAL) | {*also})
             raise UserError(f"a study has no argument `{key}`", hint=hint)
 
 

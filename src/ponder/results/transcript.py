@@ -15,8 +15,7 @@ from typing import Any
 
 from ponder.core import Attempt, Completion, Drawing, Message
 from ponder.core.capabilities import Drawable, history_message, parse_turns, right_answer
-from ponder.results.behind import ended
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 MOST_TURNS = 200  # that a page shows
 
@@ -25,7 +24,7 @@ MOST_TURNS = 200  # that a page shows
 class Transcript:
     """An attempt of a study."""
 
-    cell: Cell
+    cell: StudyCell
     attempt: Attempt
     id: int = 0  # row of the attempt in the store
     problem_row: int = 0  # row of its problem
@@ -33,16 +32,16 @@ class Transcript:
     @property
     def model(self) -> str:
         """The model's label."""
-        return self.cell.model_label
+        return self.cell.label.model
 
     @property
     def task(self) -> str:
         """The task's label."""
-        return self.cell.task_label
+        return self.cell.label.task
 
     @property
     def ended(self) -> str:
-        return ended(self.attempt)
+        return self.attempt.ended
 
     @cached_property
     def budget(self) -> int | None:
@@ -99,7 +98,7 @@ class Transcript:
         )
         data = {
             "model": dict(cell.model_settings),
-            "methods": [{"name": use.name, **use.settings} for use in cell.methods_used],
+            "methods": [{"name": use.name, **use.settings} for use in cell.chain],
             "seed": cell.attempt_seed(problem, self.attempt.sample, last),
             "messages": [{"role": m.role, "content": m.content} for m in messages],
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.models._bars import no_bars
+from ponder.models._local_weights import no_bars
 from ponder.rewards._windows import batches
 from ponder.traces.alignment import Encoder, Floats
 

@@ -7,22 +7,22 @@ through the head: logits over the vocabulary are never computed.
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ponder.core import Bill, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
-from ponder.models._bars import no_bars
+from ponder.core import Bill, InMemory, RatesEach, Reward, Scores, Steps, UserError, fingerprint, not_in_key, plugins
 from ponder.models._gpu_memory import stop_servers
-from ponder.models._local_weights import FIRST
+from ponder.models._local_weights import FIRST, no_bars
 from ponder.rewards._windows import batches, spans
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+HEADS = "heads.safetensors"
+GAP = "\n\n"
 WINDOW = 4096  # tokens, for a model whose config gives no maximum
 
 
@@ -125,8 +125,13 @@ class SafeTokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted(Reward):
-    """A reward with weights on this machine."""
+class Weighted(Reward, RatesEach, InMemory):
+    """A reward with weights on this machine.
+
+    As it stands they are a causal language model with two heads, as `training.reward` trains them: one scores each step
+    at its last token, the other the trajectory at the last token of all. An adapter for other weights overrides
+    `network` and `read`.
+    """
 
     id: str  # a folder in the Hugging Face format, or `org/name` on the hub
     revision: str = ""  # of a model on the hub
@@ -140,22 +145,44 @@ class Weighted(Reward):
     example: ClassVar[dict[str, Any]] = {"id": "folder-of-weights"}
     marker: ClassVar[str] = ""  # a token that must not be read out of a trace
 
+    @classmethod
+    def plugin_name(cls) -> str:
+        return "trained" if cls is Weighted else super().plugin_name()
+
     def __post_init__(self) -> None:
         if not 0 <= self.context <= 0.9:
             raise UserError(f"context is a fraction of the window, from 0 to 0.9, not {self.context}")
         if (self.batch is not None and self.batch < 1) or (self.window is not None and self.window < 8):
             raise UserError("batch must be at least 1 token, and window at least 8")
 
-    @abstractmethod
-    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:
-        """The model that turns tokens into hidden states, and the head that turns those into scores from 0 to 1.
+    def network(self, tokenizer: SafeTokenizer) -> tuple[Any, Callable[[Tensor], Tensor]]:  # noqa: ARG002 for subclasses
+        """Return the model that turns tokens into hidden states, and the head that turns those into scores from 0 to 1.
 
         A head may return two columns: the step's score, and the trajectory's score if it ended there.
         """
+        import torch
+        from safetensors.torch import load_file
+        from transformers import AutoModelForCausalLM
 
-    @abstractmethod
+        if not (path := Path(self.id) / HEADS).is_file():
+            what = f"{self.id} isn't a trained reward: it has no {HEADS}"
+            raise UserError(what, hint="ponder prepare reward TRACES --from MODEL -o DIR trains one")
+        saved = load_file(path)
+        heads = torch.nn.Linear(saved["weight"].shape[1], 2).to(self.device)
+        heads.load_state_dict(saved)
+        return self.states(self.load(AutoModelForCausalLM)), lambda hidden: heads(hidden.float()).sigmoid()
+
+    def states(self, model: Any) -> Any:
+        """The part of a causal language model whose hidden states the heads read."""
+        return model.base_model
+
     def read(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> Sequence[Reading | str]:
-        """Each trace as tokens, or why it can't be scored."""
+        """Return each trace as tokens, or why it can't be scored: here as plain text with blank lines between steps."""
+        begin = tokenizer.base.bos_token_id
+        start, gap = [] if begin is None else [begin], tokenizer.control(GAP)
+        split = [(t.question, *t.part(self.of)) for t in traces]
+        texts = iter(tokenizer.plain([text for trace in split for text in trace]))
+        return [Reading([*start, *next(texts), *gap], [next(texts) for _ in steps], gap) for _, *steps in split]
 
     def whole(self, tokenizer: SafeTokenizer, traces: Sequence[Steps]) -> Sequence[Reading]:  # noqa: ARG002 for subclasses
         """Each trace as tokens for the trajectory's score, if that needs another sequence; the last score counts."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.core import (
+    Asking,
     AsyncScore,
     Bill,
     Grade,
@@ -30,6 +31,7 @@ from ponder.core import (
     Model,
     ModelFailure,
     Problem,
+    RatesEach,
     Request,
     Reward,
     Scores,
@@ -42,6 +44,7 @@ from ponder.core import (
     settings,
 )
 from ponder.core.metering import complete
+from ponder.core.scoring import with_totals
 from ponder.rewards._windows import spans
 
 RUBRIC = """\
@@ -66,7 +69,7 @@ EARLIER = " Those before step {first} are shown for context; don't score them."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge(Reward):
+class Judge(Reward, RatesEach, Asking):
     model: dict[str, Any]  # as in [[model]]: its name and settings
     window: int = 16_384  # tokens of question and steps per request, at four characters each
     context: float = 0.25  # fraction of the window that repeats earlier steps, if a trace is longer than it
@@ -130,12 +133,12 @@ class Judge(Reward):
             free = asyncio.Semaphore(model.concurrency)
 
             async def score(traces: Sequence[Steps], request: Request) -> list[Scores]:
-                asked = (self._one(trace, model, free, request) for trace in self.scorable(traces))
+                asked = (self._one(trace, model, free, request) for trace in traces if trace.part(self.of))
                 replies = await asyncio.gather(*asked, return_exceptions=True)
                 rated = [_why(reply) if isinstance(reply, BaseException) else reply for reply in replies]
                 if failure := next((reply for reply in replies if isinstance(reply, ModelFailure)), None):
                     raise ModelFailure(f"the judge: {failure}", sum((scores.bill for scores in rated), Bill()))
-                return self.totals(traces, rated)
+                return with_totals(self, traces, rated)
 
             yield score
 
@@ -150,15 +153,7 @@ class Judge(Reward):
             request = _request(trace, steps, first, new, last)
             if turn:
                 limit = (model.turn_limit(request.prompt_limit) or Spend(calls=1)).as_reward(model.prices)
-                request = replace(
-                    request,
-                    limit=limit,
-                    on_send=turn.on_send,
-                    on_retry=turn.on_retry,
-                    on_bill=turn.on_bill,
-                    on_warning=turn.on_warning,
-                    alone=turn.alone,
-                )
+                request = replace(request, limit=limit, observer=turn.observer)
             try:
                 async with free:
                     # In a run, the turn that it scores for has reserved what it may take.

@@ -8,16 +8,19 @@ within a paragraph look to it like ends of steps; only those that end a step of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.core import Steps, UserError
-from ponder.rewards._checkpoint import tensor_names
 from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FILES = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +61,27 @@ class Skywork(Weighted):
         split = [(t.question + "\n", *t.part(self.of)) for t in traces]
         texts = iter(tokenizer.plain([text for trace in split for text in trace]))
         return [Reading([*start, *next(texts)], [[*next(texts), line] for _ in steps]) for _, *steps in split]
+
+
+def tensor_names(id: str, revision: str = "") -> frozenset[str]:  # noqa: A002 the name in every reward
+    """Return the names in the file that transformers would load, without loading it; empty if there is none."""
+    from transformers.utils.hub import cached_file
+
+    for name in FILES:
+        path = cached_file(id, name, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+        if path is not None:
+            return frozenset(_names(Path(path)))
+    return frozenset()
+
+
+def _names(path: Path) -> list[str]:
+    if path.suffix == ".json":
+        return list(json.loads(path.read_text("utf-8"))["weight_map"])
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, "pt") as file:
+            return list(file.keys())
+    import torch
+
+    return list(torch.load(path, map_location="meta", mmap=True, weights_only=True))

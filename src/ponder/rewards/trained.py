@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from ponder.core import Model, Scores, Steps, TrainingProblems, UserError, plugins
 from ponder.models import read_card
-from ponder.rewards._heads import Heads
+from ponder.rewards._weights import Weighted
 
 VERSION = 1  # raise it when the same settings train another reward
 UNUSED = ("aggregate", "alpha", "training")  # settings that don't change what is learned, or that are told apart below
@@ -29,7 +29,7 @@ NOT_LEARNED = ("launch", "processes")  # settings of the training that don't eit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained(Heads):
+class Trained(Weighted):
     id: str = ""  # a folder with a trained reward; if not given, one is trained on samples of the model that is scored
     start: str = ""  # then: the language model to train, a folder or org/name; if not given, that model's weights
     sampler: Model | None = None  # draws the samples instead: for example the same weights behind an endpoint
@@ -85,19 +85,19 @@ class Trained(Heads):
             self._reader.release()
 
     @cached_property
-    def _reader(self) -> Heads | None:
+    def _reader(self) -> Weighted | None:
         """The reward that reads these weights' own tokens, if their card names a model with such a reward."""
         card = read_card(Path(self.id)) if Path(self.id).is_dir() else {}
         return reader(self, self.id, str(card.get("name", ""))) if card else None
 
 
-def reader(reward: Trained, weights: str, codec: str) -> Heads | None:
+def reader(reward: Trained, weights: str, codec: str) -> Weighted | None:
     """The reward plugin named like a codec, with these weights and the settings of this reward; None if there is none.
 
     Weights that read and write through a codec have no use for plain text: their reward reads the codec's tokens.
     """
     if codec not in plugins.names("rewards"):
         return None
-    own = {f.name: getattr(reward, f.name) for f in fields(Heads) if f.name != "id"}
-    made: Heads = plugins.load("rewards", codec)(id=weights, **own)
+    own = {f.name: getattr(reward, f.name) for f in fields(Weighted) if f.name != "id"}
+    made: Weighted = plugins.load("rewards", codec)(id=weights, **own)
     return made

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ponder.core import Estimate, UserError, error_at
+from ponder.core.errors import Location
 from ponder.core.text import count, number
 from ponder.stats.columns import Floats
 from ponder.stats.designs.best_arm import Best
@@ -23,21 +24,23 @@ from ponder.stats.designs.critical_size import Ladder
 from ponder.stats.designs.frontier import Frontier
 from ponder.stats.designs.sequential import Paired, Precise
 from ponder.study.adaptive_settings import Question, Stopping, contestants
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
     from ponder.store.store import Store
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 Design = Ladder | Best | Frontier | Paired | Precise
-Reader = Callable[[Cell], Mapping[int, tuple[int, int, int, int]]]  # as `Store.results`, in the order of `Cell.order`
+Reader = Callable[
+    [StudyCell], Mapping[int, tuple[int, int, int, int]]
+]  # as `Store.results`, in the order of `Cell.order`
 ACROSS = ("best", "frontier", "difference")  # questions that compare models
 
 
 class Round(NamedTuple):
     """What a round asks: cells with as many problems as they should have by its end, and the attempts that lack."""
 
-    cells: list[Cell]
+    cells: list[StudyCell]
     attempts: int
 
 
@@ -48,7 +51,7 @@ class Trial:
     question: Question
     title: str
     names: tuple[str, ...]  # of the arms
-    arms: tuple[tuple[Cell, ...], ...]
+    arms: tuple[tuple[StudyCell, ...], ...]
     design: Design
 
     @property
@@ -75,7 +78,7 @@ class Trial:
                 return counts, False
         return counts, True
 
-    def asked(self, counts: Sequence[int]) -> list[Cell]:
+    def asked(self, counts: Sequence[int]) -> list[StudyCell]:
         """The cells of the arms with so many problems each."""
         return [cell.first(n) for arm, n in zip(self.arms, counts, strict=True) for cell in arm if n]
 
@@ -93,7 +96,7 @@ class Trial:
         for arm, problems in zip(self.arms, counts, strict=True):
             for cell in arm if problems else ():
                 results = [result for rank, result in read(cell).items() if rank < problems]
-                wanted = min(problems, cell.count) * cell.samples
+                wanted = min(problems, cell.count) * cell.quota.samples
                 unanswered += wanted - sum(answers for _, answers, _, _ in results)
                 unasked += wanted - sum(asked for _, _, asked, _ in results)
         return unanswered, unasked
@@ -106,7 +109,7 @@ def _reader(store: Store) -> Reader:
     """
     known: dict[bytes, Mapping[int, tuple[int, int, int, int]]] = {}
 
-    def read(cell: Cell) -> Mapping[int, tuple[int, int, int, int]]:
+    def read(cell: StudyCell) -> Mapping[int, tuple[int, int, int, int]]:
         if cell.key not in known:
             results = store.results(cell)
             ranked = enumerate(cell.order)
@@ -116,7 +119,7 @@ def _reader(store: Store) -> Reader:
     return read
 
 
-def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
+def _scores(arm: Sequence[StudyCell], read: Reader, problems: int) -> Floats:
     """Problems × (accuracy, output tokens); nan unless every cell has an answer.
 
     A mean over those that have one would compare arms at different sizes where attempts failed.
@@ -130,18 +133,20 @@ def _scores(arm: Sequence[Cell], read: Reader, problems: int) -> Floats:
     return np.where(known == len(arm), total / len(arm), math.nan)
 
 
-def trials(study: Study) -> list[Trial]:
+def trials(study: StudySpec) -> list[Trial]:
     """The questions of a study with `stop`."""
     stopping = study.stopping
     if stopping is None:
         return []
-    with error_at(f"{study.where}: stop"):
+    with error_at(Location(study.where, "stop")):
         question = stopping.question(study)
-    cells = [cell for cell in study.cells if cell.adaptive]
+    cells = [cell for cell in study.cells if cell.quota.adaptive]
     if question in ACROSS:
         if len(counts := {cell.count for cell in cells}) > 1:
             what = f"its tasks have different numbers of problems: {', '.join(map(str, sorted(counts)))}"
-            raise UserError(what, where=f"{study.where}: stop", hint="set `problems` to the smallest, or remove `stop`")
+            raise UserError(
+                what, where=Location(study.where, "stop"), hint="set `problems` to the smallest, or remove `stop`"
+            )
         arms = contestants(cells)
         design = _across(question, stopping, max(cell.count for cell in cells))
         return [Trial(question, "", tuple(arms), tuple(map(tuple, arms.values())), design)]
@@ -157,19 +162,25 @@ def _across(question: Question, stopping: Stopping, problems: int) -> Design:
     return Paired(problems, effect=stopping.margin) if stopping.decide else Paired(problems, stopping.margin)
 
 
-def _within(question: Question, stopping: Stopping, cells: Sequence[Cell]) -> Iterator[Trial]:
-    groups: dict[tuple[str, str], list[Cell]] = {}
+def _within(question: Question, stopping: Stopping, cells: Sequence[StudyCell]) -> Iterator[Trial]:
+    groups: dict[tuple[bytes, bytes], list[StudyCell]] = {}
     for cell in cells:
-        groups.setdefault((cell.model_label, cell.task_label), []).append(cell)
-    for (model, task), own in groups.items():
+        groups.setdefault((cell.model_key, cell.task_key), []).append(cell)
+    for own in groups.values():
         own.sort(key=lambda cell: cell.size)
         problems, sizes = max(cell.count for cell in own), tuple(cell.size for cell in own)
         design = (
-            Ladder(sizes, problems, own[0].samples, stopping.margin)
+            Ladder(sizes, problems, own[0].quota.samples, stopping.margin)
             if question == "critical_size"
-            else Precise(problems, stopping.margin or 0.0, own[0].samples)
+            else Precise(problems, stopping.margin or 0.0, own[0].quota.samples)
         )
-        yield Trial(question, f"{model} on {task}", tuple(map(str, sizes)), tuple((cell,) for cell in own), design)
+        yield Trial(
+            question,
+            f"{own[0].label.model} on {own[0].label.task}",
+            tuple(map(str, sizes)),
+            tuple((cell,) for cell in own),
+            design,
+        )
 
 
 @dataclass(frozen=True)
@@ -184,25 +195,25 @@ class Decision:
     at_most: int
 
 
-def decisions(study: Study, store: Store) -> list[Decision]:
+def decisions(study: StudySpec, store: Store) -> list[Decision]:
     """What each trial of a study has found so far."""
     found = []
     for trial in trials(study):
         counts, ended = trial.replay(store)
         text, estimate = _verdict(trial, trial.scores(_reader(store), counts))
-        made = sum(cell.samples * (cell.problems or 0) for cell in trial.asked(counts))
-        most = sum(cell.samples * cell.count for arm in trial.arms for cell in arm)
+        made = sum(cell.quota.samples * (cell.quota.problems or 0) for cell in trial.asked(counts))
+        most = sum(cell.quota.samples * cell.count for arm in trial.arms for cell in arm)
         found.append(Decision(trial.question, text if ended else "undecided so far", estimate, ended, made, most))
     return found
 
 
-def asked_cells(study: Study, store: Store) -> tuple[Cell, ...]:
+def asked_cells(study: StudySpec, store: Store) -> tuple[StudyCell, ...]:
     """The cells of a study with the problems that its designs asked, without those that they left out."""
-    fixed = [cell for cell in study.cells if not cell.adaptive]
+    fixed = [cell for cell in study.cells if not cell.quota.adaptive]
     return tuple(fixed + [cell for trial in trials(study) for cell in trial.asked(trial.replay(store)[0])])
 
 
-def open_cells(study: Study, store: Store | None) -> set[bytes]:
+def open_cells(study: StudySpec, store: Store | None) -> set[bytes]:
     """The keys of the cells that a run may still ask more of."""
     still: set[bytes] = set()
     for trial in trials(study):
@@ -214,7 +225,7 @@ def open_cells(study: Study, store: Store | None) -> set[bytes]:
     return still
 
 
-def describe(study: Study) -> str:
+def describe(study: StudySpec) -> str:
     """What a run with `stop` will find out, as `plan` prints it."""
     stopping, found = study.stopping, trials(study)
     assert stopping is not None

@@ -15,6 +15,7 @@ from ponder.core import (
     Message,
     Model,
     ModelFailure,
+    Observer,
     Problem,
     Request,
     Retry,
@@ -26,14 +27,14 @@ from ponder.core import (
 from ponder.core.capabilities import Served, grades_slowly, history_message
 from ponder.core.text import encodable
 from ponder.run.caps import Claim, Ledger
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.grading import graded
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.preparations import Preparations
+from ponder.run.prepare import Preparations
 from ponder.run.run_stats import LONGEST_REASON, Tally
 from ponder.store.store import Done, Store
 from ponder.store.writer import Writer
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class Job(NamedTuple):
     """An attempt to make."""
 
-    cell: Cell
+    cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
     problem: Problem
     sample: int
@@ -52,7 +53,7 @@ class Job(NamedTuple):
     def kind(self) -> Hashable:
         """Which conversations take about as many tokens; None for a single turn."""
         cell = self.cell
-        return (cell.model_label, cell.task_label, cell.size) if len(self.problem.turns) > 1 else None
+        return cell.key if len(self.problem.turns) > 1 else None
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Run:
     tally: Tally
     stop: Stop
     preparations: Preparations
-    place: Place | None = None  # other processes that do the heavy work
+    executor: Executor | None = None  # other processes that do the heavy work
     trials: Sequence[Trial] = ()  # of a study with `stop`
     where: str = "study"  # the study's file, in errors
 
@@ -72,9 +73,9 @@ class Run:
     def ledger(self) -> Ledger:
         return self.tally.ledger
 
-    def at(self, cell: Cell) -> AbstractContextManager[None]:
+    def at(self, cell: StudyCell) -> AbstractContextManager[None]:
         """Adds the study and the model to errors that don't say where they are."""
-        return error_at(f"{self.where}: model `{cell.model_label}`")
+        return error_at(f"{self.where}: model `{cell.label.model}`")
 
 
 async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
@@ -89,7 +90,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
     try:
         attempt = await _ask(model, job, run, claim)
     finally:
-        complete = attempt is not None and attempt.status != "failed" and not job.begun
+        complete = attempt is not None and attempt.ended != "failed" and not job.begun
         run.ledger.close(claim, job.kind, complete=complete)
     return attempt
 
@@ -97,7 +98,7 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None:
     cell, problem = job.cell, job.problem
     replies, past, tokens = list[Completion](), list[Message](), dict[Message, int]()
-    attempt = Attempt(problem, job.sample, "open", False, "", ())
+    attempt = Attempt(problem, job.sample, "open", "", ())
     for turn, text in enumerate(problem.turns):
         asked, last = Message("user", text), turn + 1 == len(problem.turns)
         if turn < len(job.begun):
@@ -114,7 +115,7 @@ async def _ask(model: Model, job: Job, run: Run, claim: Claim) -> Attempt | None
             except Exception as error:  # a plugin that crashes has not answered either
                 why = str(error) if isinstance(error, ModelFailure) else f"{type(error).__name__}: {error}"
                 failed = Attempt(
-                    problem, job.sample, "failed", False, encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
+                    problem, job.sample, "failed", encodable(why[:LONGEST_REASON]), tuple(replies), problem.facts
                 )
                 await run.writer.put(Done(cell, job.position, failed, stored=len(replies)))
                 return failed
@@ -142,7 +143,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
         done = await asyncio.to_thread(graded, task, attempt) if slow else graded(task, attempt)
     except Exception as error:
         await run.writer.put(Done(job.cell, job.position, attempt, stored=stored))
-        what = f"the grader of task `{job.cell.task_label}` raised {type(error).__name__}: {error}"
+        what = f"the grader of task `{job.cell.label.task}` raised {type(error).__name__}: {error}"
         hint = "the answer is stored: correct the task and run again to grade it"
         raise UserError(what, where=run.where, hint=hint) from error
     await run.writer.put(Done(job.cell, job.position, done, stored=stored))
@@ -150,7 +151,7 @@ async def _grade(job: Job, attempt: Attempt, run: Run) -> Attempt:
 
 
 async def _call(
-    model: Model, cell: Cell, request: Request, prompt_tokens: int, run: Run, claim: Claim
+    model: Model, cell: StudyCell, request: Request, prompt_tokens: int, run: Run, claim: Claim
 ) -> Completion | None:
     """One turn, once the caps have room for all that it may take; None if they never will, or the run stops."""
     limit = cell.turn_limit(prompt_tokens, None)
@@ -163,14 +164,7 @@ async def _call(
             await run.writer.flush()  # what it may take is on record before it is sent, should the process be killed
         if run.stop.asked:
             return None
-        watched = replace(
-            request,
-            on_send=sent.on_send,
-            on_retry=sent.on_retry,
-            on_bill=sent.on_bill,
-            on_warning=run.tally.warn,
-            alone=asyncio.Lock() if claim.first else None,
-        )
+        watched = replace(request, observer=sent)
         completion = _storable(await model.complete(watched))
         bill = completion.bill
         return completion
@@ -187,26 +181,28 @@ async def _call(
         run.ledger.settle(claim, bill)
 
 
-class _Sent:
+class _Sent(Observer):
     """The calls of one turn that were sent and are not settled: what the server may have billed of it, at most."""
 
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
         self._open = Spend()
+        if claim.first:
+            self.alone = asyncio.Lock()
 
-    def on_send(self, request: Request) -> None:
+    def sent(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
             raise Stopped  # but replies that are there are still scored
         if self._run.ledger.overbilled:
             raise ModelFailure(f"not sent: {self._run.ledger.overbilled}")
         self._open = self._open.plus(self._limit(request))
 
-    def on_bill(self, request: Request, bill: Bill) -> None:
+    def billed(self, request: Request, bill: Bill) -> None:
         if request.limit:
             bill = bill.as_reward(None)
         self._run.ledger.check_bill(bill, self._limit(request))
 
-    def on_retry(self, request: Request, retry: Retry) -> None:
+    def retried(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)
         self._open = self._open.minus(limit)
         self._run.tally.retried(retry)
@@ -214,6 +210,9 @@ class _Sent:
             self._run.ledger.lose(self._claim, limit)
         if retry.wait:
             self._run.ledger.check_room()
+
+    def warned(self, text: str) -> None:
+        self._run.tally.warn(text)
 
     def _limit(self, request: Request) -> Spend:
         return request.limit or self._model.turn_limit(request.prompt_limit, request.budget) or Spend(calls=1)

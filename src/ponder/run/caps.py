@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponder.core import Bill, ModelFailure, Prices, Spend, UserError
-from ponder.store.store import Recorded
-from ponder.study.cell import Cell
+from ponder.store.store import Recorded, Store
+from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 
 class Money(NamedTuple):
@@ -328,7 +329,7 @@ class Ledger:
             self._waiting.popleft()
 
 
-def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None) -> None:
+def check(cells: Iterable[StudyCell], max_tokens: int | None, max_cost: float | None) -> None:
     """Raise `UserError` if a cap could not be kept, or if costs can't be added up.
 
     A cap needs a limit of each reply and, if it is on money, a price of each model.
@@ -342,21 +343,21 @@ def check(cells: Iterable[Cell], max_tokens: int | None, max_cost: float | None)
         raise UserError(what, hint="give all `prices` in one currency")
 
 
-def _check_caps(cells: Iterable[Cell], key: str) -> None:
+def _check_caps(cells: Iterable[StudyCell], key: str) -> None:
     """Raise `UserError` if the cap of this key could not be kept."""
-    for cell in {cell.model_label: cell for cell in cells}.values():
+    for cell in {cell.model_key: cell for cell in cells}.values():
         if cell.turn_limit(0, None) is None:
-            what = f"{key} can't be kept: a reply of `{cell.model_label}` has no limit"
+            what = f"{key} can't be kept: a reply of `{cell.label.model}` has no limit"
             hint, in_python = "give its [[model]] a `budget`, in completion tokens", 'model={…, "budget": 4096}'
             raise UserError(what, hint=hint, in_python=in_python)
         others = [*cell.asks(), *cell.prepared_by()]
         for other in others:
             if other.turn_limit(0) is None:
                 what = (
-                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.model_label}` asks, has no limit"
+                    f"{key} can't be kept: a reply of `{other.title()}`, which `{cell.label.model}` asks, has no limit"
                 )
                 raise UserError(what, hint="give it a `budget`, in completion tokens: model = { …, budget = 4096 }")
-        for model, name in ((cell.model, cell.model_label), *((other, other.title()) for other in others)):
+        for model, name in ((cell.model, cell.label.model), *((other, other.title()) for other in others)):
             if key == "max_cost" and model.prices is None and model.server():
                 what = f"max_cost can't be kept: `{name}` has no prices"
                 hint = "prices = { input = 0.5, output = 2.0 }, per million tokens, in its [[model]]"
@@ -364,13 +365,13 @@ def _check_caps(cells: Iterable[Cell], key: str) -> None:
                 raise UserError(what, hint=hint, in_python=in_python)
 
 
-def currency(cells: Iterable[Cell]) -> str:
+def currency(cells: Iterable[StudyCell]) -> str:
     """Return the currency of the models' prices; "" if none has any, or if they differ."""
     names = currencies(cells)
     return names.pop() if len(names) == 1 else ""
 
 
-def currencies(cells: Iterable[Cell]) -> set[str]:
+def currencies(cells: Iterable[StudyCell]) -> set[str]:
     """Return the currencies of all prices, also of models that methods ask."""
     names = set()
     for cell in cells:
@@ -378,3 +379,11 @@ def currencies(cells: Iterable[Cell]) -> set[str]:
             if model.prices:
                 names.add(model.prices.currency)
     return names
+
+
+def opened_ledger(study: StudySpec, store: Store) -> Ledger:
+    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
+    if study.cap_per == "run":
+        return Ledger(study.max_tokens, study.max_cost)
+    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
+    return Ledger(study.max_tokens, study.max_cost, before, held)

@@ -16,13 +16,13 @@ from ponder.core import Method, Model, Progress, UserError
 if TYPE_CHECKING:
     from ponder.run.caps import Money
     from ponder.run.paying import Account
-    from ponder.study.cell import Cell, Resources
+    from ponder.study.cell import Resources, StudyCell
 
 Report = Callable[["Progress | Account"], None]
 
 
-class Place(Protocol):
-    """Other processes that do a run's work."""
+class Executor(Protocol):
+    """Other processes that do a run's work: those of `--jobs`, or a Ray cluster."""
 
     jobs: int | None  # preparations made at once; None: as many as there is room for
 
@@ -34,16 +34,16 @@ class Place(Protocol):
         Cancelled, it ends the work. `report` is told its progress, and at the end what was spent.
         """
 
-    def hosted(self, cells: Sequence[Cell], model: Model) -> Model:
+    def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         """The model of these cells as it is asked there; the model itself if it is asked here."""
 
-    def lane(self, cell: Cell) -> str:
+    def lane(self, cell: StudyCell) -> str:
         """What a cell's model waits for, as `Model.server`."""
 
 
 @contextmanager
-def place(cells: Sequence[Cell], ray: str | None = None, jobs: int = 1) -> Iterator[Place | None]:
-    """Where to work, while the block runs; None: in this process."""
+def executing(cells: Sequence[StudyCell], ray: str | None = None, jobs: int = 1) -> Iterator[Executor | None]:
+    """Yield the executor that options name, open while the block runs; None: everything happens in this process."""
     if jobs < 1:
         raise UserError(f"jobs must be at least 1, not {jobs}")
     if ray is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ponder.core import Attempt, Completion, Status, Task, UserError
+from ponder.core import Attempt, Completion, Ended, Task, UserError
 from ponder.core.capabilities import FromLog, grade_turns
 from ponder.store.store import Store, reward_part
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 NOTES = ("empty reply", "content filter", "refusal")  # as models write them into `Completion.note`
 IMPORT_AGAIN = "`ponder import LOG --scorer NAME` takes another scorer of the log"
@@ -21,10 +21,13 @@ def graded(task: Task, attempt: Attempt) -> Attempt:
     # A server that says why it gave no answer knows better than the grader. Of a stored attempt, its reason tells.
     noted = attempt.completions[-1].note or (attempt.why if attempt.why in NOTES else "")
     why = noted if grade.parsed is None else ""
-    status: Status = "truncated" if truncated else "unparsed" if grade.parsed is None else "graded"
-    correct = grade.correct and status == "graded"
+    ended: Ended = "right" if grade.correct else "wrong"
+    if truncated:
+        ended = "truncated"
+    elif grade.parsed is None:
+        ended = "unparsed"
     details = {**grade.details, **_measured(attempt.completions), **reward_part(attempt.bill)}
-    return replace(attempt, status=status, correct=correct, why=why or grade.why, details=details)
+    return replace(attempt, ended=ended, why=why or grade.why, details=details)
 
 
 def _measured(turns: Sequence[Completion]) -> dict[str, float]:
@@ -33,7 +36,7 @@ def _measured(turns: Sequence[Completion]) -> dict[str, float]:
     return {name: sum(t.measures.get(name, 0.0) for t in turns) / len(turns) for name in names}
 
 
-def grade_again(study: Study, store: Store) -> int:
+def grade_again(study: StudySpec, store: Store) -> int:
     """Grade the stored answers of a study again with the current graders; returns how many grades changed."""
     changed = 0
     cells = [cell for cell in study.cells if not isinstance(cell.task, FromLog)]
@@ -43,7 +46,7 @@ def grade_again(study: Study, store: Store) -> int:
         changes = [
             done._replace(attempt=new)
             for done in store.attempts(cell)
-            if done.attempt.status != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
+            if done.attempt.ended != "failed" and (new := graded(cell.task, done.attempt)) != done.attempt
         ]
         store.regrade(changes)
         changed += len(changes)

@@ -4,6 +4,9 @@ Three numbers per model and task. At most: every call takes its whole budget, wi
 the history that a conversation sends again; every prompt is as long as the longest of its size that was looked at.
 Expected: from the attempts that the store holds, size by size. Low: the
 lower end of the interval of the expected value, or if nothing is stored, prompts with empty replies.
+
+A duration is forecast for models on this machine that know their speed: from the tokens, and the speed of the stored
+attempts (`seconds_per_token`) or the model's own guess. Prompts, trainings and rewards are not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ponder.core import Bill, Limit, Message, Prices, Problem, Request, Spend, UserError
+from ponder.core import Bill, Limit, Message, Prepared, Prices, Problem, Request, Spend, UserError, capabilities
+from ponder.core.text import count
 from ponder.run.caps import (
     Money,
     check,
@@ -25,17 +29,16 @@ from ponder.run.caps import (
     priced,
     priced_at_most,
 )
-from ponder.run.duration import (
-    Duration,
-    duration,
-    guesses,
-    warning,
-)
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 from ponder.study.check import some_problems
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
+DAY = 86_400.0
+HINT = (
+    'name = "vllm" serves the same weights faster and name = "endpoint" asks a server (neither can `compress`); '
+    "`ponder run --ray` shares the work among machines"
+)
 CHARACTERS_PER_TOKEN = 4  # of an ordinary prompt
 
 
@@ -45,6 +48,14 @@ class Range(NamedTuple):
     low: float
     expected: float | None
     at_most: float | None
+
+
+class Duration(NamedTuple):
+    """A rough time, and how it was reckoned."""
+
+    seconds: float
+    at_most: bool  # every reply as long as its budget, because nothing is stored
+    how: str
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,12 @@ class Plan:
 
     def warning(self) -> str:
         """That it will take more than a day, and what to do about it; "" if it won't."""
-        return warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
+        return _day_warning([(forecast.model, forecast.duration) for forecast in self.forecasts])
 
 
-def slow_warning(study: Study, cells: Sequence[Cell], store: Store) -> str:
+def slow_warning(study: StudySpec, cells: Sequence[StudyCell], store: Store) -> str:
     """Return a warning if the replies of models that know their speed will take more than a day; else ""."""
-    timed = [group for group in _groups(cells) if guesses(group[0])]
+    timed = [group for group in _groups(cells) if isinstance(group[0].model, capabilities.Forecast)]
     if not timed:
         return ""
     undecided, _ = _adaptive(study, store)
@@ -95,20 +106,20 @@ def slow_warning(study: Study, cells: Sequence[Cell], store: Store) -> str:
     for group in timed:
         forecast = _forecast(group, store, undecided)
         durations.append((forecast.model, forecast.duration))
-    return warning(durations)
+    return _day_warning(durations)
 
 
-def counts(cells: Sequence[Cell], store: Store) -> tuple[int, int]:
+def counts(cells: Sequence[StudyCell], store: Store) -> tuple[int, int]:
     """Return how many attempts are still to be made and how many are stored.
 
     Those that a search or `stop` decides on are not among the first.
     """
-    fixed = [cell for cell in cells if not cell.search and not cell.adaptive]
-    wanted = sum(cell.samples * cell.count for cell in fixed)
+    fixed = [cell for cell in cells if not cell.quota.search and not cell.quota.adaptive]
+    wanted = sum(cell.quota.samples * cell.count for cell in fixed)
     return wanted - store.spent(fixed)[0], store.spent(cells)[0]
 
 
-def plan(study: Study, path: Path) -> Plan:
+def plan(study: StudySpec, path: Path) -> Plan:
     """A forecast for each model on each task, given what the store at a path already holds."""
     check(study.cells, study.max_tokens, study.max_cost)
     store = Store(path) if _holds_something(path) else None
@@ -122,12 +133,12 @@ def plan(study: Study, path: Path) -> Plan:
     return Plan(forecasts, _total(forecasts), currency(study.cells), spent, *_making(study), stop)
 
 
-def saved(study: Study, path: Path) -> Forecast:
+def saved(study: StudySpec, path: Path) -> Forecast:
     """What the attempts that an adaptive run left out would take."""
     return plan(dataclasses.replace(study, stop=None, max_tokens=None, max_cost=None), path).total
 
 
-def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
+def _adaptive(study: StudySpec, store: Store | None) -> tuple[set[bytes], str]:
     """The cells of which an adaptive run may still ask more, and what it will find out."""
     if study.stop is None:
         return set(), ""
@@ -136,14 +147,18 @@ def _adaptive(study: Study, store: Store | None) -> tuple[set[bytes], str]:
     return open_cells(study, store), describe(study)
 
 
-def _making(study: Study) -> tuple[Spend | None, int]:
+def _making(study: StudySpec) -> tuple[Spend | None, int]:
     """The most that methods sample to train on, and the trainings; what several models share, once."""
-    making = {method.folder(c.model): (method, c.model) for c in study.cells for method in c.methods}
+    making = {}
+    for cell in study.cells:
+        for method in cell.methods:
+            if isinstance(method, Prepared):
+                making[method.folder(cell.model)] = method, cell.model
     limits: dict[Path, Limit] = {}
     trainings = 0
     for folder, (method, model) in making.items():
         limits |= method.sampling_limits(model)
-        trainings += folder in method.unmade(model) and method.training_seed() is not None
+        trainings += folder in method.missing_outputs(model) and method.training_seed() is not None
     total: Spend | None = Spend()
     for limit in limits.values():
         one = limit()
@@ -155,25 +170,25 @@ def _holds_something(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _groups(cells: Sequence[Cell]) -> Iterable[list[Cell]]:
+def _groups(cells: Sequence[StudyCell]) -> Iterable[list[StudyCell]]:
     """Yield the cells of each model on each task."""
-    for _, group in itertools.groupby(cells, key=lambda cell: (cell.model_label, cell.task_label)):
+    for _, group in itertools.groupby(cells, key=lambda cell: (cell.model_key, cell.task_key)):
         yield list(group)
 
 
 class _Left(NamedTuple):
     """What one cell still asks, and what the store tells of it."""
 
-    cell: Cell
+    cell: StudyCell
     attempts: int  # still to make
     answered: int
     mean: Money | None  # of those answered
     variance: float  # of the tokens of those answered
 
 
-def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Forecast:
+def _forecast(cells: list[StudyCell], store: Store | None, still: set[bytes]) -> Forecast:
     answered = [store.spent([cell]) if store else (0, Bill()) for cell in cells]
-    stored, search, prices = sum(n for n, _ in answered), cells[0].search, cells[0].model.prices
+    stored, search, prices = sum(n for n, _ in answered), cells[0].quota.search, cells[0].model.prices
     if (
         search
     ):  # it decides how many attempts it makes, up to `most` in all; the most they may take is at its largest size
@@ -181,7 +196,7 @@ def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Fore
         left = [0] * (len(cells) - 1) + [0 if ended else max(0, search.most - stored)]
     else:
         left = [
-            0 if cell.adaptive and cell.key not in still else cell.samples * cell.count - n
+            0 if cell.quota.adaptive and cell.key not in still else cell.quota.samples * cell.count - n
             for cell, (n, _) in zip(cells, answered, strict=True)
         ]
     rows = [_left(cell, n, *known, store) for cell, n, known in zip(cells, left, answered, strict=True)]
@@ -190,8 +205,8 @@ def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Fore
     bound = limit and priced_at_most(limit, prices)
     priced_by = [model.prices for model in (cells[0].model, *cells[0].asks()) if model.prices]
     return Forecast(
-        model=cells[0].model_label,
-        task=cells[0].task_label,
+        model=cells[0].label.model,
+        task=cells[0].label.task,
         cells=len(cells),
         attempts=stored if search else stored + sum(left),
         stored=stored,
@@ -199,11 +214,11 @@ def _forecast(cells: list[Cell], store: Store | None, still: set[bytes]) -> Fore
         tokens=Range(low.tokens, expected and expected.tokens, bound and bound.tokens),
         cost=Range(low.cost, expected and expected.cost, bound and bound.cost) if priced_by else None,
         basis=basis,
-        duration=duration(cells, store, expected and expected.tokens, limit),
+        duration=_duration(cells, store, expected and expected.tokens, limit),
     )
 
 
-def _left(cell: Cell, attempts: int, answered: int, bill: Bill, store: Store | None) -> _Left:
+def _left(cell: StudyCell, attempts: int, answered: int, bill: Bill, store: Store | None) -> _Left:
     if not answered or store is None:
         return _Left(cell, attempts, 0, None, 0.0)
     total = priced(bill, cell.model.prices)
@@ -251,7 +266,7 @@ def _limit(rows: Sequence[_Left]) -> Spend | None:
     return total
 
 
-def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
+def attempt_limit(cell: StudyCell, problem: Problem) -> Spend | None:
     """The most that one attempt may take: each turn with its calls, and the history, with replies of a whole budget."""
     total, past = Spend(), list[Message]()
     reply = cell.reply_limit
@@ -268,7 +283,7 @@ def attempt_limit(cell: Cell, problem: Problem) -> Spend | None:
     return total
 
 
-def _prompts(cell: Cell, problem: Problem) -> Spend:
+def _prompts(cell: StudyCell, problem: Problem) -> Spend:
     """What the prompts of one attempt take at least: each turn asked once, and every reply empty."""
     total, past = Spend(), list[Message]()
     for text in problem.turns:
@@ -301,19 +316,49 @@ def _sum(ranges: Sequence[Range]) -> Range:
     return Range(sum(low), None if None in expected else sum(expected), None if None in at_most else sum(at_most))
 
 
-def probe(study: Study, attempts: int) -> tuple[Cell, ...]:
+def probe(study: StudySpec, attempts: int) -> tuple[StudyCell, ...]:
     """The study's cells, each with only this many attempts, without searches: what `ponder plan --probe` asks.
 
     Cells, not a smaller study: its methods would train on other problems.
     """
-    cells = [cell for cell in study.cells if not cell.search]
+    cells = [cell for cell in study.cells if not cell.quota.search]
     if not cells:
         raise UserError("a search can't be probed: it decides itself what to ask", where=study.where)
     probed = []
     for cell in cells:
-        if cell.adaptive:
+        if cell.quota.adaptive:
             few = cell.first(attempts)
         else:
-            few = dataclasses.replace(cell, problems=min(attempts, cell.problems or attempts))
-        probed.append(dataclasses.replace(few, samples=1))
+            few = cell.with_quota(problems=min(attempts, cell.quota.problems or attempts))
+        probed.append(few.with_quota(samples=1))
     return tuple(probed)
+
+
+def _duration(
+    cells: Sequence[StudyCell], store: Store | None, expected: float | None, limit: Spend | None
+) -> Duration | None:
+    """How long the replies of one model on one task will take; None if that is unknown."""
+    cell = cells[0]
+    if not isinstance(cell.model, capabilities.Forecast):
+        return None
+    measured = store.speed(cells) if store else None
+    if expected is not None and measured:
+        fraction, seconds = measured
+        tokens = expected * fraction
+        return Duration(tokens * seconds, False, f"{tokens:,.0f} tokens at {1 / seconds:,.1f} per second, as stored")
+    guess = cell.model.tokens_per_second(cell.task)
+    if guess is None or limit is None:
+        return None
+    tokens, (speed, basis) = limit.completion_tokens, guess
+    return Duration(tokens / speed, True, f"{tokens:,.0f} tokens at {speed:,.1f} per second, {basis}")
+
+
+def _day_warning(durations: Sequence[tuple[str, Duration | None]]) -> str:
+    """A warning and a hint if the replies of all models together take more than a day; else ""."""
+    known = [(model, one) for model, one in durations if one]
+    if sum(one.seconds for _, one in known) <= DAY:
+        return ""
+    model, longest = max(known, key=lambda pair: pair[1].seconds)
+    days = max(1, round(sum(one.seconds for _, one in known) / DAY))
+    bound = "up to " if any(one.at_most for _, one in known) else ""
+    return f"warning: this may take {bound}{count(days, 'day')}; `{model}` alone: {longest.how}\nhint: {HINT}"

@@ -1,7 +1,10 @@
 """Makes what a study needs before it can run: trained or merged weights, fitted eviction policies.
 
-`ponder run` makes the same things when it reaches the models that need them. Preparing makes all of them first, for
-example on a machine with a GPU.
+`ponder run` makes it when it reaches the models that need it; `ponder prepare` makes all of it first, for example on a
+machine with a GPU. Both use `Preparations`, which makes things here, or in other processes, several at once and nothing
+twice. A chain of methods is made in its order. What doesn't depend on each other is made at once: variants, training
+seeds. Two preparations may need the same thing, such as samples to train on or a merged model that both start from.
+Then the first makes it, and the others wait until it is there, not until the first is done.
 """
 
 from __future__ import annotations
@@ -9,48 +12,315 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from ponder.core import Progress, UserError, WithWeights, error_at, require
+from ponder.core import Method, Model, Prepared, Progress, Spend, UserError, WithWeights, error_at, require
+from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.metering import METER, CapReached, Meter
-from ponder.run.caps import Ledger, check, currency
-from ponder.run.executors import Place
+from ponder.core.wrapped import server_of
+from ponder.run.caps import NOTHING, Claim, Ledger, Money, check, currency, opened_ledger, priced_at_most
+from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
-from ponder.run.paying import LedgerTill
-from ponder.run.preparations import Preparations
-from ponder.run.run import opened_ledger
+from ponder.run.paying import Account, LedgerTill, LoopTill
 from ponder.run.run_stats import Tally
 from ponder.run.summary import cap_reached
 from ponder.store.store import Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import Resources, StudyCell
+from ponder.study.study import StudySpec
 
+PATIENCE = 60.0  # seconds until a file that another machine has written must be seen here
 STORE = Path("ponder.db")  # counts what a study with a cap spends
 
 
-def prepare(study: Study, place: Place | None = None, store: Path = STORE) -> Iterator[Progress]:
+class Preparations:
+    """Makes models, each once. `report` is told how each goes, by its label; None at its end.
+
+    What they ask of models is paid at the `till`; if its caps leave no room, `Stopped` is raised.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | None,
+        stop: Stop,
+        report: Callable[[str, Progress | None], None],
+        till: LedgerTill | None = None,
+    ) -> None:
+        self._executor, self._stop, self._report = executor, stop, report
+        self._till = till or LedgerTill(Ledger())
+        self._room = asyncio.Semaphore(executor.jobs or 1_000_000 if executor else 1)
+        self._chains: dict[str, asyncio.Task[list[Model]]] = {}
+        self._being_made: set[Path] = set()
+        self._changed = asyncio.Event()
+
+    async def model(self, cell: StudyCell) -> Model:
+        """Return the cell's model, with everything that its methods need."""
+        return (await self.chain(cell))[-1]
+
+    async def chain(self, cell: StudyCell) -> list[Model]:
+        """Return the cell's model, and the model after each of its methods."""
+        label = cell.label.model
+        if label not in self._chains:
+            self._chains[label] = asyncio.create_task(self._make(cell))
+        return await self._chains[label]
+
+    async def _make(self, cell: StudyCell) -> list[Model]:
+        """Make what each method needs, here or elsewhere, and apply it: the only place where models are prepared."""
+        label = cell.label.model
+        chain = [cell.model]
+        try:
+            for index, method in enumerate(cell.methods):
+                model = chain[-1]
+                if isinstance(method, Prepared):
+                    if self._executor:
+                        await self._make_there(self._executor, method, cell, index, model)
+                    await self._driven(label, partial(method.make, model))  # what is left to make
+                chain.append(await asyncio.to_thread(method.apply, model))
+        finally:
+            self._report(label, None)
+        return chain
+
+    async def start(self, cell: StudyCell, model: Model) -> None:
+        """Start the server of a model, if it has one to start."""
+        server = server_of(model)
+        if server is None:
+            return
+        try:
+            await self._driven(cell.label.model, lambda: server.start(cell.task))
+        finally:
+            self._report(cell.label.model, None)
+
+    async def _driven(self, label: str, work: Callable[[], Iterator[Progress]]) -> None:
+        """Do work that reports progress, in a thread. To stop, it waits for the next report."""
+        interrupted = False
+        meter = Meter(LoopTill(self._till, asyncio.get_running_loop()))
+
+        def drive() -> None:
+            METER.set(meter)  # in this thread's own context
+            steps = work()
+            try:
+                while not (interrupted or self._stop.asked):
+                    if (progress := next(steps, None)) is None:
+                        return
+                    if not interrupted:
+                        self._report(label, {"model": label, **progress})
+            finally:
+                if isinstance(steps, Generator):
+                    steps.close()  # here, and not in whichever thread collects garbage
+            raise Stopped
+
+        try:
+            await asyncio.to_thread(drive)
+        except CapReached:
+            raise Stopped from None
+        finally:
+            interrupted = True
+
+    async def _make_there(self, executor: Executor, method: Method, cell: StudyCell, index: int, model: Model) -> None:
+        """Make what the method says is missing, as soon as nobody else is making any of it."""
+        label = cell.label.model
+        assert isinstance(method, Prepared)
+        while missing := set(await asyncio.to_thread(method.missing_outputs, model)):
+            if missing & self._being_made:
+                self._report(label, {"model": label, "waits_for": min(missing & self._being_made).name})
+                self._changed.clear()
+                await self._stop.unless_asked(self._changed.wait())
+                continue
+            needs = cell.hosting.needs(cell.model, *cell.making[index : index + 1])
+            with self._claimed(missing):
+                self._report(label, {"model": label, "waits_for": "room"})
+                async with self._room:
+
+                    def report(progress: Progress, claimed: set[Path] = missing) -> None:
+                        self._report(label, {"model": label, **progress})
+                        self._release({path for path in claimed if path.exists()})
+
+                    await self._make_paid(executor, method, model, needs, report)
+                    await self._seen(method, model)
+
+    async def _make_paid(
+        self, executor: Executor, method: Method, model: Model, needs: Resources, report: Callable[[Progress], None]
+    ) -> None:
+        """Make something in another process, with an allowance; with another one if that was less than it needs."""
+        ledger = self._till.ledger
+        while True:
+            claim = ledger.open(None, preparing=True)
+            allowance = await self._stop.unless_asked(self._allow(claim, method, model))
+            account: Account | None = None
+
+            def listen(said: Progress | Account) -> None:
+                nonlocal account
+                if isinstance(said, Account):
+                    account = said
+                else:
+                    report(said)
+
+            try:
+                await self._till.record()
+                await self._stop.unless_asked(executor.make(method, model, needs, listen, allowance))
+            finally:
+                lost = allowance or NOTHING
+                spent = account or Account(lost, lost, int(lost != NOTHING))  # it was killed: nobody knows
+                ledger.pay(claim, spent.spent, spent.lost, spent.lost_calls)
+            ledger.overbilled = ledger.overbilled or spent.overbilled
+            if spent.refused is None and not spent.overbilled:
+                return
+            left = ledger.left()
+            if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
+                ledger.refused = ledger.refused or spent.refused
+                raise Stopped
+
+    async def _allow(self, claim: Claim, method: Method, model: Model) -> Money | None:
+        """Reserve the most that a method may still ask, or what the caps leave of it once nothing is in progress.
+
+        None if there is no cap.
+        """
+        ledger = self._till.ledger
+        if not ledger.limited:
+            return None
+        assert isinstance(method, Prepared)
+        most = NOTHING
+        for limit in (await asyncio.to_thread(method.sampling_limits, model)).values():
+            spend: Spend | None = await asyncio.to_thread(limit)
+            if spend is None:
+                what = f"the study's cap can't be kept: what `{method.title()}` asks of a model has no limit"
+                raise UserError(what, hint="give that model a `budget`, in completion tokens")
+            most = most.plus(priced_at_most(spend, None))
+        while True:
+            left = ledger.left()
+            assert left
+            amount = most.at_most(left)
+            if amount == most or not ledger.calls:
+                break
+            await asyncio.sleep(0.05)  # until what is in progress has its bill
+        if most.tokens and not amount.tokens:
+            ledger.refused = ledger.refused or most
+            raise Stopped
+        ledger.hold(claim, amount)
+        return amount
+
+    @contextmanager
+    def _claimed(self, paths: set[Path]) -> Iterator[None]:
+        self._being_made |= paths
+        try:
+            yield
+        finally:
+            self._release(paths)
+
+    def _release(self, paths: set[Path]) -> None:
+        if paths & self._being_made:
+            self._being_made -= paths
+            self._changed.set()
+
+    async def _seen(self, method: Method, model: Model) -> None:
+        """Wait until what was made is seen here: shared storage may take seconds."""
+        assert isinstance(method, Prepared)
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while missing := await asyncio.to_thread(method.missing_outputs, model):
+            if asyncio.get_running_loop().time() > deadline:
+                what = f"`{method.title()}` was made, but {min(missing)} is not there"
+                raise UserError(what, hint="$PONDER_MODELS must be on storage that every node shares: docs/cluster.md")
+            await asyncio.sleep(0.5)
+
+
+def prepare(study: StudySpec, executor: Executor | None = None, store: Path = STORE) -> Iterator[Progress]:
     """Make what every model of the study needs. What already exists is not made again.
 
     Under a cap, what that takes is recorded in the store at a path, as a run of the study.
     """
-    cells = {cell.model_label: cell for cell in study.cells if cell.methods}
-    if not cells:
-        return
-    with _paid(study, store) as till:
-        if place:
-            yield from _together(list(cells.values()), place, study.where, till)
-            return
-        for label, cell in cells.items():
-            with _at(study.where, label):
-                for progress in cell.make_model():
-                    yield {"model": label, **progress}
-            yield {"ready": label}
+    cells = {cell.model_key: cell for cell in study.cells if cell.methods}
+    if cells:
+        yield from _prepared(study, list(cells.values()), store, executor)
+
+
+def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
+    """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
+    changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
+    cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
+    chains = yield from _prepared(study, [cell], store)
+    model = chains[cell.label.model][-1]
+    shutil.copytree(require(model, WithWeights).source(cell.task).folder, out, dirs_exist_ok=True)
+    yield {"made": str(out)}
+
+
+def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
+    """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
+    trains = {}
+    for cell in study.cells:
+        if any(training_seed(method) is not None and not changes_weights(method) for method in cell.methods):
+            trains[cell.label.model] = cell
+    folders = {_reward_folder(cell, [cell.model]) for cell in trains.values()}
+    if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
+        label = label or next(iter(trains))
+    cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
+    chains = yield from _prepared(study, [cell], store)
+    folder = _reward_folder(cell, chains[cell.label.model])
+    assert folder
+    shutil.copytree(folder, out, dirs_exist_ok=True)
+    yield {"made": str(out)}
+
+
+def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
+    """Return where the reward is that a method of the cell trains, given the model before each method."""
+    for method, model in zip(cell.methods, chain, strict=False):
+        if isinstance(method, Prepared) and not method.changes_weights:
+            folder = method.folder(model)
+            if folder:
+                return folder
+    return None
+
+
+def _prepared(
+    study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
+) -> Generator[Progress, None, dict[str, list[Model]]]:
+    """Make the models of cells, under the study's caps; return the chain of each by its label.
+
+    In other processes, what doesn't depend on each other is made at once; here, one after another. After an error,
+    nothing more is made.
+    """
+    reports: deque[Progress] = deque()
+    chains: dict[str, list[Model]] = {}
+
+    def report(label: str, progress: Progress | None) -> None:
+        if progress is not None:
+            reports.append({"model": label, **progress})
+
+    async def make(cell: StudyCell, preparations: Preparations) -> None:
+        label = cell.label.model
+        with error_at(f"{study.where}: model `{label}`"):
+            chains[label] = await preparations.chain(cell)
+        reports.append({"ready": label})
+
+    async def make_all(preparations: Preparations) -> None:
+        if executor is None:
+            for cell in cells:
+                await make(cell, preparations)
+        else:
+            await asyncio.gather(*(make(cell, preparations) for cell in cells))
+
+    async def begin(till: LedgerTill) -> asyncio.Task[None]:
+        return asyncio.create_task(make_all(Preparations(executor, Stop(), report, till)))
+
+    async def ended(work: asyncio.Task[None]) -> bool:
+        done, _ = await asyncio.wait([work], timeout=0.2)
+        if done:
+            work.result()
+        return bool(done)
+
+    with _paid(study, store) as till, asyncio.Runner() as runner:  # whose end cancels what is in progress
+        work = runner.run(begin(till))
+        done = False
+        while not done:
+            done = runner.run(ended(work))
+            while reports:
+                yield reports.popleft()
+    return chains
 
 
 @contextmanager
-def _paid(study: Study, path: Path) -> Iterator[LedgerTill]:
+def _paid(study: StudySpec, path: Path) -> Iterator[LedgerTill]:
     """Count what is asked of models while the block runs, under the study's caps; raise `UserError` at a cap."""
     check(study.cells, study.max_tokens, study.max_cost)
     with ExitStack() as stack:
@@ -65,86 +335,17 @@ def _paid(study: Study, path: Path) -> Iterator[LedgerTill]:
 
             till = LedgerTill(ledger, record)
             stack.callback(lambda: store.add([], run_id, ledger.recorded()))
-        METER.set(Meter(till))
         try:
             yield till
-        except (CapReached, Stopped):
+        except Stopped:
             tally = Tally(ledger=till.ledger, currency=currency(study.cells))
             what, *advice = cap_reached(tally)
             raise UserError(what, where=study.where, hint="; ".join([*advice, "what was paid for is kept"])) from None
-        finally:
-            METER.set(None)
 
 
-def _at(where: str, label: str) -> AbstractContextManager[None]:
-    """Adds the study and the model to errors that don't say where they are."""
-    return error_at(f"{where}: model `{label}`")
-
-
-def _together(cells: Sequence[Cell], place: Place, where: str, till: LedgerTill) -> Iterator[Progress]:
-    """Make what doesn't depend on each other at once. After an error, nothing more is made."""
-    reports: deque[Progress] = deque()
-
-    def report(label: str, progress: Progress | None) -> None:
-        if progress is not None:
-            reports.append({"model": label, **progress})
-
-    async def made(cell: Cell, preparations: Preparations) -> None:
-        with _at(where, cell.model_label):
-            await preparations.model(cell)
-        reports.append({"ready": cell.model_label})
-
-    async def begin() -> set[asyncio.Task[None]]:
-        preparations = Preparations(place, Stop(), report, till)
-        return {asyncio.create_task(made(cell, preparations)) for cell in cells}
-
-    async def look(waiting: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        done, left = await asyncio.wait(waiting, timeout=0.2, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-        return left
-
-    with asyncio.Runner() as runner:  # whose end cancels what is in progress
-        waiting = runner.run(begin())
-        while waiting:
-            waiting = runner.run(look(waiting))
-            while reports:
-                yield reports.popleft()
-
-
-def make_model(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make one model of the study whose methods change its weights, and copy the weights into a folder."""
-    changed = {c.model_label: c for c in study.cells if any(method.changes_weights for method in c.methods)}
-    cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
-    with _paid(study, store), _at(study.where, cell.model_label):
-        model = yield from cell.make_model()
-    shutil.copytree(require(model, WithWeights).source(cell.task).folder, out, dirs_exist_ok=True)
-    yield {"made": str(out)}
-
-
-def make_reward(study: Study, label: str, out: Path, store: Path = STORE) -> Iterator[Progress]:
-    """Make the reward that one model of the study trains on its own samples, and copy it into a folder."""
-    trains = {
-        c.model_label: c
-        for c in study.cells
-        if any(m.training_seed() is not None and not m.changes_weights for m in c.methods)
-    }
-    folders = {c.methods[0].folder(c.model) for c in trains.values()}
-    if len(folders) == 1 and None not in folders:  # they differ in how they pick, not in the reward
-        label = label or next(iter(trains))
-    cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
-    model = cell.model
-    for method in cell.methods:
-        with _paid(study, store), _at(study.where, cell.model_label):
-            yield from method.make(model)
-        if (folder := method.folder(model)) and not method.changes_weights:
-            shutil.copytree(folder, out, dirs_exist_ok=True)
-            yield {"made": str(out)}
-            return
-        model = method.apply(model)
-
-
-def _chosen(study: Study, cells: dict[str, Cell], label: str, out: Path, noun: str, kind: str, method: str) -> Cell:
+def _chosen(
+    study: StudySpec, cells: dict[str, StudyCell], label: str, out: Path, noun: str, kind: str, method: str
+) -> StudyCell:
     """The cell of a label, which isn't needed if there is only one; raises `UserError` if it isn't there."""
     if not label and len(cells) == 1:
         label = next(iter(cells))

@@ -20,7 +20,7 @@ from ponder.core import Method, Model, UserError
 from ponder.run.caps import Money
 from ponder.run.executors import Report
 from ponder.run.pickling import making, packed
-from ponder.study.cell import Cell, Resources
+from ponder.study.cell import Resources, StudyCell
 from ponder.training.launch import end_with_parent
 
 
@@ -53,10 +53,10 @@ class Processes:
                 what = f"the process that made `{method.title()}` for {model.title()} {_ended(code, errors)}"
                 raise UserError(what, hint="is there enough memory for so many at once? Run again to resume")
 
-    def hosted(self, cells: Sequence[Cell], model: Model) -> Model:  # noqa: ARG002 the interface's
+    def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:  # noqa: ARG002 the interface's
         return model
 
-    def lane(self, cell: Cell) -> str:
+    def lane(self, cell: StudyCell) -> str:
         return cell.model.server()
 
 

@@ -34,7 +34,7 @@ from ponder.run.caps import Money
 from ponder.run.executors import Report
 from ponder.run.pickling import making, packed, sendable, unpacked
 from ponder.run.workers import Hosted, HostLost, received
-from ponder.study.cell import Cell, Resources
+from ponder.study.cell import Resources, StudyCell
 
 SHARED = "it must be on storage that every node shares: docs/cluster.md"
 MARK = "shared.id"  # a file in the folder of made models, by which a node knows that it sees the same folder
@@ -48,7 +48,7 @@ class Cluster:
 
     jobs: int | None = None
 
-    def __init__(self, address: str, cells: Sequence[Cell]) -> None:
+    def __init__(self, address: str, cells: Sequence[StudyCell]) -> None:
         self._address, self._cells = address, cells
         self._began = False
 
@@ -77,12 +77,12 @@ class Cluster:
                 ):
                     most = Resources(max(n.get("GPU", 0) for n in nodes), max(n.get("CPU", 0) for n in nodes))
                     what = f"no node has {needs.text()}; the largest have {most.text()}"
-                    raise UserError(what, where=f"model `{cell.model_label}`", hint="ray = { gpus = …, cpus = … }")
+                    raise UserError(what, where=f"model `{cell.label.model}`", hint="ray = { gpus = …, cpus = … }")
 
-    def lane(self, cell: Cell) -> str:
-        return f"ray {cell.model_label}" if _has_weights(cell.model) else cell.model.server()
+    def lane(self, cell: StudyCell) -> str:
+        return f"ray {cell.label.model}" if _has_weights(cell.model) else cell.model.server()
 
-    def hosted(self, cells: Sequence[Cell], model: Model) -> Model:
+    def hosted(self, cells: Sequence[StudyCell], model: Model) -> Model:
         cell = cells[0]
         if not _has_weights(cell.model):
             return model

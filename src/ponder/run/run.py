@@ -12,7 +12,6 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +19,15 @@ from ponder.core import Attempt, Model, Served, UserError
 from ponder.core.wrapped import making_cost
 from ponder.run import caps
 from ponder.run.attempt import Job, Run, ask
-from ponder.run.caps import Ledger, Money
-from ponder.run.executors import Place
+from ponder.run.executors import Executor
 from ponder.run.interrupt import Stop, Stopped
 from ponder.run.paying import LedgerTill
-from ponder.run.preparations import Preparations
+from ponder.run.prepare import Preparations
 from ponder.run.run_stats import Tally
 from ponder.store.store import Store
 from ponder.store.writer import Writer
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 if TYPE_CHECKING:
     from ponder.run.adaptive import Trial
@@ -40,46 +38,46 @@ CHUNK_SECONDS = 0.2  # or fewer, if they take long
 FAILURES_IN_A_ROW = 25
 
 
-def pending(cell: Cell, store: Store, tally: Tally) -> Iterator[Job]:
+def pending(cell: StudyCell, store: Store, tally: Tally) -> Iterator[Job]:
     """The attempts of a cell that the store doesn't hold."""
     done = store.done(cell)
-    if cell.problems is not None and len(done) >= cell.problems * cell.samples:
-        positions = range(cell.problems) if cell.positions is None else cell.positions
-        wanted = itertools.product(positions, range(cell.samples))
+    if cell.quota.problems is not None and len(done) >= cell.quota.problems * cell.quota.samples:
+        positions = range(cell.quota.problems) if cell.quota.positions is None else cell.quota.positions
+        wanted = itertools.product(positions, range(cell.quota.samples))
         if done.issuperset(wanted):
             return  # without generating a problem: a large puzzle takes a second
     begun, position = store.begun(cell), -1
     for position, problem in cell.numbered():
-        wanted_samples = [sample for sample in range(cell.samples) if (position, sample) not in done]
+        wanted_samples = [sample for sample in range(cell.quota.samples) if (position, sample) not in done]
         if wanted_samples and (name := store.problem_name(cell, position)) not in (None, problem.id):
             what = f"problem {position + 1} of size {cell.size} is `{problem.id}`, but the store has `{name}` there"
             hint = "a task that makes other problems needs another `version`, and the same seed the same problem"
-            raise UserError(what, where=f"task `{cell.task_label}`", hint=hint)
+            raise UserError(what, where=f"task `{cell.label.task}`", hint=hint)
         for sample in wanted_samples:
             yield Job(cell, position, problem, sample, begun.pop((position, sample), ()))
-    if cell.problems is not None and position + 1 < cell.problems and cell.task.fixed() is None:
-        tally.ran_out(cell.task_label, cell.size, position + 1, cell.problems, cell.samples)
+    if cell.quota.problems is not None and position + 1 < cell.quota.problems and cell.task.fixed() is None:
+        tally.ran_out(cell.label.task, cell.size, position + 1, cell.quota.problems, cell.quota.samples)
 
 
 async def run(
-    study: Study,
+    study: StudySpec,
     store: Store,
     tally: Tally,
     stop: Stop | None = None,
-    cells: Sequence[Cell] | None = None,
-    place: Place | None = None,
+    cells: Sequence[StudyCell] | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Ask whatever the study asks for and the store doesn't hold, within the study's caps; or only these cells."""
     stop, cells = stop or Stop(), study.cells if cells is None else cells
     caps.check(cells, study.max_tokens, study.max_cost)
     tally.stop, tally.currency = stop, caps.currency(cells)
-    tally.ledger = opened_ledger(study, store)
+    tally.ledger = caps.opened_ledger(study, store)
     run_id = store.record_study(study)
     tally.writer = Writer(store, run_id, tally.ledger.recorded)
     async with tally.writer as writer:
         till = LedgerTill(tally.ledger, writer.flush, tally.retried)
-        preparations = Preparations(place, stop, tally.report, till)
-        parts = Run(store, writer, tally, stop, preparations, place, _trials(study, cells), study.where)
+        preparations = Preparations(executor, stop, tally.report, till)
+        parts = Run(store, writer, tally, stop, preparations, executor, _trials(study, cells), study.where)
         work = asyncio.create_task(_everything(cells, parts))
         timer = asyncio.create_task(stop.out_of_time())
         try:
@@ -95,17 +93,9 @@ async def run(
         work.result()
 
 
-def opened_ledger(study: Study, store: Store) -> Ledger:
-    """Return a ledger under the study's caps, with what earlier runs of it have spent if they count."""
-    if study.cap_per == "run":
-        return Ledger(study.max_tokens, study.max_cost)
-    before, held = Money(*store.spent_by_runs(study.name)), Money(*store.held_by_runs(study.name))
-    return Ledger(study.max_tokens, study.max_cost, before, held)
-
-
-async def _reach(cells: Sequence[Cell], run: Run) -> None:
+async def _reach(cells: Sequence[StudyCell], run: Run) -> None:
     """Look once at each server that something is still to be asked of, before anything is asked."""
-    servers: dict[str, Cell] = {}
+    servers: dict[str, StudyCell] = {}
     for cell in cells:
         if (server := cell.model.server()) and server not in servers and _unfinished(cell, run.store):
             servers[server] = cell
@@ -117,30 +107,30 @@ async def _reach(cells: Sequence[Cell], run: Run) -> None:
                     await model.reach()
 
 
-def _unfinished(cell: Cell, store: Store) -> bool:
-    problems = sum(1 for _ in cell.asked()) if cell.problems is None else cell.problems
-    return bool(cell.search) or cell.adaptive or len(store.done(cell)) < problems * cell.samples
+def _unfinished(cell: StudyCell, store: Store) -> bool:
+    problems = sum(1 for _ in cell.asked()) if cell.quota.problems is None else cell.quota.problems
+    return bool(cell.quota.search) or cell.quota.adaptive or len(store.done(cell)) < problems * cell.quota.samples
 
 
-def _trials(study: Study, cells: Sequence[Cell]) -> list[Trial]:
-    if not any(cell.adaptive for cell in cells):
+def _trials(study: StudySpec, cells: Sequence[StudyCell]) -> list[Trial]:
+    if not any(cell.quota.adaptive for cell in cells):
         return []
     from ponder.run.adaptive import trials  # imports NumPy, which other runs don't need
 
     return trials(study)
 
 
-async def _everything(cells: Sequence[Cell], run: Run) -> None:
+async def _everything(cells: Sequence[StudyCell], run: Run) -> None:
     """All that is known beforehand and what each model's searches and trials decide; then trials across models."""
     await _reach(cells, run)
     across = [trial for trial in run.trials if trial.across_models]
-    await _all_lanes([cell for cell in cells if not (across and cell.adaptive)], run)
+    await _all_lanes([cell for cell in cells if not (across and cell.quota.adaptive)], run)
     for trial in across:
         for asked in _decided(trial, run):
             await _all_lanes(asked, run)
 
 
-def _decided(trial: Trial, run: Run) -> Iterator[list[Cell]]:
+def _decided(trial: Trial, run: Run) -> Iterator[list[StudyCell]]:
     """The rounds of a trial, counted as they are planned, until it ends or the run stops."""
     for cells, attempts in trial.rounds(run.store):
         if run.ledger.capped or run.stop.asked:
@@ -149,30 +139,30 @@ def _decided(trial: Trial, run: Run) -> Iterator[list[Cell]]:
         yield cells
 
 
-async def _all_lanes(cells: Sequence[Cell], run: Run) -> None:
+async def _all_lanes(cells: Sequence[StudyCell], run: Run) -> None:
     """Models that wait for the same server are asked one after another, others at the same time."""
-    lanes: dict[str, list[list[Cell]]] = {}
-    prepared: list[Cell] = []  # while other models are asked
-    for _, group in itertools.groupby(cells, key=lambda cell: cell.model_label):
+    lanes: dict[str, list[list[StudyCell]]] = {}
+    prepared: list[StudyCell] = []  # while other models are asked
+    for _, group in itertools.groupby(cells, key=lambda cell: cell.model_key):
         of_one_model = list(group)
-        lane = run.place.lane(of_one_model[0]) if run.place else of_one_model[0].model.server()
+        lane = run.executor.lane(of_one_model[0]) if run.executor else of_one_model[0].model.server()
         lanes.setdefault(lane, []).append(of_one_model)
-        prepared += next(([c] for c in of_one_model if run.place and c.methods and _unfinished(c, run.store)), [])
+        prepared += next(([c] for c in of_one_model if run.executor and c.methods and _unfinished(c, run.store)), [])
 
-    async def ask_in_turn(models: list[list[Cell]]) -> None:
+    async def ask_in_turn(models: list[list[StudyCell]]) -> None:
         for of_one_model in models:
             if not run.stop.asked:
                 with run.at(of_one_model[0]):
                     await _one_model(of_one_model, run)
 
-    async def prepare(cell: Cell) -> None:
+    async def prepare(cell: StudyCell) -> None:
         with run.at(cell):
             await run.preparations.model(cell)
 
     await _together((*map(prepare, prepared), *map(ask_in_turn, lanes.values())), run.stop)
 
 
-async def _one_model(cells: list[Cell], run: Run) -> None:
+async def _one_model(cells: list[StudyCell], run: Run) -> None:
     """Make, open and ask one model."""
     async with AsyncExitStack() as stack:
         model: Model | None = None
@@ -189,10 +179,10 @@ async def _one_model(cells: list[Cell], run: Run) -> None:
             await run.writer.flush()  # a search decides by what is stored
 
 
-async def _opened(cells: Sequence[Cell], run: Run, stack: AsyncExitStack) -> Model:
+async def _opened(cells: Sequence[StudyCell], run: Run, stack: AsyncExitStack) -> Model:
     """The model of these cells, made and ready to be asked, here or elsewhere."""
-    label, model = cells[0].model_label, await run.preparations.model(cells[0])
-    if run.place is None or (hosted := run.place.hosted(cells, model)) is model:
+    label, model = cells[0].label.model, await run.preparations.model(cells[0])
+    if run.executor is None or (hosted := run.executor.hosted(cells, model)) is model:
         await run.preparations.start(cells[0], model)
         return await stack.enter_async_context(model)
     run.tally.report(label, {"model": label, "waits_for": cells[0].hosting.needs(cells[0].model).text()})
@@ -218,15 +208,15 @@ async def _together(work: Iterable[Coroutine[Any, Any, None]], stop: Stop) -> No
             group.create_task(guarded(part))
 
 
-def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:
+def _rounds(cells: Sequence[StudyCell], run: Run) -> Iterator[list[StudyCell]]:
     """Cells to ask of one model together: first those that are known beforehand, then what each search asks next."""
-    yield [cell for cell in cells if cell.search is None and not cell.adaptive]
+    yield [cell for cell in cells if cell.quota.search is None and not cell.quota.adaptive]
     for trial in run.trials:
-        if not trial.across_models and trial.arms[0][0].model_label == cells[0].model_label:
+        if not trial.across_models and trial.arms[0][0].model_key == cells[0].model_key:
             yield from _decided(trial, run)
-    for _, group in itertools.groupby((c for c in cells if c.search), key=lambda cell: cell.task_label):
+    for _, group in itertools.groupby((c for c in cells if c.quota.search), key=lambda cell: cell.task_key):
         candidates = {cell.size: cell for cell in group}
-        search = next(iter(candidates.values())).search
+        search = next(iter(candidates.values())).quota.search
         assert search is not None
         results: dict[int, tuple[int, int]] | None = None
         # If a round changed nothing, its attempts failed or the cap was reached, and the next would be the same.
@@ -237,7 +227,7 @@ def _rounds(cells: Sequence[Cell], run: Run) -> Iterator[list[Cell]]:
             wanted = search.next(results)
             run.tally.planned += sum(n for _, n in wanted)
             if wanted:
-                yield [replace(candidates[size], problems=results[size][1] + n) for size, n in wanted]
+                yield [candidates[size].with_quota(problems=results[size][1] + n) for size, n in wanted]
 
 
 class _Failures:
@@ -247,7 +237,7 @@ class _Failures:
         self._most, self._count = FAILURES_IN_A_ROW + concurrency, 0
 
     def count(self, attempt: Attempt) -> None:
-        self._count = self._count + 1 if attempt.status == "failed" else 0
+        self._count = self._count + 1 if attempt.ended == "failed" else 0
         if self._count >= self._most:
             what = f"the last {self._count} attempts failed: {attempt.why}"
             hint = "check the endpoint or the model, then run again to resume"

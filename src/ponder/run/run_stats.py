@@ -69,7 +69,7 @@ class Tally:
     def count(self, attempt: Attempt) -> None:
         if self.silent_since is not None:
             self.silent_since = monotonic()
-        ending = "right" if attempt.correct else "wrong" if attempt.status == "graded" else attempt.status
+        ending = attempt.ended
         setattr(self, ending, getattr(self, ending) + 1)
         if ending in ("failed", "unparsed"):
             # Texts from outside: only a few different ones are kept.

@@ -14,25 +14,25 @@ from pathlib import Path
 from ponder.core import UserError
 from ponder.core.text import count
 from ponder.run import progress
-from ponder.run.executors import Place, place
+from ponder.run.executors import Executor, executing
 from ponder.run.interrupt import Stop
 from ponder.run.plan import counts, slow_warning
 from ponder.run.run import run
 from ponder.run.run_stats import Tally
 from ponder.run.summary import summary
 from ponder.store.store import Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 
 @dataclass(frozen=True)
 class Session:
     """A run that is ready to start: its study is checked, and its store is open for writing."""
 
-    study: Study
-    cells: Sequence[Cell]  # to ask
+    study: StudySpec
+    cells: Sequence[StudyCell]  # to ask
     store: Store
-    executor: Place | None  # other processes that share the work; None: everything happens in this one
+    executor: Executor | None  # other processes that share the work; None: everything happens in this one
     tally: Tally
 
     async def run(self, stop: Stop, *, show_progress: bool = True) -> None:
@@ -50,11 +50,11 @@ class Session:
 
 @contextmanager
 def open_session(
-    study: Study,
+    study: StudySpec,
     path: Path,
     tell: Callable[[str], object],
     *,
-    cells: Sequence[Cell] | None = None,
+    cells: Sequence[StudyCell] | None = None,
     jobs: int = 1,
     ray: str | None = None,
     release_lost: bool = False,
@@ -78,7 +78,7 @@ def open_session(
             _release_lost(study, store, tell)
         planned, stored = counts(cells, store)
         tally = Tally(planned=planned, stored_before=stored)
-        with place(cells, ray, jobs) as executor:
+        with executing(cells, ray, jobs) as executor:
             try:
                 yield Session(study, cells, store, executor, tally)
             except UserError:
@@ -87,7 +87,7 @@ def open_session(
                 raise
 
 
-def _release_lost(study: Study, store: Store, tell: Callable[[str], object]) -> None:
+def _release_lost(study: StudySpec, store: Store, tell: Callable[[str], object]) -> None:
     """Count as not spent what was in flight when runs of the study were killed."""
     tokens, _ = store.held_by_runs(study.name)
     store.release_held(study.name)

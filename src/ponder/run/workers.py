@@ -8,12 +8,12 @@ theirs, so nothing is stored of it. A model that loses hosts again and again wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ponder.core import Completion, Model, Progress, Request, Task, UserError, Wrapped
+from ponder.core import Completion, Model, Request, Served, Task, UserError, Wrapped
 
 SENT = ("problem", "messages", "seed", "sample", "turn", "budget", "limit")  # of a request, in its order
 AGAIN = 1.0  # seconds until a lost host is looked at again
@@ -38,16 +38,13 @@ class Host(Protocol):
         """End the process."""
 
 
-class Hosted(Wrapped):
-    """A model that hosts answer for."""
+class Hosted(Wrapped, Served):
+    """A model that hosts answer for. They start what it needs."""
 
     def __init__(self, inner: Model, tasks: Sequence[Task], start: Callable[[], Host], replicas: int) -> None:
         super().__init__(inner)
         self.concurrency = inner.concurrency * replicas
         self._tasks, self._start, self._replicas = list(tasks), start, replicas
-
-    def start(self, task: Task) -> Iterator[Progress]:  # noqa: ARG002 the hosts do that
-        yield from ()
 
     async def __aenter__(self) -> Self:
         """Start the hosts, and wait until one of them can answer."""

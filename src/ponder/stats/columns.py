@@ -15,6 +15,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
+SORTED = ("wrong", "right", "truncated", "unparsed")
 FEWEST_PAIRS = 3  # problems that two models answered, for an interval or a test of their difference
 
 
@@ -51,35 +52,38 @@ class Columns:
 
 
 def one_series(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes that did not fail, sorted by size and problem; an error if they mix tasks or models."""
-    if len(mixed := {(o.task, o.model) for o in outcomes}) > 1:
-        raise ValueError(f"one task and one model at a time, not {sorted(mixed)}")
-    ended = [o for o in outcomes if o.status not in ("failed", "open")]
-    statuses = {status: n for n, status in enumerate(sorted({o.status for o in ended}))}
+    """Return the answered outcomes, sorted by size and problem. Raise ValueError if they mix tasks or models."""
+    cells = {o.cell for o in outcomes}
+    if len({(cell.task_key, cell.model_key) for cell in cells}) > 1:
+        raise ValueError("one task and one model at a time")
+    return by_problem(outcomes)
+
+
+def by_problem(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the answered outcomes, sorted by size and problem."""
+    answered = [o for o in outcomes if o.answered]
     keys = (  # the last is the first to sort by
-        _ints(o.answer_tokens for o in ended),
-        _ints(o.correct for o in ended),
-        _ints(statuses[o.status] for o in ended),
-        _ints(o.thinking_tokens for o in ended),
-        _ints(o.sample for o in ended),
-        _names(ended),
-        _floats(o.size for o in ended),
+        _ints(o.answer_tokens for o in answered),
+        _ints(SORTED.index(o.ended) for o in answered),
+        _ints(o.thinking_tokens for o in answered),
+        _ints(o.sample for o in answered),
+        _names(answered),
+        _floats(o.size for o in answered),
     )
-    return [ended[i] for i in np.lexsort(keys).tolist()]
+    return [answered[i] for i in np.lexsort(keys).tolist()]
 
 
-def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking") -> Columns:
-    rows = one_series(outcomes)
-    truncated, unparsed = (np.array([o.status == s for o in rows], dtype=np.bool_) for s in ("truncated", "unparsed"))
+def columns(outcomes: Sequence[Outcome], tokens: TokenKind = "thinking", *, pooled: bool = False) -> Columns:
+    """Return outcomes as columns. `pooled`: they may be of several models, such as the training seeds of a variant."""
+    rows = by_problem(outcomes) if pooled else one_series(outcomes)
     return Columns(
         size=_floats(o.size for o in rows),
         problem=clusters(rows),
-        # Graders never mark truncated or unparsed attempts correct; this makes sure.
-        correct=np.array([o.correct for o in rows], dtype=np.bool_) & ~truncated & ~unparsed,
-        unparsed=unparsed,
-        truncated=truncated,
+        correct=_bools(o.ended == "right" for o in rows),
+        unparsed=_bools(o.ended == "unparsed" for o in rows),
+        truncated=_bools(o.ended == "truncated" for o in rows),
         tokens=_floats(o.tokens(tokens) for o in rows),
-        failed_size=np.array(sorted(o.size for o in outcomes if o.status == "failed"), dtype=np.float64),
+        failed_size=np.array(sorted(o.size for o in outcomes if o.ended == "failed"), dtype=np.float64),
     )
 
 
@@ -107,6 +111,10 @@ def _names(outcomes: Sequence[Outcome]) -> Ints:
 # Straight into an array: a list of a million numbers takes five times its memory.
 def _ints(values: Iterable[int]) -> Ints:
     return np.fromiter(values, dtype=np.int64)
+
+
+def _bools(values: Iterable[bool]) -> Bools:
+    return np.fromiter(values, dtype=np.bool_)
 
 
 def _floats(values: Iterable[float]) -> Floats:

@@ -103,20 +103,21 @@ class VariantSummary:
     against: Comparison | None  # None for the reference itself, or if the reference has no answers
 
 
-def variants(outcomes: Sequence[Outcome], tokens: TokenKind = "output") -> Variants:
-    """The variants of one task, or of one size of it. A seed without any answer is left out."""
+def variants(outcomes: Mapping[str, Sequence[Outcome]], tokens: TokenKind = "output") -> Variants:
+    """Match the variants of one task, or of one size of it, given by name. A seed without any answer is left out."""
     groups: dict[str, dict[tuple[int, ...], list[Outcome]]] = {}
-    for o in outcomes:
-        if o.status != "failed":
-            groups.setdefault(o.variant, {}).setdefault(o.seeds, []).append(o)
+    for name, own in outcomes.items():
+        for o in own:
+            if o.answered:
+                groups.setdefault(name, {}).setdefault(o.cell.training_seeds, []).append(o)
     asked = {
         name: set.intersection(*({(o.size, o.problem) for o in part} for part in seeds.values()))
         for name, seeds in groups.items()
     }
     common = sorted(set.intersection(*asked.values())) if asked else []
     every = {(o.size, o.problem) for seeds in groups.values() for part in seeds.values() for o in part}
-    names = dict.fromkeys(o.variant for o in outcomes)  # with those that have no answers at all
-    missing = {name: len(every - asked.get(name, set())) for name in names if every - asked.get(name, set())}
+    # With those that have no answers at all.
+    missing = {name: len(every - asked.get(name, set())) for name in outcomes if every - asked.get(name, set())}
     number = {problem: i for i, problem in enumerate(common)}
     size_of = np.unique(np.array([size for size, _ in common]), return_inverse=True)[1].astype(np.int64)
     answered = tuple(_variant(name, seeds, number, tokens) for name, seeds in groups.items()) if common else ()
@@ -132,7 +133,7 @@ def _variant(
         own = [o for o in part if (o.size, o.problem) in number]
         problem = np.fromiter((number[o.size, o.problem] for o in own), dtype=np.int64)
         tokens = np.fromiter((o.tokens(kind) for o in own), dtype=np.float64)
-        right = np.fromiter(map(_right, own), dtype=np.bool_)
+        right = np.fromiter((o.correct for o in own), dtype=np.bool_)
         order = np.lexsort((right, tokens, problem))
         columns.append((np.full(len(own), i), problem[order], tokens[order], right[order]))
     seed, problem, tokens, right = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -160,11 +161,6 @@ def pool_seeds(data: Variants, recipe: Mapping[str, Hashable]) -> Variants:
         data,
         variants=tuple(replace(v, pool=pools[recipe[v.name]] if len(v.seeds) > 1 else None) for v in data.variants),
     )
-
-
-def _right(outcome: Outcome) -> bool:
-    # An unparsed or truncated attempt is never right, whatever a task's grader says.
-    return outcome.correct and outcome.status == "graded"
 
 
 def summarize(

@@ -120,7 +120,7 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
         index=index,
         turn=turn,
         unparsed=unparsed,
-        failed=sum(o.status == "failed" for o in outcomes),
+        failed=sum(o.ended == "failed" for o in outcomes),
     )
 
 

@@ -25,7 +25,7 @@ def matched(first: Sequence[Outcome], second: Sequence[Outcome]) -> tuple[Floats
     for outcomes in (first, second):
         answers: dict[tuple[int, str], list[bool]] = {}
         for o in outcomes:
-            if o.status != "failed":
+            if o.answered:
                 answers.setdefault((o.size, o.problem), []).append(o.correct)
         means.append({name: sum(right) / len(right) for name, right in answers.items()})
     both = sorted(means[0].keys() & means[1].keys())

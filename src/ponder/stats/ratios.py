@@ -85,36 +85,40 @@ def pair(
 
     A problem counts if every training seed of both models answered it.
     """
-    named = [[o._replace(task="", model="", variant=str(i)) for o in part] for i, part in enumerate((first, second))]
-    matched = variants([*named[0], *named[1]], tokens)
+    matched = variants({"A": first, "B": second}, tokens)
     if len(matched.variants) < 2:
         return None
-    seeds = [{o.seeds for o in part if o.status != "failed"} for part in named]
-    answered = [
-        [{(o.size, o.problem) for o in part if o.seeds == seed and o.status != "failed"} for seed in own]
-        for part, own in zip(named, seeds, strict=True)
-    ]
-    common = set.intersection(*(problems for own in answered for problems in own))
+    answered = [_answered(outcomes) for outcomes in (first, second)]
+    common = set.intersection(*(problems for by_seed in answered for problems in by_seed))
     sides = []
-    for part, own, variant, price in zip(named, answered, matched.variants, prices, strict=True):
-        kept = [o for o in part if (o.size, o.problem) in common]
+    for outcomes, by_seed, variant, price in zip((first, second), answered, matched.variants, prices, strict=True):
+        kept = [o for o in outcomes if (o.size, o.problem) in common]
         sides.append(
             Side(
-                data=columns(kept, tokens),
+                data=columns(kept, tokens, pooled=True),
                 variant=variant,
                 cost=_cost(kept, price) if price else None,
-                left_out=len(set.union(*own) - common),
-                failed=sum(o.status == "failed" for o in part),
+                left_out=len(set.union(*by_seed) - common),
+                failed=sum(o.ended == "failed" for o in outcomes),
             )
         )
     return Pair(*sides)
+
+
+def _answered(outcomes: Sequence[Outcome]) -> list[set[tuple[int, str]]]:
+    """Return the problems that each training seed answered."""
+    by_seed: dict[tuple[int, ...], set[tuple[int, str]]] = {}
+    for o in outcomes:
+        if o.answered:
+            by_seed.setdefault(o.cell.training_seeds, set()).add((o.size, o.problem))
+    return list(by_seed.values())
 
 
 def _cost(outcomes: Sequence[Outcome], prices: Prices) -> Floats:
     """The mean cost of an attempt, by problem."""
     paid: dict[tuple[int, str], list[float]] = {}
     for o in outcomes:
-        if o.status != "failed":
+        if o.answered:
             bill = Bill(o.prompt_tokens, o.thinking_tokens, o.answer_tokens, cached_tokens=o.cached_tokens)
             paid.setdefault((o.size, o.problem), []).append(prices.cost(bill))
     return np.array([np.mean(sorted(paid[problem])) for problem in sorted(paid)], dtype=np.float64)

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from ponder.core import plugins
 from ponder.core.settings import Table
 from ponder.store.file import connect, errors
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 from ponder.tasks._benchmark import Benchmark
 
-S = TypeVar("S", bound=Study)
+S = TypeVar("S", bound=StudySpec)
 STORED_CELLS = "SELECT key, spec FROM cell ORDER BY id DESC"  # the newest first
 NOT_STORED = "not stored"  # the digest of a benchmark that the store has no attempt at
 
@@ -36,7 +36,7 @@ def with_stored_digests(study: S, store: Path) -> S:
     return with_digests(study, cells)
 
 
-def hub_benchmarks(study: Study) -> list[str]:
+def hub_benchmarks(study: StudySpec) -> list[str]:
     """Return the names of the study's benchmarks whose problems are known only after reading them from the hub."""
     names = [table["name"] for table in (*study.task, *study.train) if _is_from_hub(table)]
     return list(dict.fromkeys(names))
@@ -63,7 +63,7 @@ def with_digests(study: S, cells: Sequence[tuple[bytes, str]]) -> S:
     return study
 
 
-def _has_attempts(study: Study, name: str, keys: set[bytes]) -> bool:
+def _has_attempts(study: StudySpec, name: str, keys: set[bytes]) -> bool:
     return any(cell.key in keys for cell in study.cells if cell.task.plugin_name() == name)
 
 

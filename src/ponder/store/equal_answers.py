@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ponder.core import Outcome
-from ponder.core.ballots import ballots
-from ponder.core.capabilities import parse_answer
+from ponder.core.capabilities import equal_answers, parse_answer
 from ponder.store.outcomes import Details
 from ponder.store.store import Store
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 
-def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
+def with_ballots(store: Store, cells: Sequence[StudyCell]) -> list[Outcome]:
     """The outcomes of these cells. Samples of a problem with the same answer have the same `details["ballot"]`.
 
     Unparsed and truncated samples have none, nor do conversations: a vote on their last turn would say little.
@@ -24,7 +23,7 @@ def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
     alone: dict[int, Details] = {}  # the details of attempts that have no other
     with store.snapshot():
         for cell in cells:
-            votes = dict(_votes(store, cell)) if cell.samples > 1 else {}
+            votes = dict(_votes(store, cell)) if cell.quota.samples > 1 else {}
             for o in store.outcomes([cell]):
                 vote = votes.get((o.problem, o.sample))
                 if vote is None:
@@ -36,7 +35,7 @@ def with_ballots(store: Store, cells: Sequence[Cell]) -> list[Outcome]:
     return outcomes
 
 
-def _votes(store: Store, cell: Cell) -> Iterator[tuple[tuple[str, int], int | None]]:
+def _votes(store: Store, cell: StudyCell) -> Iterator[tuple[tuple[str, int], int | None]]:
     for problem, samples in store.answers(cell):
         if len(problem.turns) > 1:
             continue
@@ -44,5 +43,5 @@ def _votes(store: Store, cell: Cell) -> Iterator[tuple[tuple[str, int], int | No
         right, wrong = ([(n, answer) for n, ok, answer in samples if ok == correct] for correct in (True, False))
         for first, part in ((0, right), (len(right), wrong)):
             parsed = [parse_answer(cell.task, problem, answer) for _, answer in part]
-            for (sample, _), vote in zip(part, ballots(cell.task, parsed), strict=True):
+            for (sample, _), vote in zip(part, equal_answers(cell.task, parsed), strict=True):
                 yield (problem.id, sample), None if vote is None else first + vote

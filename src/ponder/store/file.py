@@ -26,8 +26,9 @@ class DamagedStore(UserError):
         super().__init__(f"{path} is damaged: {why}", hint=hint)
 
 
-class NewerStore(UserError):
-    """A store of a version that this Ponder doesn't know."""
+def recover(path: Path) -> str:
+    """Return the command by which SQLite saves the rows of a damaged file."""
+    return f"sqlite3 {shlex.quote(str(path))} .recover | sqlite3 recovered.db"
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def errors(path: Path, *, writing: bool) -> Iterator[None]:
 def _explained(error: sqlite3.Error, path: Path, writing: bool) -> UserError | None:
     code, why = getattr(error, "sqlite_errorname", ""), str(error)
     if code == "SQLITE_NOTADB":
-        hint = f"{OTHER}; if it was a store once, `ponder store repair` may save its attempts"
+        hint = f"{OTHER}; if it was a store once, `{recover(path)}` may save its attempts"
         return UserError(f"{path} is not a store: {why}", hint=hint)
     if code == "SQLITE_FULL" or (code.startswith("SQLITE_IOERR") and writing):
         hint = "free some space and run again to resume: everything stored so far is kept"
@@ -121,9 +122,12 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
         db.rollback()
     if version > schema.VERSION and ours:
         what = f"{path} was written by a newer Ponder (store version {version}, known up to {schema.VERSION})"
-        raise NewerStore(what, hint="pip install -U ponder")
+        raise UserError(what, hint="pip install -U ponder-lab")
+    if 1 <= version < schema.OLDEST and schema.COLUMNS.keys() <= tables.keys():
+        what = f"{path} was written by Ponder 0.1 (store version {version}; this one reads {schema.OLDEST} and later)"
+        raise UserError(what, hint="read it with Ponder 0.1, or run the study again with another --store")
     empty = version == 0 and not names and not ours
-    if not empty and (not 1 <= version <= schema.VERSION or schema.missing(version, tables)):
+    if not empty and (not schema.OLDEST <= version <= schema.VERSION or schema.missing(version, tables)):
         what = "it has no tables" if not names else f"it has other tables: {', '.join(sorted(n for n, _ in names)[:5])}"
         raise UserError(f"{path} is an SQLite file, but not a store: {what}", hint=OTHER)
     return version

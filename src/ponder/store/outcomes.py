@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
 from typing import Any, TypeVar
 
-from ponder.core import Outcome
-from ponder.store.schema import verify_attempt
-from ponder.study.cell import Cell
+from ponder.core import CountedBy, Outcome
+from ponder.store.schema import ended, verify_attempt
+from ponder.study.cell import StudyCell
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 MOST_VALUES = 50_000  # that are remembered, of each kind
@@ -68,6 +68,7 @@ class OutcomeReader:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._counts: dict[int, int] = {}
+        self._counters: dict[CountedBy, CountedBy] = {}
         self._seconds: dict[float, float] = {}
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._problem = ""
@@ -77,36 +78,30 @@ class OutcomeReader:
             parse_int=_Numbers(int).__getitem__, parse_float=_Numbers(float).__getitem__
         ).decode
 
-    def read(self, cell: Cell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]) -> Iterator[Outcome]:
+    def read(self, cell: StudyCell, made: Mapping[str, float], rows: Iterator[Sequence[Any]]) -> Iterator[Outcome]:
         """The outcomes of a cell's rows: each the attempt's id, the problem's name, the digest, and the attempt."""
-        labels = (cell.task_label, cell.model_label, cell.size)
-        model = (cell.base_label, cell.methods_used, cell.variant_label, cell.training_seeds, made)
-        task = (cell.task.unit, cell.task_settings, cell.model_settings)
-        texts, counts, make = self._texts, self._counts, Outcome._make
+        texts, counts = self._texts, self._counts
         for row_id, name, check, *row in rows:
             verify_attempt(f"attempt {row_id}", row, check)
             if name != self._problem:
                 self._next(row_id, name)
             _, _, sample, status, correct, why, details, prompt, thinking, answer, seconds, counted_by, cached = row
-            yield make(
-                (
-                    *labels,
-                    self._problem,
-                    sample,
-                    _one(texts, status),
-                    bool(correct),
-                    _one(texts, why),
-                    _one(counts, prompt),
-                    _one(counts, thinking),
-                    _one(counts, answer),
-                    _one(self._seconds, seconds),
-                    _one(texts, counted_by),
-                    self._compact(details) if details else NOTHING,
-                    row_id,
-                    *model,
-                    cached,
-                    *task,
-                )
+            yield Outcome(
+                cell,
+                cell.label,
+                self._problem,
+                sample,
+                ended(status, correct),
+                _one(texts, why),
+                _one(counts, prompt),
+                _one(counts, thinking),
+                _one(counts, answer),
+                _one(self._seconds, seconds),
+                _one(self._counters, counted_by),
+                self._compact(details) if details else NOTHING,
+                row_id,
+                made,
+                cached,
             )
 
     def _next(self, row_id: int, name: Any) -> None:

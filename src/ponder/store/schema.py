@@ -1,7 +1,7 @@
-"""The tables of a store, and what turns a store of an older version into the current one.
+"""The tables of a store, and what turns a store of the version before into the current one.
 
-Opened to write, an older store is upgraded in one transaction. Opened to read, it is left as it is: temporary views
-with the tables' names show its content in the current schema.
+Opened to write, such a store is upgraded in one transaction. Opened to read, it is left as it is: temporary views
+with the tables' names show its content in the current schema. Older versions are refused.
 """
 # ruff: noqa: S608 the parts of these statements are our own text
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from types import NoneType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from ponder.core import Status
+from ponder.core import Ended
 
 VERSION = 5
+OLDEST = 4  # version that can be read
 APPLICATION = 0x506F6E64  # "Pond", since version 4: tells a store from any other SQLite file
 # New columns go to the end, where an upgrade adds them too.
 SCHEMA = """
@@ -68,40 +69,29 @@ PUT_TURN = f"INSERT OR REPLACE INTO turn ({TURN}, digest) VALUES (?, ?, ?, ?, ?,
 
 
 class Added(NamedTuple):
-    """A column that the first version did not have."""
+    """A column that the oldest version did not have."""
 
     version: int
     table: str
     column: str
     kind: str
-    default: str = "NULL"
 
 
 ADDED = (
-    Added(2, "turn", "measures", "TEXT"),
-    Added(3, "cell", "made", "TEXT"),
-    Added(4, "study", "tokens", "INTEGER"),
-    Added(4, "study", "cost", "REAL"),
-    Added(4, "study", "lost_tokens", "INTEGER"),
-    Added(4, "cell", "digest", "INTEGER"),
-    Added(4, "problem", "digest", "INTEGER"),
-    Added(4, "attempt", "cached_tokens", "INTEGER", "0"),
-    Added(4, "attempt", "digest", "INTEGER"),
-    Added(4, "turn", "cached_tokens", "INTEGER", "0"),
-    Added(4, "turn", "digest", "INTEGER"),
     Added(5, "study", "held_tokens", "INTEGER"),
     Added(5, "study", "held_cost", "REAL"),
     Added(5, "study", "digest", "INTEGER"),
 )
-# Before version 3, the details of `execution` had other names. Other tasks' details are not touched.
-_DETAILS = """CASE WHEN cell IN (
-    SELECT id FROM main.cell WHERE json_valid(spec) AND json_extract(spec, '$.task.name') = 'execution')
-    THEN replace(replace(replace(details, '"said":', '"parsed":'), '"filled":', '"history_turns":'),
-                 '"errors":', '"error_rate":')
-    ELSE details END"""
 
 
-_STATUSES = get_args(Status)
+# The column `status`. An attempt with an answer is `graded`, and the column `correct` says how.
+_STATUSES: dict[str, Ended] = {
+    "open": "open",
+    "graded": "wrong",
+    "unparsed": "unparsed",
+    "truncated": "truncated",
+    "failed": "failed",
+}
 _BILL: tuple[Any, ...] = (int, int, int, float, str, int)
 _ATTEMPT_TYPES: tuple[Any, ...] = (int, int, int, str, int, str, (str, NoneType), *_BILL)
 _TURN_TYPES: tuple[Any, ...] = (int, int, (bytes, NoneType), str, str, *_BILL, (str, NoneType))
@@ -115,8 +105,7 @@ def create() -> str:
 def upgrade(version: int) -> str:
     """The SQL that makes a store of an older version one of this version."""
     new = (a for a in ADDED if a.version > version)
-    sql = "".join(f"ALTER TABLE {a.table} ADD COLUMN {a.column} {a.kind} DEFAULT {a.default}; " for a in new)
-    sql += f"UPDATE attempt SET details = {_DETAILS}; " if version < 3 else ""
+    sql = "".join(f"ALTER TABLE {a.table} ADD COLUMN {a.column} {a.kind} DEFAULT NULL; " for a in new)
     return f"BEGIN; {sql} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
 
 
@@ -130,9 +119,8 @@ def views(version: int) -> str:
 
 def columns(table: str, version: int) -> str:
     """The current columns of a table, as a store of some version has them."""
-    later = {a.column: a.default for a in ADDED if a.table == table and a.version > version}
-    later |= {"details": _DETAILS} if version < 3 else {}
-    return ", ".join(f"{later[c]} AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
+    later = {a.column for a in ADDED if a.table == table and a.version > version}
+    return ", ".join(f"NULL AS {c}" if c in later else c for c in COLUMNS[table].split(", "))
 
 
 def of_table(table: str, columns: str) -> str:
@@ -158,7 +146,7 @@ def digest(*row: Any) -> int:
 
 
 def verify(what: str, row: Sequence[Any], check: int | None) -> None:
-    """Raise ValueError if a row isn't the one that its digest was made from. Rows of older versions have none."""
+    """Raise ValueError if a row isn't the one that its digest was made from. Old rows have none."""
     if check is not None and check != digest(*row):
         raise ValueError(f"{what} has changed since it was written")
 
@@ -167,6 +155,20 @@ def verify_attempt(what: str, row: Sequence[Any], check: int | None) -> None:
     verify(what, row, check)
     if check is None and not (row[3] in _STATUSES and all(map(isinstance, row, _ATTEMPT_TYPES))):
         raise ValueError(f"{what} can't be read")
+
+
+def ended(status: str, correct: int) -> Ended:
+    """Return how a stored attempt ended."""
+    if status == "graded" and correct:
+        return "right"
+    if status not in _STATUSES:
+        raise ValueError(f"an attempt can't have ended as {status!r}")
+    return _STATUSES[status]
+
+
+def status_of(ended: Ended) -> str:
+    """Return what the column `status` holds."""
+    return "graded" if ended in ("right", "wrong") else ended
 
 
 def verify_turn(row: Sequence[Any], check: int | None) -> None:

@@ -37,13 +37,15 @@ from ponder.store.schema import (
     SPENT,
     TURN,
     digest,
+    ended,
     of_table,
+    status_of,
     verify,
     verify_attempt,
     verify_turn,
 )
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.study import StudySpec
 
 # The attempts that a cell asks for, with the parameters of `_asked`.
 ASKED = """cell = ? AND problem.position < ? AND sample < ?
@@ -61,7 +63,7 @@ MOST_PROBLEMS = 4096  # whose ids are remembered
 class Done(NamedTuple):
     """An attempt on its way into the store or out of it. A conversation may have turns that are not asked yet."""
 
-    cell: Cell
+    cell: StudyCell
     position: int  # of the problem in the cell's fixed order of problems
     attempt: Attempt
     stored: int = 0  # how many of its turns the store already holds
@@ -190,7 +192,7 @@ class Store:
         finally:
             self._db.execute("ROLLBACK")
 
-    def record_study(self, study: Study) -> int:
+    def record_study(self, study: StudySpec) -> int:
         """Store the study as it is run now; returns the run's id, by which its spending is recorded."""
         with self._transaction():
             # To the microsecond, so that no two runs are alike: `store merge` keeps equal ones once.
@@ -239,8 +241,8 @@ class Store:
         problem = self._problem_id(done.cell.source, done.position, attempt.problem)
         key = (self._cell_id(done.cell), problem, attempt.sample)
         details = json.dumps(attempt.details, default=str) if attempt.details else None
-        graded = (attempt.status, int(attempt.correct), attempt.why, details)
-        row: tuple[Any, ...] = (*key, *graded, *_bill(Bill() if attempt.status == "open" else attempt.bill))
+        grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
+        row: tuple[Any, ...] = (*key, *grade, *_bill(Bill() if attempt.ended == "open" else attempt.bill))
         (row_id,) = self._db.execute(PUT_ATTEMPT, (*row, digest(*row))).fetchone()
         for position, turn in enumerate(attempt.completions[done.stored :], done.stored):
             # Compressing takes 30 µs and saves two thirds of the bytes; answers stay readable with any SQLite tool.
@@ -265,14 +267,14 @@ class Store:
         self._problems[source, position] = int(found[0])
         return int(found[0])
 
-    def problem_name(self, cell: Cell, position: int) -> str | None:
+    def problem_name(self, cell: StudyCell, position: int) -> str | None:
         """The id of the problem that the store has at a place in a cell's order; None if it has none."""
         sql = "SELECT name FROM problem WHERE source = ? AND position = ?"
         with self._one_at_a_time:
             row = self._db.execute(sql, (cell.source, position)).fetchone()
         return row[0] if row else None
 
-    def _cell_id(self, cell: Cell) -> int:
+    def _cell_id(self, cell: StudyCell) -> int:
         if cell.key not in self._cells:
             spec = json.dumps(cell.spec(), default=str)
             row = (cell.key, spec, digest(cell.key, spec, None))
@@ -280,7 +282,7 @@ class Store:
             self._cells[cell.key] = self._find(cell) or 0
         return self._cells[cell.key]
 
-    def record_made(self, cell: Cell, made: Mapping[str, float]) -> None:
+    def record_made(self, cell: StudyCell, made: Mapping[str, float]) -> None:
         """Store what making the weights of a cell's model cost."""
         if made:
             with self._transaction():
@@ -289,41 +291,39 @@ class Store:
                 values = (text, digest(cell.key, spec, text), row)
                 self._db.execute("UPDATE cell SET made = ?, digest = ? WHERE id = ?", values)
 
-    def _made(self, cell: Cell) -> dict[str, float]:
-        """What making the weights cost. Before version 3 this was in the details of every attempt, as `made_…`."""
-        row = self._db.execute("SELECT id, made FROM cell WHERE key = ?", (cell.key,)).fetchone()
-        if row is None or row[1]:
-            return json.loads(row[1]) if row else {}
-        sql = "SELECT details FROM attempt WHERE cell = ? AND details LIKE '%\"made_%' LIMIT 1"
-        details = self._db.execute(sql, (row[0],)).fetchone()
-        old = json.loads(details[0]) if details else {}
-        return {name.removeprefix("made_"): value for name, value in old.items() if name.startswith("made_")}
+    def _made(self, cell: StudyCell) -> dict[str, float]:
+        """Return what making the weights cost."""
+        row = self._db.execute("SELECT made FROM cell WHERE key = ?", (cell.key,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else {}
 
-    def _find(self, cell: Cell) -> int | None:
+    def _find(self, cell: StudyCell) -> int | None:
         row = self._db.execute("SELECT id FROM cell WHERE key = ?", (cell.key,)).fetchone()
         return int(row[0]) if row else None
 
-    def done(self, cell: Cell) -> set[tuple[int, int]]:
+    def done(self, cell: StudyCell) -> set[tuple[int, int]]:
         """Position and sample of each attempt that is finished; failed ones are not."""
         sql = """SELECT position, sample FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status NOT IN ('failed', 'open')"""
         with self._one_at_a_time, self._reading():
             return set(self._db.execute(sql, (self._find(cell),)))
 
-    def score(self, cell: Cell) -> tuple[int, int]:
-        """How many answers of a cell are right, and how many there are."""
-        return sum(r[0] for r in self.results(cell).values()), sum(r[1] for r in self.results(cell).values())
+    def score(self, cell: StudyCell) -> tuple[int, int]:
+        """Return how many answers of a cell are right, and how many there are."""
+        sql = "SELECT TOTAL(correct), COUNT(*) FROM attempt WHERE cell = ? AND sample < ? AND status NOT IN (?, ?)"
+        with self._one_at_a_time, self._reading():
+            right, answers = self._db.execute(sql, (self._find(cell), cell.quota.samples, "failed", "open")).fetchone()
+        return int(right), answers
 
-    def results(self, cell: Cell) -> dict[int, tuple[int, int, int, int]]:
+    def results(self, cell: StudyCell) -> dict[int, tuple[int, int, int, int]]:
         """By position: right answers to a problem, all answers, attempts (some failed), output tokens of answers."""
         sql = """SELECT position, SUM(correct), SUM(status != 'failed'), COUNT(*),
                  SUM((status != 'failed') * (thinking_tokens + answer_tokens))
                  FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND sample < ? AND status != 'open' GROUP BY position"""
         with self._one_at_a_time, self._reading():
-            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.samples))}
+            return {row[0]: row[1:] for row in self._db.execute(sql, (self._find(cell), cell.quota.samples))}
 
-    def begun(self, cell: Cell) -> dict[tuple[int, int], tuple[Completion, ...]]:
+    def begun(self, cell: StudyCell) -> dict[tuple[int, int], tuple[Completion, ...]]:
         """The finished turns of each conversation that was interrupted or failed, by position and sample."""
         sql = """SELECT position, sample, attempt.id FROM attempt JOIN problem ON problem.id = attempt.problem
                  WHERE cell = ? AND status IN ('failed', 'open')"""
@@ -331,7 +331,7 @@ class Store:
             cut = self._db.execute(sql, (self._find(cell),)).fetchall()
             return {(position, sample): tuple(_turns(self._db, attempt)) for position, sample, attempt in cut}
 
-    def spent(self, cells: Iterable[Cell]) -> tuple[int, Bill]:
+    def spent(self, cells: Iterable[StudyCell]) -> tuple[int, Bill]:
         """How many of the attempts that these cells ask for are answered, and what those answers cost together."""
         sql = f"""SELECT COUNT(*), SUM(prompt_tokens), SUM(thinking_tokens), SUM(answer_tokens), SUM(seconds),
                  SUM(cached_tokens)
@@ -346,7 +346,7 @@ class Store:
                 bill += self._rewards(cell) if cell.methods else Bill()
         return answers, bill
 
-    def _rewards(self, cell: Cell) -> Bill:
+    def _rewards(self, cell: StudyCell) -> Bill:
         """What rewards read and wrote for the answered attempts that a cell asks for."""
         sums = ", ".join(f"TOTAL(json_extract(details, '$.{name}'))" for name in REWARD)
         sql = f"""SELECT {sums} FROM attempt JOIN problem ON problem.id = attempt.problem
@@ -355,7 +355,7 @@ class Store:
         prompt, completion, cost = self._db.execute(sql, self._asked(cell)).fetchone()
         return Bill(reward_prompt_tokens=int(prompt), reward_completion_tokens=int(completion), reward_cost=cost)
 
-    def sum_of_squares(self, cell: Cell) -> float:
+    def sum_of_squares(self, cell: StudyCell) -> float:
         """The sum of the squared tokens of the answered attempts that a cell asks for: their spread."""
         sql = f"""SELECT TOTAL(1.0 * (prompt_tokens + thinking_tokens + answer_tokens)
                              * (prompt_tokens + thinking_tokens + answer_tokens))
@@ -365,7 +365,7 @@ class Store:
             (squares,) = self._db.execute(sql, self._asked(cell)).fetchone()
         return float(squares)
 
-    def speed(self, cells: Iterable[Cell]) -> tuple[float, float] | None:
+    def speed(self, cells: Iterable[StudyCell]) -> tuple[float, float] | None:
         """Of answers whose model measured it: the fraction of tokens that it wrote, and seconds per such token."""
         sql = f"""SELECT TOTAL(prompt_tokens + thinking_tokens + answer_tokens), TOTAL(thinking_tokens + answer_tokens),
                         TOTAL((thinking_tokens + answer_tokens) * json_extract(details, '$.seconds_per_token'))
@@ -379,16 +379,19 @@ class Store:
                 every, written, seconds = every + sums[0], written + sums[1], seconds + sums[2]
         return (written / every, seconds / written) if seconds else None
 
-    def outcomes(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
-        """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out."""
+    def outcomes(self, cells: Iterable[StudyCell]) -> Iterator[Outcome]:
+        """The attempts that these cells ask for, as statistics see them. Conversations in progress are left out.
+
+        Cells with one identity have the same attempts, which are read once.
+        """
         sql = f"""SELECT attempt.id, name, attempt.digest, {ATTEMPT}
                   {IN_ORDER} ORDER BY position, sample"""
         reader = OutcomeReader()
         with self._reading():
-            for cell in cells:
+            for cell in dict.fromkeys(cells):
                 yield from reader.read(cell, self._made(cell), self._db.execute(sql, (cell.source, *self._asked(cell))))
 
-    def attempts(self, cell: Cell, most: int = -1) -> Iterator[Done]:
+    def attempts(self, cell: StudyCell, most: int = -1) -> Iterator[Done]:
         """The attempts of a cell with their texts, in the order of the problems; at most `most` of them."""
         sql = f"""SELECT attempt.id, attempt.digest, {ATTEMPT}, problem.digest, {PROBLEM}
                   {IN_ORDER} ORDER BY position, sample LIMIT ?"""
@@ -402,10 +405,11 @@ class Store:
                 turns = tuple(_turns(self._db, row_id))
                 if not turns and status != "failed":
                     raise ValueError(f"attempt {row_id} has lost its texts")
-                graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
-                yield Done(cell, position, Attempt(problem, sample, *graded))
+                decoded = json.loads(details) if details else {}
+                attempt = Attempt(problem, sample, ended(status, correct), why, turns, decoded)
+                yield Done(cell, position, attempt)
 
-    def answers(self, cell: Cell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
+    def answers(self, cell: StudyCell) -> Iterator[tuple[Problem, list[tuple[int, bool, str]]]]:
         """For each problem of a cell its graded samples: number, whether right, and the answer in the first turn.
 
         Thinking is not unpacked, and a problem only once.
@@ -427,15 +431,15 @@ class Store:
                 verify(f"problem {problem[2]}", problem, problem_check)
                 yield msgspec.json.decode(zlib.decompress(problem[3]), type=Problem), samples
 
-    def _asked(self, cell: Cell) -> tuple[Any, ...]:
+    def _asked(self, cell: StudyCell) -> tuple[Any, ...]:
         """Return the parameters of `ASKED`."""
         limit = 2**62
         positions = None
-        if cell.positions is not None:
-            positions = json.dumps(cell.positions)
-        elif cell.problems is not None:
-            limit = cell.problems
-        return self._find(cell), limit, cell.samples, positions, positions
+        if cell.quota.positions is not None:
+            positions = json.dumps(cell.quota.positions)
+        elif cell.quota.problems is not None:
+            limit = cell.quota.problems
+        return self._find(cell), limit, cell.quota.samples, positions, positions
 
     def attempt(self, row_id: int) -> Stored | None:
         """One attempt by its id, with its texts; None if there is none."""
@@ -449,7 +453,7 @@ class Store:
         with self._transaction():
             for cell, position, attempt, _ in changes:
                 details = json.dumps(attempt.details) if attempt.details else None
-                grade = (attempt.status, int(attempt.correct), attempt.why, details)
+                grade = (status_of(attempt.ended), int(attempt.correct), attempt.why, details)
                 where = (attempt.sample, self._cell_id(cell), cell.source, position)
                 for (row_id,) in self._db.execute(sql, grade + where).fetchall():
                     row = self._db.execute(f"SELECT {ATTEMPT} FROM attempt WHERE id = ?", (row_id,)).fetchone()
@@ -481,8 +485,8 @@ def read_attempt(db: sqlite3.Connection, row_id: int) -> Stored | None:
     verify(f"problem {given[2]}", given, check)
     asked = msgspec.json.decode(zlib.decompress(given[3]), type=Problem)
     turns = tuple(_turns(db, row_id))
-    graded = (status, bool(correct), why, turns, json.loads(details) if details else {})
-    return Stored(cell, problem, Attempt(asked, sample, *graded))
+    decoded = json.loads(details) if details else {}
+    return Stored(cell, problem, Attempt(asked, sample, ended(status, correct), why, turns, decoded))
 
 
 def _turns(db: sqlite3.Connection, attempt: int) -> Iterator[Completion]:

@@ -100,7 +100,7 @@ class Writer:
             self._store.sync()
 
     def _count(self, committed: list[Done]) -> None:
-        self.stored += sum(done.attempt.status != "open" for done in committed)
+        self.stored += sum(done.attempt.ended != "open" for done in committed)
 
     def _one_by_one(self, batch: list[Done], error: Exception) -> None:
         for done in batch:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from ponder.core import UserError
 
 if TYPE_CHECKING:
-    from ponder.study.cell import Cell
-    from ponder.study.study import Study
+    from ponder.study.cell import StudyCell
+    from ponder.study.study import StudySpec
 
 Question = Literal["critical_size", "best", "frontier", "difference", "accuracy"]
 FEWEST_SIZES = 4  # with fewer, a ladder has nothing to leave out
@@ -36,9 +36,9 @@ class Stopping:
             hint = "stop = { decide = true }, or stop = { margin = 0.03 }"
             raise UserError("`stop` needs a `margin` or `decide = true`", hint=hint)
 
-    def question(self, study: Study) -> Question:
+    def question(self, study: StudySpec) -> Question:
         """What the run has to find out: as given, or what the figures show of a study of this shape."""
-        cells = [cell for cell in study.cells if cell.adaptive]
+        cells = [cell for cell in study.cells if cell.quota.adaptive]
         question: Question = self.of or _shape(study, cells)
         if not cells:
             raise UserError("a search decides itself when to stop", hint="remove `stop`")
@@ -58,18 +58,19 @@ class Stopping:
         return question
 
 
-def contestants(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+def contestants(cells: Sequence[StudyCell]) -> dict[str, list[StudyCell]]:
     """The cells of each variant; if there is only one, those of each task, such as the same plan in larger turns."""
-    for names in ([cell.variant_label for cell in cells], [cell.task_label for cell in cells]):
-        arms: dict[str, list[Cell]] = {}
-        for name, cell in zip(names, cells, strict=True):
-            arms.setdefault(name, []).append(cell)
-        if len(arms) > 1:
-            break
-    return arms
+    variants: dict[bytes, list[StudyCell]] = {}
+    tasks: dict[bytes, list[StudyCell]] = {}
+    for cell in cells:
+        variants.setdefault(cell.variant_key, []).append(cell)
+        tasks.setdefault(cell.task_key, []).append(cell)
+    if len(variants) > 1:
+        return {arm[0].label.variant: arm for arm in variants.values()}
+    return {arm[0].label.task: arm for arm in tasks.values()}
 
 
-def _shape(study: Study, cells: Sequence[Cell]) -> Question:
+def _shape(study: StudySpec, cells: Sequence[StudyCell]) -> Question:
     by_size = {table["name"] for table in study.figure} & {"accuracy", "effort"}
     if by_size and not _few_sizes(cells):
         return "critical_size"
@@ -79,9 +80,13 @@ def _shape(study: Study, cells: Sequence[Cell]) -> Question:
     return "best" if arms > 2 else "difference" if arms == 2 else "accuracy"
 
 
-def _few_sizes(cells: Sequence[Cell]) -> str:
+def _few_sizes(cells: Sequence[StudyCell]) -> str:
     """A task with too few sizes for a critical size; "" if there is none."""
-    sizes: dict[str, set[int]] = {}
+    tasks: dict[bytes, list[StudyCell]] = {}
     for cell in cells:
-        sizes.setdefault(cell.task_label, set()).add(cell.size)
-    return next((task for task, own in sizes.items() if len(own) < FEWEST_SIZES or min(own) <= 0), "")
+        tasks.setdefault(cell.task_key, []).append(cell)
+    for of_task in tasks.values():
+        sizes = {cell.size for cell in of_task}
+        if len(sizes) < FEWEST_SIZES or min(sizes) <= 0:
+            return of_task[0].label.task
+    return ""

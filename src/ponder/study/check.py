@@ -15,12 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from ponder.core import Method, Model, Problem, Request, UserError, error_at, plugins
-from ponder.core.capabilities import Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.capabilities import ChecksPrompts, Measuring, WithWarning, grade_turns, solve_turns
+from ponder.core.errors import Location
 from ponder.core.settings import Table, base, build, check_keys, check_name, convert, variants
-from ponder.study.cell import Cell
+from ponder.study.cell import StudyCell
 
 if TYPE_CHECKING:
-    from ponder.study.study import Study
+    from ponder.study.study import StudySpec
 
 HOTTEST = 2  # temperature: what OpenAI's API and most others accept
 SECONDS = 20.0  # that making one problem may take; the slowest built-in one takes 2
@@ -28,23 +29,24 @@ SOME_PROBLEMS = 10  # generated problems of a size, to see how long prompts are
 SOME_SECONDS = 0.1  # to generate them in
 
 
-def check(study: Study) -> None:
+def check(study: StudySpec) -> None:
     """Raise `UserError` for what is missing here, for problems that can't be made and figures that can't be drawn."""
     _check_models(study)
+    _check_identities(study)
     if study.stopping:
-        with error_at(f"{study.where}: stop"):
+        with error_at(Location(study.where, "stop")):
             study.stopping.question(study)
     if study.train:
         study.training_problems  # noqa: B018 builds the tasks of every [[train]]
     for cells in _by_task(study.cells):
-        if not cells[0].search:  # a search begins with small sizes
-            with error_at(f"{study.where}: task `{cells[0].task_label}`"):
+        if not cells[0].quota.search:  # a search begins with small sizes
+            with error_at(f"{study.where}: task `{cells[0].label.task}`"):
                 _check_problem(max(cells, key=lambda cell: cell.size))
     for i, table in enumerate(study.figure):
-        _check_figure(study, table, f"{study.where}: figure[{i}]")
+        _check_figure(study, table, Location(study.where, "figure", i))
 
 
-def warnings(study: Study) -> list[str]:
+def warnings(study: StudySpec) -> list[str]:
     """Return a line about each setting of a study that is allowed but looks like a mistake."""
     lines = []
     for cells in _by_task(study.cells):
@@ -52,16 +54,16 @@ def warnings(study: Study) -> list[str]:
         if isinstance(task, WithWarning):
             lines.append(task.warning())
         lines.append(_too_few(study, cells))
-    for label, model in {cell.base_label: cell.model for cell in study.cells}.items():
+    for cell in {cell.base_key: cell for cell in study.cells}.values():
+        model = cell.model
         temperature = getattr(model, "temperature", None) if model.server() else None
         if temperature is not None and temperature > HOTTEST:
-            sampled = f"model `{label}` samples at temperature {temperature:g}"
+            sampled = f"model `{cell.label.base}` samples at temperature {temperature:g}"
             lines.append(f"{sampled}; most servers refuse more than {HOTTEST}")
-    lines += _same_models(study.cells)
     return [f"warning: {study.where}: {line}" for line in lines if line]
 
 
-def _too_few(study: Study, cells: Sequence[Cell]) -> str:
+def _too_few(study: StudySpec, cells: Sequence[StudyCell]) -> str:
     """Return a warning if the study asks for more problems than a fixed set has."""
     cell = cells[0]
     if study.problems is None or cell.task.fixed() is None:
@@ -70,26 +72,30 @@ def _too_few(study: Study, cells: Sequence[Cell]) -> str:
     if smallest.count >= study.problems:
         return ""
     of_size = f" of size {smallest.size}" if len(cell.task.sizes()) > 1 else ""
-    has = f"task `{cell.task_label}` has {smallest.count} problems{of_size}"
+    has = f"task `{cell.label.task}` has {smallest.count} problems{of_size}"
     return f"problems = {study.problems}, but {has}; all of them are asked"
 
 
-def _same_models(cells: Sequence[Cell]) -> list[str]:
-    """Return a warning for each model that is another one under a second name."""
-    labels: dict[bytes, str] = {}
-    same: dict[tuple[str, str], None] = {}
-    for cell in cells:
-        first = labels.setdefault(cell.key, cell.model_label)
-        if first != cell.model_label:
-            same[first, cell.model_label] = None
-    return [f"models `{a}` and `{b}` have the same settings, so they share their attempts" for a, b in same]
+def _check_identities(study: StudySpec) -> None:
+    """Raise `UserError` if a cell is another one under a second name: both would have the same attempts."""
+    cells: dict[bytes, StudyCell] = {}
+    for cell in study.cells:
+        other = cells.setdefault(cell.key, cell)
+        if other is cell:
+            continue
+        noun, names = "models", (other.label.model, cell.label.model)
+        if names[0] == names[1]:
+            noun, names = "tasks", (other.label.task, cell.label.task)
+        what = f"{noun} `{names[0]}` and `{names[1]}` have the same settings, so they would share their attempts"
+        hint = "remove one of them, or change a setting that can change an answer"
+        raise UserError(what, where=study.where, hint=hint)
 
 
-def _check_models(study: Study) -> None:
+def _check_models(study: StudySpec) -> None:
     """Ask each model and each method once whether it is ready, and the first method whether it suits the model."""
     seen = set[int]()
     for cell in study.cells:
-        with error_at(f"{study.where}: model `{cell.model_label}`"):
+        with error_at(f"{study.where}: model `{cell.label.model}`"):
             if cell.model.concurrency < 1:
                 raise UserError(f"concurrency must be at least 1, not {cell.model.concurrency}")
             if cell.methods:
@@ -98,22 +104,22 @@ def _check_models(study: Study) -> None:
         for plugin in asked:
             if id(plugin) not in seen:
                 seen.add(id(plugin))
-                with error_at(f"{study.where}: model `{cell.model_label}`"):
+                with error_at(f"{study.where}: model `{cell.label.model}`"):
                     plugin.ready()
-        if cell.search is None:  # a search may never get to this size
-            with error_at(f"{study.where}: model `{cell.model_label}`, task `{cell.task_label}`, size {cell.size}"):
+        if cell.quota.search is None:  # a search may never get to this size
+            with error_at(f"{study.where}: model `{cell.label.model}`, task `{cell.label.task}`, size {cell.size}"):
                 _check_prompts(cell)
 
 
-def _check_prompts(cell: Cell) -> None:
+def _check_prompts(cell: StudyCell) -> None:
     """Whether the methods have room for the first prompt of each problem; of problems that are generated, for some."""
     for method in cell.methods:
-        if type(method).check_prompt is not Method.check_prompt:
+        if isinstance(method, ChecksPrompts):
             for problem in some_problems(cell):
                 method.check_prompt(cell.model, Request.first_turn(cell.task, problem))
 
 
-def some_problems(cell: Cell) -> Iterator[Problem]:
+def some_problems(cell: StudyCell) -> Iterator[Problem]:
     """Yield every problem of a fixed set, or as many generated ones as a fraction of a second allows."""
     started = monotonic()
     for n, problem in enumerate(cell.asked()):
@@ -124,14 +130,14 @@ def some_problems(cell: Cell) -> Iterator[Problem]:
         yield problem
 
 
-def _by_task(cells: Sequence[Cell]) -> list[list[Cell]]:
-    tasks: dict[str, list[Cell]] = {}
+def _by_task(cells: Sequence[StudyCell]) -> list[list[StudyCell]]:
+    tasks: dict[bytes, list[StudyCell]] = {}
     for cell in cells:
-        tasks.setdefault(cell.task_label, []).append(cell)
+        tasks.setdefault(cell.task_key, []).append(cell)
     return list(tasks.values())
 
 
-def _check_problem(cell: Cell) -> None:
+def _check_problem(cell: StudyCell) -> None:
     """Make the first problem, in a thread that is left behind if it takes too long."""
     errors = []
 
@@ -161,7 +167,7 @@ class _Declared:
     needs: Mapping[str, str] = field(default_factory=dict)
 
 
-def _check_figure(study: Study, table: Table, where: str) -> None:
+def _check_figure(study: StudySpec, table: Table, where: Location) -> None:
     check_name("figures", table, where)
     name = table["name"]
     declared = _declared(name, study, where)
@@ -173,22 +179,22 @@ def _check_figure(study: Study, table: Table, where: str) -> None:
         owner = f"figure `{name}`"
         check_keys(variant, declared.hints, declared.required, owner, where, elsewhere=study.place)
         for key, value in variant.items():
-            convert(value, declared.hints[key], f"{where}.{key}", study.folder)
+            convert(value, declared.hints[key], where / key, study.folder)
         _check_needs(study.cells, {**declared.defaults, **variant}, declared, owner, where)
 
 
-def _declared(name: str, study: Study, where: str) -> _Declared | None:
+def _declared(name: str, study: StudySpec, where: Location) -> _Declared | None:
     """A figure's keys with their types and defaults, and its `needs`; None if its source doesn't show them."""
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         source = plugins.source("figures", name, base(name, study.folder))
     if source is None:
         return None
-    with error_at(f"{where}.name"):
+    with error_at(where / "name"):
         classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
     figures = [cls for cls in classes if [ast.unparse(base) for base in cls.bases] == ["Figure"]]
     if len(figures) != 1:
         return None
-    labels = dict.fromkeys(cell.variant_label for cell in study.cells)
+    labels = dict.fromkeys(cell.label.variant for cell in study.cells)
     declared = _Declared()
     for node in figures[0].body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
@@ -227,7 +233,7 @@ def _default(key: str, value: ast.expr | None) -> dict[str, Any]:
         return {}
 
 
-def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, owner: str, where: str) -> None:
+def _check_needs(cells: Sequence[StudyCell], settings: Table, declared: _Declared, owner: str, where: Location) -> None:
     """Whether some cell has all that the figure draws. A need that is the name of a key stands for the key's value."""
     named = {str(settings.get(need, need)): hint for need, hint in declared.needs.items()}
     if not named:
@@ -235,7 +241,7 @@ def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, ow
     missing = dict(named)
     recorded = set[str]()
     for part in _by_task(cells):
-        for cell in {cell.model_label: cell for cell in reversed(part)}.values():
+        for cell in {cell.model_key: cell for cell in reversed(part)}.values():
             there = _recorded(cell)
             if there is None or not (lacks := {name: hint for name, hint in named.items() if name not in there}):
                 return
@@ -247,19 +253,19 @@ def _check_needs(cells: Sequence[Cell], settings: Table, declared: _Declared, ow
     raise UserError(f"{owner} draws `{name}`, which no attempt of this study records", where=where, hint=hint)
 
 
-def _recorded(cell: Cell) -> set[str] | None:
+def _recorded(cell: StudyCell) -> set[str] | None:
     """The settings and details that a cell's outcomes have; None if a plugin from elsewhere may add some."""
     asked: list[Model | Method] = [cell.model, *cell.methods]
     if not all(type(plugin).__module__.startswith("ponder.") for plugin in asked):
         return None
     names = {name for plugin in asked if isinstance(plugin, Measuring) for name in plugin.measures()}
-    for use in cell.methods_used:
+    for use in cell.chain:
         given = [key for key, value in use.settings.items() if value is not None]
         names |= {*given, *(f"{use.name}.{key}" for key in given)}
     return names | set(_details(cell))
 
 
-def _details(cell: Cell) -> Iterator[str]:
+def _details(cell: StudyCell) -> Iterator[str]:
     """The details that the task's grader records, from grading a right answer to the first problem."""
     for problem in cell.asked():
         yield from grade_turns(cell.task, problem, solve_turns(cell.task, problem)).details

@@ -8,19 +8,22 @@ where nothing else differs. All training seeds of a chain of methods have one la
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ponder.core import Plugin
+from ponder.core import Cell, Label, Outcome, Plugin, UserError
+from ponder.core.cell import SEED, described, settings_in_key
+from ponder.core.plugins import nearest
 from ponder.core.settings import Table
-from ponder.study.cell import described, in_key
+from ponder.study.cell import StudyCell
 
 LONGEST = 60  # characters of a value, unless more are needed to tell two apart
 DIGEST = "digest"  # the setting of a benchmark that only says what its problems are
-SEED = "seed"  # the setting that `Method.training_seed` returns
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Part:
     @cached_property
     def keyed(self) -> dict[str, Any]:
         """Its settings that are in an attempt's key."""
-        return {"name": self.plugin.plugin_name(), **in_key(self.plugin), **self.also}
+        return {"name": self.plugin.plugin_name(), **settings_in_key(self.plugin), **self.also}
 
     @cached_property
     def unkeyed(self) -> dict[str, Any]:
@@ -57,14 +60,17 @@ Place: TypeAlias = tuple[str, ...]  # the titles of a part and of those before i
 
 
 @dataclass(frozen=True)
-class Label:
-    base: str  # of the first part alone
+class Names:
+    """What a chain is called."""
+
+    base: str  # its first part alone
     whole: str
     variant: str  # without training seeds
+    methods: str  # the variant without its first part
 
 
-def labels(chains: Sequence[Chain]) -> list[Label]:
-    """A label for each; two are the same only if nothing that a study can set differs between them."""
+def labels(chains: Sequence[Chain]) -> list[Names]:
+    """Return the names of each chain; two are the same only if nothing that a study can set differs between them."""
     parts: dict[Place, list[Part]] = {}
     for chain in chains:
         for place, part in _places(chain):
@@ -116,7 +122,7 @@ def _differ(values: Iterable[Any]) -> bool:
 
 def _labels(
     chains: Sequence[Chain], parts: Mapping[Place, Sequence[Part]], named: Mapping[Place, Iterable[str]]
-) -> list[Label]:
+) -> list[Names]:
     short = cache(lambda place, key: _short(parts[place], key))
     given = []
     for chain in chains:
@@ -129,7 +135,7 @@ def _labels(
             whole.append(" ".join([part.title, *filter(None, shown.values())]))
             seedless = (text for key, text in shown.items() if not (part.trains and key == SEED))
             variant.append(" ".join([part.title, *filter(None, seedless)]))
-        given.append(Label(whole[0], " + ".join(whole), " + ".join(variant)))
+        given.append(Names(whole[0], " + ".join(whole), " + ".join(variant), " + ".join(variant[1:])))
     return given
 
 
@@ -183,3 +189,318 @@ def _text(value: Any) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+# Names of groups of attempts, for figures and tables.
+
+CHAIN = "methods"  # the names of a chain's methods: what differs between a model with a method and one without
+LONGEST_SHOWN = 40  # characters of a value in a sentence
+MOST_SHOWN = 4  # values that are listed
+Key = TypeVar("Key", bound=Hashable)
+
+
+def cells_of(outcomes: Iterable[Outcome]) -> dict[Cell, Label]:
+    """Return the cells of attempts with their labels, in the order of the attempts."""
+    cells: dict[Cell, Label] = {}
+    for outcome in outcomes:
+        if outcome.cell not in cells:
+            cells[outcome.cell] = outcome.label
+    return cells
+
+
+def differing(tables: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that differ between tables that have them, each with its values, sorted."""
+    values: dict[str, dict[str, Any]] = {}
+    for table in tables:
+        for name, value in table.items():
+            values.setdefault(name, {}).setdefault(json.dumps(value, default=str, sort_keys=True), value)
+    several = {name: distinct for name, distinct in values.items() if len(distinct) > 1}
+    return {name: _sorted(several[name].values()) for name in sorted(several, key=_rank)}
+
+
+def pooled(groups: Iterable[Iterable[Outcome]], drawn: Collection[str] = ()) -> str:
+    """Say what differs between the attempts of one group: `pooled over mode = answer, cot`; "" if nothing does.
+
+    A group is what a figure makes one number from. `drawn` has settings that the figure draws. Training seeds are no
+    setting, and problems of different sizes are pooled too.
+    """
+    values: dict[str, list[Any]] = {}
+    for group in groups:
+        cells = list(cells_of(group))
+        in_group = differing(_comparable(cell) for cell in cells)
+        sizes = sorted({cell.size for cell in cells})
+        if len(sizes) > 1:
+            in_group["size"] = sizes
+        for name, distinct in in_group.items():
+            if not _is_one_of(name, drawn):
+                listed = values.setdefault(name, [])
+                listed += [value for value in distinct if value not in listed]
+    if not values:
+        return ""
+    names = _short_settings(values)
+    clauses = [f"{names[name]} = {_listed(_sorted(values[name]))}" for name in sorted(values, key=_rank)]
+    return f"pooled over {'; '.join(clauses)}"
+
+
+def distinctions(cells: Iterable[Cell], drawn: Collection[str] = (), of: str = "") -> dict[Cell, str]:
+    """Name each cell by the settings that differ between all of them: `mode=cot`; "" if nothing does.
+
+    `drawn` has settings that the figure draws otherwise; `of = "task"` looks at the task's settings alone.
+    """
+    tables = {cell: _comparable(cell) for cell in cells}
+    varied = differing(tables.values())
+    names = _short_settings(name for name in varied if name.startswith(of) and not _is_one_of(name, drawn))
+    texts = {}
+    for cell, table in tables.items():
+        parts = []
+        for name, short in names.items():
+            value = table.get(name)
+            if value is not None:
+                parts.append(value if name == "task.name" else f"{short}={_shown(value)}")
+        texts[cell] = " ".join(parts)
+    return texts
+
+
+def series_labels(outcomes: Sequence[Outcome]) -> dict[tuple[bytes, bytes], tuple[str, str]]:
+    """Name each model on each task, by both keys: the model, and both if there are several tasks.
+
+    Outcomes of two studies may have the same labels and different settings, which then name the model too.
+    """
+    cells = cells_of(outcomes)
+    several = len({label.task for label in cells.values()}) > 1
+    alike: dict[tuple[str, str], list[Cell]] = {}
+    for cell, label in cells.items():
+        alike.setdefault((label.model, label.task), []).append(cell)
+    names = {}
+    for (model, task), group in alike.items():
+        texts = distinctions(group)
+        for cell in group:
+            name = f"{model} {texts[cell]}".rstrip()
+            names[cell.model_key, cell.task_key] = (name, f"{name}, {task}" if several else name)
+    return names
+
+
+def task_series_labels(outcomes: Iterable[Outcome], drawn: Collection[str]) -> dict[Cell, str]:
+    """Name each cell by its model and by the task's settings that differ, without those that a figure draws."""
+    outcomes = list(outcomes)
+    models = model_labels(outcomes)
+    texts = distinctions(cells_of(outcomes), drawn, of="task")
+    return {cell: ", ".join(filter(None, (models[cell.model_key], text))) for cell, text in texts.items()}
+
+
+def task_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
+    """Name each task, by its key."""
+    return _distinct_labels(outcomes, lambda cell: cell.task_key, lambda label: label.task)
+
+
+def model_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
+    """Name each model with its methods, by its key."""
+    return _distinct_labels(outcomes, lambda cell: cell.model_key, lambda label: label.model)
+
+
+def variant_labels(outcomes: Iterable[Outcome]) -> dict[bytes, str]:
+    """Name each variant, by its key."""
+    return _distinct_labels(outcomes, lambda cell: cell.variant_key, lambda label: label.variant)
+
+
+def _distinct_labels(
+    outcomes: Iterable[Outcome], key: Callable[[Cell], bytes], text: Callable[[Label], str]
+) -> dict[bytes, str]:
+    """Name groups of attempts. Those of two studies may have one label: then the settings that differ tell them apart.
+
+    Where no setting does, they are numbered.
+    """
+    cells: dict[bytes, Cell] = {}
+    names: dict[bytes, str] = {}
+    for cell, label in cells_of(outcomes).items():
+        if key(cell) not in cells:
+            cells[key(cell)] = cell
+            names[key(cell)] = text(label)
+    alike: dict[str, list[bytes]] = {}
+    for group, name in names.items():
+        alike.setdefault(name, []).append(group)
+    for name, groups in alike.items():
+        if len(groups) > 1:
+            texts = distinctions(cells[group] for group in groups)
+            for number, group in enumerate(groups, 1):
+                names[group] = f"{name} {texts[cells[group]] or number}"
+    return names
+
+
+def short_variant_labels(outcomes: Iterable[Outcome], reference: bytes) -> dict[bytes, str]:
+    """Name each variant by its methods alone, if it has the same base model as the reference."""
+    outcomes = list(outcomes)
+    names = variant_labels(outcomes)
+    cells = cells_of(outcomes)
+    bases = {cell.base_key for cell in cells if cell.variant_key == reference}
+    for cell, label in cells.items():
+        if cell.base_key in bases and label.methods and names[cell.variant_key] == label.variant:
+            names[cell.variant_key] = label.methods
+    return names
+
+
+def panel_label(task: str, size: int | None = None, *, model: str = "", more: Sequence[str] = ()) -> str:
+    """Name a panel: its model if there are several, its task, its size if sizes have panels of their own, and more."""
+    place = task if size is None else f"{task} {size}"
+    return " | ".join(name for name in (model, place, *more) if name)
+
+
+class Beneath(NamedTuple):
+    """The model that some methods were applied to."""
+
+    key: bytes  # of the model, or of the variant
+    name: str
+
+
+def beneath(
+    outcomes: Iterable[Outcome], outer: Callable[[Cell], Collection[str]], *, seeds: bool = True
+) -> dict[bytes, Beneath]:
+    """Return for each model, by its key, the one that its `outer` methods, named as in `Cell.owners`, were applied to.
+
+    If the study asks that model too, its name is the study's. Without `seeds` it is a variant.
+    """
+    cells: dict[bytes, Cell] = {}
+    bases: dict[bytes, str] = {}
+    names: dict[bytes, str] = {}  # of the models that the study asks
+    for cell, label in cells_of(outcomes).items():
+        cells.setdefault(cell.model_key, cell)
+        bases.setdefault(cell.base_key, label.base)
+        if seeds:
+            names.setdefault(cell.model_key, label.model)
+        else:
+            names.setdefault(cell.variant_key, label.variant)
+    inner = {}
+    for model, cell in cells.items():
+        left_out = outer(cell)
+        methods = [method for method, owner in zip(cell.methods, cell.owners, strict=True) if owner not in left_out]
+        inner[model] = Cell(cell.task, cell.size, cell.model, tuple(methods), cell.memory, cell.seed)
+    models = {}
+    for model, cell in inner.items():
+        key = cell.model_key if seeds else cell.variant_key
+        name = names.get(key) or _composed(cell, bases[cell.base_key], inner.values(), seeds)
+        models[model] = Beneath(key, name)
+    return models
+
+
+def _composed(cell: Cell, base: str, others: Iterable[Cell], seeds: bool) -> str:
+    """Name a model that the study doesn't ask by itself, with the settings that tell it from others."""
+    chain = [use.name for use in cell.chain]
+    alike = [other for other in others if other.base_key == cell.base_key and [u.name for u in other.chain] == chain]
+    parts = [base]
+    for place, use in enumerate(cell.chain):
+        words = [use.name]
+        for name, value in use.settings.items():
+            values = {str(other.chain[place].settings.get(name)) for other in alike}
+            if len(values) > 1 and (seeds or name != SEED):
+                words.append(f"{name}={value}")
+        parts.append(" ".join(words))
+    return " + ".join(parts)
+
+
+def in_words(settings: Mapping[Key, Mapping[str, Any]], but: Collection[str] = ()) -> dict[Key, str]:
+    """Name for each table of settings those that differ between the tables: `budget 64, match length`.
+
+    `but` leaves settings out, with those of a plugin inside: `reward` also leaves out `reward.size`.
+    """
+    varied = []
+    for name in dict.fromkeys(name for table in settings.values() for name in table):
+        values = {str(table.get(name)) for table in settings.values()}
+        if len(values) > 1 and not {*name.split(".")} & {*but}:
+            varied.append(name)
+    texts = {}
+    for key, table in settings.items():
+        words = []
+        for name in varied:
+            value = table.get(name)
+            if value is True:
+                words.append(name.replace("_", " "))
+            elif value is not None and value is not False:
+                words.append(f"{name.replace('_', ' ')} {value}")
+        texts[key] = ", ".join(words)
+    return texts
+
+
+def is_called(label: Label, noun: str, name: str) -> bool:
+    """Tell whether a user's name for a `model`, a `variant` or a `task` is this label's."""
+    return bool(getattr(label, noun) == name)
+
+
+def group_label(cells: Collection[StudyCell], every: Collection[StudyCell], ended: Collection[str] = ()) -> str:
+    """Describe some of a study's cells, for the head of a list of their attempts."""
+    parts = []
+    for noun in ("model", "task"):
+        names = list(dict.fromkeys(getattr(cell.label, noun) for cell in cells))
+        if len(names) < len({getattr(cell.label, noun) for cell in every}):
+            parts.append(_listed(names))
+    sizes = sorted({cell.size for cell in cells})
+    if len(sizes) < len({cell.size for cell in every}):
+        parts.append(f"size {_listed(sizes)}")
+    if ended:
+        parts.append(_listed(list(ended)))
+    return "; ".join(parts)
+
+
+def chosen_variant(outcomes: Sequence[Outcome], name: str = "", *, but: bytes = b"") -> bytes:
+    """Return the key of the variant that the user has named, or of the study's first; `but` leaves one out."""
+    names = {key: text for key, text in variant_labels(outcomes).items() if key != but}
+    if not name:
+        return next(iter(names))
+    for key, text in names.items():
+        if text == name:
+            return key
+    raise UserError(f"the reference `{name}` is no model of this study", hint=nearest(name, names.values()))
+
+
+def _comparable(cell: Cell) -> dict[str, Any]:
+    """Return a cell's settings and the names of its methods, without training seeds."""
+    table = dict(cell.settings)
+    if cell.training_seeds:
+        for name in cell.settings:
+            if _is_of_method(name) and _is_one_of(name, (SEED,)):
+                del table[name]
+    table[CHAIN] = " + ".join(use.name for use in cell.chain) or "none"
+    return table
+
+
+def _is_of_method(name: str) -> bool:
+    return "." in name and not name.startswith(("task.", "model."))
+
+
+def _rank(name: str) -> str:
+    """Sort settings of methods before those of the model, and those before the task's."""
+    return f"method.{name}" if _is_of_method(name) else name
+
+
+def _sorted(values: Iterable[Any]) -> list[Any]:
+    """Sort numbers by size, then the rest by its text: the order of the attempts doesn't matter."""
+    return sorted(values, key=lambda value: (0, value, "") if _is_number(value) else (1, 0, _shown(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_one_of(name: str, settings: Collection[str]) -> bool:
+    """Tell whether a dotted name is one of these, which may be shorter: `task.mode` is `mode`."""
+    return any(name == short or name.endswith(f".{short}") for short in settings)
+
+
+def _short_settings(names: Iterable[str]) -> dict[str, str]:
+    """Return the last part of each name, if no other has the same."""
+    last = {name: name.rpartition(".")[2] for name in names}
+    often = Counter(last.values())
+    return {name: short if often[short] == 1 and short != "name" else name for name, short in last.items()}
+
+
+def _listed(values: Sequence[Any]) -> str:
+    if len(values) > MOST_SHOWN and all(map(_is_number, values)):
+        return f"{min(values):g}–{max(values):g}"
+    shown = [_shown(value) for value in values[:MOST_SHOWN]]
+    if len(values) > MOST_SHOWN:
+        shown.append(f"{len(values) - MOST_SHOWN} more")
+    return ", ".join(shown)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"

@@ -16,15 +16,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
-from ponder.core import Figure, Memory, Method, Model, Task, TrainingProblems, UserError, WithWeights, error_at, plugins
+from ponder.core import (
+    Figure,
+    Label,
+    Memory,
+    Method,
+    Model,
+    Prepared,
+    Task,
+    TrainingProblems,
+    UserError,
+    WithWeights,
+    error_at,
+    plugins,
+)
+from ponder.core.capabilities import changes_weights, training_seed
+from ponder.core.errors import Location
 from ponder.core.secrets import check_texts
 from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, sweep_size, variants
 from ponder.study.adaptive_settings import Stopping
-from ponder.study.cell import Cell, Hosting, Resources
-from ponder.study.labels import Chain, Label, Part, labels
+from ponder.study.cell import Hosting, Quota, Resources, StudyCell
+from ponder.study.labels import Chain, Names, Part, labels
 
 if TYPE_CHECKING:
-    from ponder.study.search import Search
+    from ponder.stats.designs.max_size import Search
 
 T = TypeVar("T", bound=Resources)
 BUILT_IN = plugins.HERE / "studies"
@@ -71,8 +86,11 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
-    """The content of a study file. In Python, `Study(task=[{…}], model=[{…}])` takes the same tables."""
+class StudySpec:
+    """What a study asks: the content of a study file, and the cells that it describes.
+
+    Everything below `results` takes this; `ponder.Study` is one that also runs itself and reads its results.
+    """
 
     task: Sequence[Table]
     model: Sequence[Table]
@@ -123,45 +141,46 @@ class Study:
         for key, value in content.items():
             if key not in known:
                 hint = ELSEWHERE.get(key) or place_of(key, content, folder) or plugins.nearest(key, known)
-                raise UserError(f"a study has no key `{key}`", where=f"{where}: {key}", hint=hint)
+                raise UserError(f"a study has no key `{key}`", where=Location(where, key), hint=hint)
             if isinstance(value, Mapping) and key in TABLES:
                 what = f"a study may have several {key} tables, so each is written [[{key}]]"
-                raise UserError(what, where=f"{where}: {key}", hint=f"write [[{key}]] instead of [{key}]")
-            convert(value, hints[key], f"{where}: {key}", Path())
+                raise UserError(what, where=Location(where, key), hint=f"write [[{key}]] instead of [{key}]")
+            convert(value, hints[key], Location(where, key), Path())
         for key in ("task", "model"):
             if not content.get(key):
                 what, names = f"a study needs at least one [[{key}]]", f"{key}s: {', '.join(plugins.names(f'{key}s'))}"
                 hint = f'ponder list {key}s shows them; write [[{key}]] and below it name = "…"'
                 raise UserError(what, where=where, hint=hint, in_python=names)
         for i, table in enumerate(content.get("figure", ())):  # by name only, because figures are slow to import
-            check_name("figures", table, f"{where}: figure[{i}]")
+            check_name("figures", table, Location(where, "figure", i))
             figure = table["name"]
-            with error_at(f"{where}: figure[{i}].name"):
+            with error_at(Location(where, "figure", i, "name")):
                 if not plugins.is_file(figure, base(figure, folder)) and figure not in plugins.names("figures"):
                     raise plugins.unknown("figures", figure)
+        return cls(**content, name=name, where=where, folder=folder)
+
+    def __post_init__(self) -> None:
         for key in ("title", "question"):
-            with error_at(f"{where}: {key}"):
-                check_texts(content.get(key))
-        study = cls(**content, name=name, where=where, folder=folder)
-        study._check_numbers()
-        study.stopping  # noqa: B018 checks the key `stop`
-        return study
+            with error_at(f"{self.where}: {key}"):
+                check_texts(getattr(self, key))
+        self._check_numbers()
+        self.stopping  # noqa: B018 checks the key `stop`
 
     def _check_numbers(self) -> None:
         for key in ("samples", "problems", "max_tokens", "max_cost"):
             number = getattr(self, key)
             if number is not None and not number > 0:
-                raise UserError(f"{key} must be greater than 0, not {number}", where=f"{self.where}: {key}")
+                raise UserError(f"{key} must be greater than 0, not {number}", where=Location(self.where, key))
             if key in ("samples", "problems") and (number or 0) > MAX_COUNT:
-                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=f"{self.where}: {key}")
+                raise UserError(f"{key} must be at most {MAX_COUNT:,}, not {number:,}", where=Location(self.where, key))
 
     @cached_property
     def stopping(self) -> Stopping | None:
         """The key `stop`, checked."""
         if self.stop is None:
             return None
-        where, of = f"{self.where}: stop", get_type_hints(Stopping)["of"]
-        convert(self.stop.get("of", ""), of, f"{where}.of", self.folder)  # names the choices
+        where, of = Location(self.where, "stop"), get_type_hints(Stopping)["of"]
+        convert(self.stop.get("of", ""), of, where / "of", self.folder)  # names the choices
         with error_at(where):
             stopping: Stopping = convert(self.stop, Stopping, where, self.folder)
             return stopping
@@ -183,26 +202,39 @@ class Study:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("where", "folder")}
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[StudyCell, ...]:
         """Every cell of the study, model by model."""
         self._check_cell_count()
         tasks: list[_Asked] = []
         for one in self._tasks(self.task, "task"):
             if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
                 tasks.append(one)
-        task_labels = labels([(one.part,) for one in tasks])
+        task_names = labels([(one.part,) for one in tasks])
         models = list(self._models())
         cells = []
-        given_labels = self._model_labels([chain for _, _, chain, _ in models])
-        for (model, methods, _, settings), label in zip(models, given_labels, strict=True):
-            for (task, size, memory, _, search), of_task in zip(tasks, task_labels, strict=True):
-                with error_at(f"{self.where}: model `{label.whole}`"):
+        for (model, methods, _, settings), names in zip(
+            models, self._model_labels([chain for _, _, chain, _ in models]), strict=True
+        ):
+            for (task, size, memory, _, search), task_name in zip(tasks, task_names, strict=True):
+                with error_at(f"{self.where}: model `{names.whole}`"):
                     model.check(task, size)
-                counts = (search.most, 1) if search else (self._problems(task), settings.samples)
-                names = (label.base, label.whole, label.variant)
-                adaptive, needs = self.stop is not None and not search, (settings.hosting, settings.making)
-                what = (task, of_task.whole, size, model, methods)
-                cells.append(Cell(*what, *names, *counts, self.seed, memory, search, adaptive, *needs))
+                if search:
+                    quota = Quota(problems=search.most, samples=1, search=search)
+                else:
+                    quota = Quota(self._problems(task), settings.samples, adaptive=self.stop is not None)
+                cell = StudyCell(
+                    task=task,
+                    size=size,
+                    model=model,
+                    methods=methods,
+                    memory=memory,
+                    seed=self.seed,
+                    label=Label(task_name.whole, names.base, names.whole, names.variant, names.methods),
+                    quota=quota,
+                    hosting=settings.hosting,
+                    making=settings.making,
+                )
+                cells.append(cell)
         return tuple(cells)
 
     def _check_cell_count(self) -> None:
@@ -228,13 +260,13 @@ class Study:
                 what, where=self.where, hint=f"at most {MAX_CELLS:,}: list fewer values, or split the study"
             )
 
-    def _model_labels(self, chains: Sequence[Chain]) -> list[Label]:
+    def _model_labels(self, chains: Sequence[Chain]) -> list[Names]:
         given = labels(chains)
         seen = set[str]()
         for label in given:
             if label.whole in seen:
                 what, hint = f"two models are both called `{label.whole}`", "give each [[model]] a `label`"
-                raise UserError(what, where=f"{self.where}: model", hint=hint)
+                raise UserError(what, where=Location(self.where, "model"), hint=hint)
             seen.add(label.whole)
         return given
 
@@ -243,14 +275,14 @@ class Study:
         """The figures to draw."""
         figures: list[Figure] = []
         for i, given in enumerate(self.figure):
-            where = f"{self.where}: figure[{i}]"
+            where = Location(self.where, "figure", i)
             tables = sweep("figures", given, where, self.folder)
             figures += [build("figures", table, where, self.folder) for table, _ in tables]
         return tuple(figures)
 
     def _tasks(self, tables: Sequence[Table], key: str) -> Iterator[_Asked]:
         for i, table in enumerate(tables):
-            where = f"{self.where}: {key}[{i}]"
+            where = Location(self.where, key, i)
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
             memories = list(self._memories({k: v for k, v in table.items() if k in ("remember", "window")}, where))
             for variant, swept in sweep("tasks", settings, where, self.folder):
@@ -263,30 +295,30 @@ class Study:
                     part = Part(task.title(), task, {**table, **variant}, names, asdict(memory), wanted)
                     yield _Asked(task, size, memory, part, search)
 
-    def _search(self, table: Table, where: str) -> Search | None:
+    def _search(self, table: Table, where: Location) -> Search | None:
         """The search for the largest size that a model can do, if the table asks for one instead of naming sizes."""
         if "search" not in table:
             return None
-        from ponder.study.search import Search  # imports NumPy, which nothing else here needs
+        from ponder.stats.designs.max_size import Search  # imports NumPy, which nothing else here needs
 
-        convert(table["search"], Literal["max"], f"{where}.search", self.folder)
+        convert(table["search"], Literal["max"], where / "search", self.folder)
         if "size" in table:
-            raise UserError("a search chooses its own sizes", where=f"{where}.size", hint="remove `size` or `search`")
-        target = convert(table.get("target", 0.8), float, f"{where}.target", self.folder)
-        largest = convert(table.get("largest", 4096), int, f"{where}.largest", self.folder)
+            raise UserError("a search chooses its own sizes", where=where / "size", hint="remove `size` or `search`")
+        target = convert(table.get("target", 0.8), float, where / "target", self.folder)
+        largest = convert(table.get("largest", 4096), int, where / "largest", self.folder)
         with error_at(where):
             return Search(target=target, high=largest)
 
-    def _sizes(self, task: Task, table: Table, where: str, search: Search | None) -> list[int]:
+    def _sizes(self, task: Task, table: Table, where: Location, search: Search | None) -> list[int]:
         asked = search.sizes if search else table.get("size", task.sizes())
         asked = asked if isinstance(asked, list | tuple) else [asked]
-        sizes = list(dict.fromkeys(convert(size, int, f"{where}.size", self.folder) for size in asked))
+        sizes = list(dict.fromkeys(convert(size, int, where / "size", self.folder) for size in asked))
         if not sizes:
             hint = "name a size, or remove `size` to use the task's own"
-            raise UserError("there is no size, so nothing to ask", where=f"{where}.size", hint=hint)
+            raise UserError("there is no size, so nothing to ask", where=where / "size", hint=hint)
         for size in sizes:
             try:
-                with error_at(f"{where}.{'search' if search else 'size'}"):
+                with error_at(where / ("search" if search else "size")):
                     task.check_size(size)
             except UserError as error:
                 if not search:
@@ -297,17 +329,17 @@ class Study:
                 ) from None
         return sizes
 
-    def _memories(self, table: Table, where: str) -> Iterator[tuple[Memory, Table]]:
+    def _memories(self, table: Table, where: Location) -> Iterator[tuple[Memory, Table]]:
         hints = get_type_hints(Memory)
         for variant, swept in variants(table, where, hints):
-            settings = {k: convert(v, hints[k], f"{where}.{k}", self.folder) for k, v in variant.items()}
-            with error_at(f"{where}.window"):
+            settings = {k: convert(v, hints[k], where / k, self.folder) for k, v in variant.items()}
+            with error_at(where / "window"):
                 yield Memory(**settings), swept
 
     def _models(self) -> Iterator[tuple[Model, tuple[Method, ...], Chain, _Settings]]:
         """Each model, its chain of methods, the parts of its label, and what else its table says."""
         for i, table in enumerate(self.model):
-            where = f"{self.where}: model[{i}]"
+            where = Location(self.where, "model", i)
             settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
             samples, hosting = self._samples(table, where), self._ray(table, Hosting, where)
             chains = [(chain, links) for chain in _chains(table) for links in self._links(chain, where)]
@@ -315,50 +347,48 @@ class Study:
                 model: Model = build("models", variant, where, self.folder, MODEL_KEYS, self.place)
                 base = Part(model.label or model.title(), model, variant, tuple(swept))
                 for chain, links in chains:
-                    places = (f"{where}.method[{j}]" for j in range(len(chain)))
+                    places = (where / "method" / j for j in range(len(chain)))
                     making = tuple(self._ray(m, Resources, place) for m, place in zip(chain, places, strict=True))
                     methods = self._methods([m for m, _ in links], model, where)
                     parts = (
-                        Part(m.title(), m, written, tuple(chosen), trains=m.training_seed() is not None)
+                        Part(m.title(), m, written, tuple(chosen), trains=training_seed(m) is not None)
                         for m, (written, chosen) in zip(methods, links, strict=True)
                     )
                     yield model, methods, (base, *parts), _Settings(samples, hosting, making)
 
-    def _ray(self, table: Table, kind: type[T], where: str) -> T:
+    def _ray(self, table: Table, kind: type[T], where: Location) -> T:
         """What a model or a method needs on a cluster."""
-        with error_at(f"{where}.ray"):
-            needs: T = convert(table.get("ray", {}), kind, f"{where}.ray", self.folder)
+        with error_at(where / "ray"):
+            needs: T = convert(table.get("ray", {}), kind, where / "ray", self.folder)
             return needs
 
-    def _samples(self, table: Table, where: str) -> int:
+    def _samples(self, table: Table, where: Location) -> int:
         """Attempts per problem of a model: its own, or the study's."""
-        samples: int = convert(table.get("samples", self.samples), int, f"{where}.samples", self.folder)
+        samples: int = convert(table.get("samples", self.samples), int, where / "samples", self.folder)
         if not 0 < samples <= MAX_COUNT:
-            raise UserError(f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=f"{where}.samples")
+            raise UserError(f"samples must be from 1 to {MAX_COUNT:,}, not {samples}", where=where / "samples")
         return samples
 
-    def _links(self, chain: Sequence[Table], where: str) -> Iterator[tuple[tuple[Table, Table], ...]]:
+    def _links(self, chain: Sequence[Table], where: Location) -> Iterator[tuple[tuple[Table, Table], ...]]:
         """Each variant of a chain of methods: per method its table, and the settings that the study sweeps."""
-        places = (f"{where}.method[{j}]" for j in range(len(chain)))
+        places = (where / "method" / j for j in range(len(chain)))
         yield from itertools.product(
             *(sweep("methods", _own(method), place, self.folder) for method, place in zip(chain, places, strict=True))
         )
 
-    def _methods(self, tables: Sequence[Table], model: Model, where: str) -> tuple[Method, ...]:
+    def _methods(self, tables: Sequence[Table], model: Model, where: Location) -> tuple[Method, ...]:
         """A chain of methods, each told what it may train on."""
         methods: list[Method] = []
         for j, table in enumerate(tables):
-            place = f"{where}.method[{j}]"
+            place = where / "method" / j
             method: Method = build("methods", table, place, self.folder, METHOD_KEYS, self.place)
-            ships = (
-                isinstance(model, WithWeights)
-                and model.ships()
-                and not any(before.changes_weights for before in methods)
-            )
+            ships = isinstance(model, WithWeights) and model.ships() and not any(map(changes_weights, methods))
             train_on = self.training_problems
             if not ships:  # what a policy has learnt for these weights depends on who trained it
                 train_on = tuple(dataclasses.replace(problems, in_key=True) for problems in train_on)
-            methods.append(method.with_training(train_on))
+            if isinstance(method, Prepared):
+                method = method.with_training(train_on)
+            methods.append(method)
         return tuple(methods)
 
     @cached_property
@@ -387,7 +417,7 @@ class Study:
 
 def place_of(key: str, content: Table, folder: Path | None) -> str:
     """Return a hint that says where in a study a key belongs: at the top, or in a table that has it; "" if nowhere."""
-    if key in {f.name for f in dataclasses.fields(Study)} - {"name", "where", "folder", *TABLES}:
+    if key in {f.name for f in dataclasses.fields(StudySpec)} - {"name", "where", "folder", *TABLES}:
         return f"`{key}` belongs at the top of the study, above the first [[…]]"
     for table, kind, common in (
         ("task", "tasks", TASK_KEYS),

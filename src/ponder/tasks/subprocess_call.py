@@ -33,7 +33,7 @@ class SubprocessFunction:
         self._one_at_a_time = threading.Lock()
 
     def call(self, *arguments: Any) -> Any:
-        """The function's result. Arguments and result are JSON. Raises `CallFailed` if there is none."""
+        """Return the function's result. Arguments and result are JSON. Raises `CallFailed` if there is none."""
         with self._one_at_a_time:
             try:
                 reply = self._tell(arguments)
@@ -82,7 +82,7 @@ class SubprocessFunction:
 
 
 def serve(function: Callable[..., Any]) -> None:
-    """The subprocess: reads a call's arguments per line, and writes its result and error, one line each."""
+    """Return the subprocess: reads a call's arguments per line, and writes its result and error, one line each."""
     cpu_seconds = float(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run, which still has answers to grade
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))

@@ -1,10 +1,11 @@
 """Finds near-duplicates among any number of traces, in time linear in their number.
 
-A trace's fingerprint consists of MinHashes (Broder 1997) of its runs of five words, all from one hash function (Li,
-Owen and Zhang 2012), empty bins filled from others (Shrivastava 2017), 16 bits each (Li and König 2010): 384 bytes.
-Fingerprints that agree in a band of bins are compared (Indyk and Motwani 1998). Thinking and answer have bins of their
-own, since prompts may share a page of rules; the whole trace has others, since short answers are often equal.
-Near-duplicates are similar in both, and nearly as long: a text that repeats another twice has the same runs.
+A trace's fingerprint consists of MinHashes (Broder 1997) of its runs of five words, all from one
+hash function (Li, Owen and Zhang 2012), empty bins filled from others (Shrivastava 2017), 16 bits
+each (Li and König 2010): 384 bytes. Fingerprints that agree in a band of bins are compared (Indyk
+and Motwani 1998). Thinking and answer have bins of their own, since prompts may share a page of
+rules; the whole trace has others, since short answers are often equal. Near-duplicates are similar
+in both, and nearly as long: a text that repeats another twice has the same runs.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ponder.traces.ngrams import Hashes, ngrams, normalized, words
 MinHashes: TypeAlias = npt.NDArray[np.uint16]
 
 RUN = 5  # words
-REPLY, WHOLE = 128, 64  # bins for thinking and answer, and for the whole trace
+REPLY = 128  # bins for thinking and answer
+WHOLE = 64  # bins for question, thinking and answer
 MISSED = 0.01  # the fraction of pairs exactly at the threshold that no band finds
 DEPTH = 256  # fingerprints compared per bucket: what more of them share is a common phrase
-_IS_REPLY = np.arange(REPLY + WHOLE) % 3 < 2  # two bins of the reply, then one of the whole
+_IS_REPLY = np.arange(REPLY + WHOLE) % 3 < 2  # two bins of the reply, then one of the whole trace
 
 
 class Fingerprint(NamedTuple):
@@ -36,30 +38,42 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(trace: Trace) -> Fingerprint:
+    """Return what is compared of a trace: a digest, MinHashes and the number of words."""
     # With signs, as one may be all that tells two short traces apart.
-    spelled = words(f"{trace.thinking}\n{trace.answer}", signs=True)
-    reply = ngrams(spelled, RUN)
-    whole = np.concatenate([reply, ngrams(words(trace.question, signs=True), RUN)])
-    bins = np.column_stack([_minhashes(reply, REPLY).reshape(-1, 2), _minhashes(whole, WHOLE)]).ravel()
-    return Fingerprint(digest(normalized(trace.question, trace.thinking, trace.answer)), bins, len(spelled))
+    reply_words = words(f"{trace.thinking}\n{trace.answer}", signs=True)
+    question_words = words(trace.question, signs=True)
+    reply_runs = ngrams(reply_words, RUN)
+    trace_runs = np.concatenate([reply_runs, ngrams(question_words, RUN)])
+    reply_bins = _minhashes(reply_runs, REPLY).reshape(-1, 2)
+    trace_bins = _minhashes(trace_runs, WHOLE)
+    bins = np.column_stack([reply_bins, trace_bins]).ravel()
+    exact = digest(normalized(trace.question, trace.thinking, trace.answer))
+    return Fingerprint(exact, bins, len(reply_words))
 
 
 def _minhashes(hashes: Hashes, count: int) -> MinHashes:
-    """The smallest hash in each of `count` equal parts of the range of hashes."""
+    """Return the smallest hash in each of `count` equal sections of the range of hashes."""
     if not len(hashes):
         return np.zeros(count, np.uint16)
     hashes = np.sort(hashes)
+    bins = np.arange(count)
     starts = np.arange(count, dtype=np.uint64) << np.uint64(64 - count.bit_length() + 1)
     first = np.searchsorted(hashes, starts)
-    filled = first < np.append(first[1:], len(hashes))
-    # An empty bin takes the hash of the first filled one, in an order of its own that is the same for every text.
+    following = np.append(first[1:], len(hashes))
+    filled = first < following
+    # An empty bin takes the hash of the first filled one, in its own order, which is the same for
+    # every text.
     order = _ORDER[count]
-    lender = order[np.arange(count), filled[order].argmax(axis=1)]
-    return hashes[first[np.where(filled, np.arange(count), lender)]].astype(np.uint16)
+    first_filled = filled[order].argmax(axis=1)
+    lenders = order[bins, first_filled]
+    sources = np.where(filled, bins, lenders)
+    return hashes[first[sources]].astype(np.uint16)
 
 
 def _orders(count: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng(0).permuted(np.tile(np.arange(count), (count, 1)), axis=1)
+    """Return a random order of all bins for each bin, shape (count, count)."""
+    bins = np.tile(np.arange(count), (count, 1))
+    return np.random.default_rng(0).permuted(bins, axis=1)
 
 
 _ORDER = {count: _orders(count) for count in (REPLY, WHOLE)}
@@ -78,21 +92,32 @@ class FingerprintIndex:
         self._words: list[int] = []
 
     def nearest(self, new: Fingerprint) -> tuple[int, bool] | None:
-        """The number of the fingerprint that this one repeats, if any, and whether exactly."""
-        if (same := self._exact.get(new.exact)) is not None:
-            return same, True
-        near = {n for key in self._keys(new) for n in self._buckets.get(key, ())[-DEPTH:]}
-        if not near:
+        """Return which fingerprint the new one repeats, and whether exactly; None if none."""
+        copy = self._exact.get(new.exact)
+        if copy is not None:
+            return copy, True
+        in_same_bucket = set[int]()
+        for key in self._keys(new):
+            in_same_bucket.update(self._buckets.get(key, ())[-DEPTH:])
+        if not in_same_bucket:
             return None
-        self.compared += len(near)
-        ordered = sorted(near)
-        # Without repetition this follows from the similarity itself: it can't exceed the ratio of the lengths.
-        lengths = np.array([self._words[n] for n in ordered])
-        as_long = np.minimum(lengths, new.words) >= self.alike * np.maximum(lengths, new.words)
-        equal = np.array([self._bins[n] for n in ordered]) == new.bins
-        likeness = as_long * np.minimum(equal[:, _IS_REPLY].mean(axis=1), equal[:, ~_IS_REPLY].mean(axis=1))
+        candidates = sorted(in_same_bucket)
+        self.compared += len(candidates)
+
+        equal = np.array([self._bins[number] for number in candidates]) == new.bins
+        replies_alike = equal[:, _IS_REPLY].mean(axis=1)
+        traces_alike = equal[:, ~_IS_REPLY].mean(axis=1)
+        # Without repetition this follows from the similarity itself: it can't exceed the ratio of
+        # the lengths.
+        lengths = np.array([self._words[number] for number in candidates])
+        shorter = np.minimum(lengths, new.words)
+        longer = np.maximum(lengths, new.words)
+        similar_length = shorter >= self.alike * longer
+        likeness = similar_length * np.minimum(replies_alike, traces_alike)
         best = int(likeness.argmax())
-        return (ordered[best], False) if likeness[best] >= self.alike else None
+        if likeness[best] < self.alike:
+            return None
+        return candidates[best], False
 
     def add(self, new: Fingerprint) -> None:
         number = len(self._bins)
@@ -103,15 +128,21 @@ class FingerprintIndex:
             self._buckets[key].append(number)
 
     def _keys(self, new: Fingerprint) -> list[tuple[int, bytes]]:
+        """Return the bucket of each band: where the band begins, and its bins."""
         starts = range(0, self._rows * self._bands, self._rows)
         return [(start, new.bins[start : start + self._rows].tobytes()) for start in starts]
 
 
 def bands(alike: float) -> tuple[int, int]:
-    """Bins per band and number of bands that miss at most `MISSED` of the pairs of similarity `alike`."""
+    """Return bins per band and number of bands.
+
+    They miss at most `MISSED` of the pairs of similarity `alike`.
+    """
     for rows in (5, 4, 3, 2):
         missed = 1 - alike**rows
-        count = 1 if missed <= MISSED else math.ceil(math.log(MISSED) / math.log(missed))
+        count = 1
+        if missed > MISSED:
+            count = math.ceil(math.log(MISSED) / math.log(missed))
         if rows * count <= REPLY + WHOLE:
             return rows, count
     return 1, REPLY + WHOLE

@@ -2,12 +2,13 @@
 
     from ponder.traces.formats import understand
 
-    for reading in understand({"question": "1 + 1?", "deepseek_thinking_trajectory": "…", "deepseek_attempt": "2"}):
+    record = {"question": "1 + 1?", "r1_thinking_trajectory": "…", "r1_attempt": "2"}
+    for reading in understand(record):
         reading.trace, reading.format, reading.columns, reading.ignored
 
-A record may hold several traces: one per teacher (s1K-1.1), or one per sample (OpenR1's `generations`, the `choices` of
-a chat completion). The formats and their columns are listed in docs/traces.md. What fits none of them raises
-`ValueError` with the columns that were found.
+A record may hold several traces: one per teacher (s1K-1.1), or one per sample (OpenR1's
+`generations`, the `choices` of a chat completion). The formats and their columns are listed in
+docs/traces.md. What fits none of them raises `ValueError` with the columns that were found.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 from ponder.traces.messages import REASONING, Reply, content, conversation, message_reply, split_reply
 from ponder.traces.trace import Trace
 
-# The names that each field may have; the first that is present counts, the others stay with the trace.
+# The names that each field may have; the first that is present counts, the others stay with the
+# trace.
 NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "problem", "prompt", "instruction", "query"),
     "thinking": ("thinking", "reasoning", "reasoning_content", "thinking_trajectories", "thoughts", "chain_of_thought"),
@@ -38,12 +40,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "correct": ("correct", "is_correct", "final_answer_correct"),
     "tokens": ("tokens",),
 }  # fmt: skip
-REFERENCE = ("answer", "final_answer", "solution")  # if the answer has another name, these hold the reference answer
+# If the answer has another name, these hold the reference answer.
+REFERENCE = ("answer", "final_answer", "solution")
 REPLIES = NAMES["answer"][:7]  # names that never hold the reference answer
 CHATS = ("messages", "conversations", "conversation")
 SAMPLES = ("generations", "responses", "completions", "samples")  # a list of replies
-OF_SAMPLE = ("finish_reasons", "is_reasoning_complete", "generation_token_length")  # lists with an entry per sample
-VERDICTS = ("correctness_math_verify", "correctness_llama", "correctness", "correct", "is_correct")  # the same
+# Lists with an entry per sample.
+OF_SAMPLE = ("finish_reasons", "is_reasoning_complete", "generation_token_length")
+# The same.
+VERDICTS = ("correctness_math_verify", "correctness_llama", "correctness", "correct", "is_correct")
+EMPTY: tuple[Any, ...] = (None, "", [])  # values that count as absent
 _TEACHER = re.compile(r"(\w+?)_(thinking_trajectory|thinking_trajectories|reasoning|reasoning_content)")
 TRAJECTORIES = ("thinking_trajectory", "thinking_trajectories")
 _NUMBERED = re.compile(r"(\w+?)_(?:solution|response|generation|attempt|completion)_(\d+)")
@@ -56,323 +62,432 @@ class Understood:
     trace: Trace
     format: str
     columns: Mapping[str, str]  # for each field of the trace, where it was read
-    ignored: tuple[
-        str, ...
-    ]  # columns and parts that were not read; columns stay with the trace unless they hold others
+    # Columns and messages that were not read; columns stay with the trace unless they hold others.
+    ignored: tuple[str, ...]
 
 
 @dataclass
 class _Row:
-    """A record while it is read: what is left of it, and where each field was found."""
+    """A record while it is read: its unread columns, and where each field was read."""
 
-    rest: dict[str, Any]
-    given: Mapping[str, str] = field(default_factory=dict)  # columns that the user named
+    unread: dict[str, Any]
+    user_columns: Mapping[str, str] = field(default_factory=dict)  # columns that the user named
     columns: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
 
     def take(self, field: str, names: Sequence[str] = ()) -> Any:
         """Remove and return the value of the first of these columns that isn't empty."""
-        for name in [self.given[field]] if field in self.given else names or NAMES[field]:
-            value = self.rest.get(name)
-            if value in (None, "", []) or (field == "thinking" and value in (True, False, "on", "off")):
-                continue  # Nemotron's column `reasoning` says only whether there is any
+        if field in self.user_columns:
+            names = [self.user_columns[field]]
+        for name in names or NAMES[field]:
+            value = self.unread.get(name)
+            if value in EMPTY:
+                continue
+            # Nemotron's column `reasoning` says only whether there is any.
+            if field == "thinking" and value in (True, False, "on", "off"):
+                continue
             self.columns[field] = name
-            return self.rest.pop(name)
+            return self.unread.pop(name)
         return None
 
     def has(self, names: Sequence[str]) -> bool:
-        return any(self.rest.get(name) not in (None, "", []) for name in names)
+        """Return whether one of these columns isn't empty."""
+        return any(self.unread.get(name) not in EMPTY for name in names)
 
     def drop(self, names: Sequence[str]) -> None:
         """Remove columns that hold other traces, or a copy of this one."""
-        gone = [name for name in names if self.rest.pop(name, None) not in (None, "", [])]
-        self.ignored += [f"`{name}`" for name in gone]
+        for name in names:
+            value = self.unread.pop(name, None)
+            if value not in EMPTY:
+                self.ignored.append(f"`{name}`")
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """One of the replies in a record, and what is known about it alone."""
+    """A reply in a record, and the facts that hold for it alone."""
 
     reply: Reply
-    name: str = ""  # apart from the others of its record
-    known: Mapping[str, Any] = field(default_factory=dict)  # fields of the trace
+    name: str = ""  # distinguishes it from the other replies of its record
+    fields: Mapping[str, Any] = field(default_factory=dict)  # fields of the trace
     columns: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def understand(record: Any, columns: Mapping[str, str] | None = None) -> list[Understood]:
-    """The traces of a record; raises `ValueError` with what was found if it holds none.
+    """Return the traces of a record; raise `ValueError` with its columns if it holds none.
 
-    `columns` names the columns of fields that have names of their own: `{"thinking": "cot"}`.
+    `columns` names the columns of fields that have other names: `{"thinking": "cot"}`.
     """
     if not isinstance(record, dict):
         raise ValueError(f"a trace is a JSON object, not {type(record).__name__}")
     row = _Row(dict(record), columns or {})
-    if missing := [column for column in row.given.values() if column not in record]:
-        raise ValueError(f"it has no column `{missing[0]}`; {_found(record)}")
-    named = bool({"thinking", "answer"} & set(row.given))
+    for column in row.user_columns.values():
+        if column not in record:
+            raise ValueError(f"it has no column `{column}`; {_columns_of(record)}")
+    formats = FORMATS
+    if "thinking" in row.user_columns or "answer" in row.user_columns:
+        formats = {"named columns": _columns}
     try:
-        for kind, reader in {"named columns": _columns}.items() if named else FORMATS.items():
-            if samples := reader(row):
-                return _understood(kind, row, samples)
+        for format_name, reader in formats.items():
+            samples = reader(row)
+            if samples:
+                return _understood(format_name, row, samples)
     except ValueError as error:
-        raise ValueError(f"{error}; {_found(record)}") from None
-    raise ValueError(f"it has neither thinking nor an answer; {_found(record)}")
+        raise ValueError(f"{error}; {_columns_of(record)}") from None
+    raise ValueError(f"it has neither thinking nor an answer; {_columns_of(record)}")
 
 
-def _found(record: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{name!s:.40}`" for name in list(record)[:20])
-    return f"its columns are {names}{', …' if len(record) > 20 else ''}" if names else "it is empty"
+def _columns_of(record: Mapping[str, Any]) -> str:
+    """Return a record's columns, for an error."""
+    if not record:
+        return "it is empty"
+    names = [f"`{name!s:.40}`" for name in list(record)[:20]]
+    if len(record) > 20:
+        names.append("…")
+    return f"its columns are {', '.join(names)}"
 
 
-def _understood(kind: str, row: _Row, samples: Sequence[_Sample]) -> list[Understood]:
+def _understood(format_name: str, row: _Row, samples: Sequence[_Sample]) -> list[Understood]:
+    """Return a trace for each reply that isn't blank."""
     question = _question(row)
-    samples = [sample for sample in samples if sample.reply.thinking.strip() or sample.reply.answer.strip()]
+    samples = [sample for sample in samples if not _is_blank(sample.reply)]
     if not samples:
         raise ValueError("it has neither thinking nor an answer")
     if not question.strip():
         raise ValueError("it has no question")
-    fields = {name: row.take(name) for name in ("id", "teacher", "topic", "gold", "correct", "tokens")}
+    fields = {}
+    for name in ("id", "teacher", "topic", "gold", "correct", "tokens"):
+        fields[name] = row.take(name)
     if fields["gold"] is None:
         fields["gold"] = row.take("gold", REFERENCE)
-    id_ = "" if fields["id"] is None else str(fields["id"])
-    readings = []
-    for sample in samples:
-        where = {"thinking": sample.reply.thinking_in, "answer": sample.reply.answer_in}
-        read = {**row.columns, **{name: place for name, place in where.items() if place}, **sample.columns}
-        known = {**fields, **{name: value for name, value in sample.known.items() if value is not None}}
-        trace = Trace(
-            question,
-            sample.reply.thinking,
-            sample.reply.answer,
-            id=f"{id_}/{sample.name}" if id_ and sample.name else id_,
-            teacher=_text(known["teacher"], "teacher"),
-            topic=_text(known["topic"], "topic"),
-            gold=known["gold"],
-            correct=_is(bool, known["correct"], "correct"),
-            tokens=_is(int, known["tokens"], "tokens"),
-            extra={**row.rest, **sample.extra},
-        )
-        left = [f"`{name}`" for name in row.rest if name not in sample.extra]
-        readings.append(Understood(trace, kind, read, (*row.ignored, *left)))
-    return readings
+    return [_trace(format_name, row, question, fields, sample) for sample in samples]
+
+
+def _is_blank(reply: Reply) -> bool:
+    return not reply.thinking.strip() and not reply.answer.strip()
+
+
+def _trace(format_name: str, row: _Row, question: str, row_fields: Mapping[str, Any], sample: _Sample) -> Understood:
+    """Return the trace of a reply. Its own fields take precedence over those of the row."""
+    sample_fields = {name: value for name, value in sample.fields.items() if value is not None}
+    fields = {**row_fields, **sample_fields}
+    trace_id = ""
+    if fields["id"] is not None:
+        trace_id = str(fields["id"])
+    if trace_id and sample.name:
+        trace_id = f"{trace_id}/{sample.name}"
+    trace = Trace(
+        question,
+        sample.reply.thinking,
+        sample.reply.answer,
+        id=trace_id,
+        teacher=_text(fields["teacher"], "teacher"),
+        topic=_text(fields["topic"], "topic"),
+        gold=fields["gold"],
+        correct=_is(bool, fields["correct"], "correct"),
+        tokens=_is(int, fields["tokens"], "tokens"),
+        extra={**row.unread, **sample.extra},
+    )
+    columns = dict(row.columns)
+    if sample.reply.thinking_in:
+        columns["thinking"] = sample.reply.thinking_in
+    if sample.reply.answer_in:
+        columns["answer"] = sample.reply.answer_in
+    columns.update(sample.columns)
+    unread = [f"`{name}`" for name in row.unread if name not in sample.extra]
+    return Understood(trace, format_name, columns, (*row.ignored, *unread))
 
 
 def _question(row: _Row) -> str:
+    """Take the question of a record; "" if it has none."""
     value = row.take("question")
-    if isinstance(value, list) and value and isinstance(value[0], dict):  # TRL's prompt is a list of messages
-        return _asked(row, value, row.columns["question"])
+    # TRL's prompt is a list of messages.
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return _last_question(row, value, row.columns["question"])
     question = _text(value, "question")
-    if question and row.columns["question"] == "instruction" and isinstance(row.rest.get("input"), str):
-        more = row.rest.pop("input")  # Alpaca's `input` is the rest of the question
-        row.columns["question"] += " and input" if more else ""
-        question = f"{question}\n\n{more}" if more.strip() else question
-    if not question and isinstance(turns := row.rest.get("input"), list | str) and turns:
+    alpaca_input = row.unread.get("input")  # the second half of the question
+    if question and row.columns["question"] == "instruction" and isinstance(alpaca_input, str):
+        del row.unread["input"]
+        if alpaca_input:
+            row.columns["question"] += " and input"
+        if alpaca_input.strip():
+            question = f"{question}\n\n{alpaca_input}"
+    if question:
+        return question
+
+    prompt = row.unread.get("input")
+    if isinstance(prompt, list | str) and prompt:
         row.columns["question"] = "input"
-        del row.rest["input"]
-        return turns if isinstance(turns, str) else _asked(row, turns, "input")
-    if not question and (chat := row.take("question", CHATS)) is not None:
-        return _asked(row, chat, row.columns["question"])
-    if not question and isinstance(request := row.rest.get("request"), dict):
+        del row.unread["input"]
+        if isinstance(prompt, str):
+            return prompt
+        return _last_question(row, prompt, "input")
+    chat = row.take("question", CHATS)
+    if chat is not None:
+        return _last_question(row, chat, row.columns["question"])
+    request = row.unread.get("request")
+    if isinstance(request, dict):
         body = request.get("body", request)
         if isinstance(body, dict) and "messages" in body:
-            del row.rest["request"]
-            return _asked(row, body["messages"], "request.messages")
-    return question
+            del row.unread["request"]
+            return _last_question(row, body["messages"], "request.messages")
+    return ""
 
 
-def _asked(row: _Row, messages: Any, name: str) -> str:
+def _last_question(row: _Row, messages: Any, name: str) -> str:
+    """Return the last question of a conversation."""
     chat = conversation(messages, name)
     row.columns["question"] = chat.question_in
     row.ignored += chat.left_out
     return chat.question
 
 
-def _own(row: _Row) -> list[_Sample]:
-    """What `ponder score` and `ponder select` write: their other columns are the source's."""
-    if "scored_by" not in row.rest:
+def _ponder(row: _Row) -> list[_Sample]:
+    """Read what `ponder score` and `ponder select` write: their other columns are the source's."""
+    if "scored_by" not in row.unread:
         return []
-    thinking, answer = (_text(row.take(name, (name,)), name) for name in ("thinking", "answer"))
+    thinking = _text(row.take("thinking", ("thinking",)), "thinking")
+    answer = _text(row.take("answer", ("answer",)), "answer")
     return [_Sample(Reply(thinking, answer))]
 
 
 def _samples(row: _Row) -> list[_Sample]:
-    """Several replies to one question, in a list."""
-    name = next((name for name in SAMPLES if isinstance(row.rest.get(name), list) and row.rest[name]), None)
+    """Read several replies to one question, in a list."""
+    name = _samples_column(row)
     if name is None:
         return []
-    replies, samples = row.rest.pop(name), list[_Sample]()
-    lists = {k: row.rest.pop(k) for k in (*OF_SAMPLE, *VERDICTS) if _is_list(row.rest.get(k), len(replies))}
+    replies = row.unread.pop(name)
+    lists = {}  # columns with an entry per reply
+    for column in (*OF_SAMPLE, *VERDICTS):
+        values = row.unread.get(column)
+        if isinstance(values, list) and len(values) == len(replies):
+            lists[column] = row.unread.pop(column)
     row.drop(CHATS)  # OpenR1's holds one of the generations again
+
+    samples = list[_Sample]()
     for n, reply in enumerate(replies):
         if reply in (None, "", {}):
             row.ignored.append(f"{name}[{n}], which is empty")
             continue
-        own = {k: values[n] for k, values in lists.items()}
-        verdicts = {k: own.pop(k) for k in VERDICTS if own.get(k) is not None}
-        known: dict[str, Any] = {"correct": any(_is(bool, v, k) for k, v in verdicts.items()) if verdicts else None}
-        where = {"correct": " or ".join(verdicts)} if verdicts else {}
+        extra = {column: values[n] for column, values in lists.items()}
+        verdicts = {}
+        for column in VERDICTS:
+            if extra.get(column) is not None:
+                verdicts[column] = extra.pop(column)
+        fields: dict[str, Any] = {}
+        columns = {}
+        if verdicts:
+            fields["correct"] = any(_is(bool, verdict, column) for column, verdict in verdicts.items())
+            columns["correct"] = " or ".join(verdicts)
         if isinstance(reply, dict):
-            known["teacher"] = reply.get("response_model", reply.get("model"))
-        samples.append(_Sample(_sampled(reply, f"{name}[{n}]"), str(n), known, where, {**own, **verdicts}))
+            fields["teacher"] = reply.get("response_model", reply.get("model"))
+        parsed = _sampled(reply, f"{name}[{n}]")
+        samples.append(_Sample(parsed, str(n), fields, columns, extra | verdicts))
     return samples
 
 
-def _is_list(value: Any, length: int) -> bool:
-    return isinstance(value, list) and len(value) == length
+def _samples_column(row: _Row) -> str | None:
+    """Return the column that holds a list of replies."""
+    for name in SAMPLES:
+        if isinstance(row.unread.get(name), list) and row.unread[name]:
+            return name
+    return None
 
 
 def _sampled(reply: Any, where: str) -> Reply:
-    if isinstance(reply, dict):
-        for key in ("message", "response", "text", "output"):
-            if isinstance(reply.get(key), dict):
-                return message_reply(reply[key], f"{where}.{key}")
-            if isinstance(reply.get(key), str) and "content" not in reply:
-                thinking = next((reply[name] for name in REASONING if isinstance(reply.get(name), str)), "")
-                return split_reply(thinking, reply[key], where, f"{where}.{key}")
-        return message_reply(reply, where)
+    """Read an entry of a list of replies.
+
+    It is a text, content parts, a message, or an object that holds one of these.
+    """
     if isinstance(reply, list):
         return split_reply(*content(reply, where), where, where)
-    return split_reply("", _text(reply, where), where, where)
+    if not isinstance(reply, dict):
+        return split_reply("", _text(reply, where), where, where)
+    for key in ("message", "response", "text", "output"):
+        inner = reply.get(key)
+        if isinstance(inner, dict):
+            return message_reply(inner, f"{where}.{key}")
+        if isinstance(inner, str) and "content" not in reply:
+            texts = [reply[name] for name in REASONING if isinstance(reply.get(name), str)]
+            thinking = next(iter(texts), "")
+            return split_reply(thinking, inner, where, f"{where}.{key}")
+    return message_reply(reply, where)
 
 
 def _teachers(row: _Row) -> list[_Sample]:
-    """Several teachers, each with columns of its own: s1K-1.1, and the metadata of OpenThoughts-114k."""
+    """Read several teachers, each with its columns: s1K-1.1, the metadata of OpenThoughts-114k."""
     samples = list[_Sample]()
-    for name in list(row.rest):
+    for name in list(row.unread):
         match = _TEACHER.fullmatch(name)
-        if not match or not isinstance(row.rest[name], str | list) or not row.rest[name]:
+        if not match or not isinstance(row.unread[name], str | list) or not row.unread[name]:
             continue
         teacher, kind = match.groups()
-        names = ["attempt"] if kind in TRAJECTORIES else ["solution", "response", "answer"]
-        answer_in = next((f"{teacher}_{a}" for a in names if row.rest.get(f"{teacher}_{a}")), "")
+        answer_in = _teacher_answer(row, teacher, kind)
         if not answer_in and kind not in TRAJECTORIES:
             continue
-        grade = row.rest.pop(f"{teacher}_grade", None)
-        thinking, answer = _text(row.rest.pop(name), name), _text(row.rest.pop(answer_in, None), answer_in)
-        known = {"teacher": teacher, "correct": {"Yes": True, "No": False}.get(str(grade))}
-        where = {"teacher": "its columns' names"} | ({"correct": f"{teacher}_grade"} if grade is not None else {})
-        reason = row.rest.pop(f"{teacher}_grade_reason", None)
-        extra = {"grade": grade, "grade_reason": reason} if grade is not None else {}
-        samples.append(_Sample(split_reply(thinking, answer, name, answer_in), teacher, known, where, extra))
+        grade = row.unread.pop(f"{teacher}_grade", None)
+        thinking = _text(row.unread.pop(name), name)
+        answer = _text(row.unread.pop(answer_in, None), answer_in)
+        reason = row.unread.pop(f"{teacher}_grade_reason", None)
+        fields = {"teacher": teacher, "correct": {"Yes": True, "No": False}.get(str(grade))}
+        columns = {"teacher": "its columns' names"}
+        extra = {}
+        if grade is not None:
+            columns["correct"] = f"{teacher}_grade"
+            extra = {"grade": grade, "grade_reason": reason}
+        reply = split_reply(thinking, answer, name, answer_in)
+        samples.append(_Sample(reply, teacher, fields, columns, extra))
     if samples:
         row.drop([*CHATS, "text"])  # made from one of the teachers' columns
     return samples
 
 
+def _teacher_answer(row: _Row, teacher: str, kind: str) -> str:
+    """Return the column of a teacher's answer; "" if there is none."""
+    endings = ["solution", "response", "answer"]
+    if kind in TRAJECTORIES:
+        endings = ["attempt"]
+    for ending in endings:
+        if row.unread.get(f"{teacher}_{ending}"):
+            return f"{teacher}_{ending}"
+    return ""
+
+
 def _numbered(row: _Row) -> list[_Sample]:
-    """Several replies in columns of their own: DeepMath's `r1_solution_1`, `r1_solution_2`, …"""
+    """Read several replies in numbered columns: DeepMath's `r1_solution_1`, `r1_solution_2`, …"""
     samples = list[_Sample]()
-    for name in [name for name in row.rest if _NUMBERED.fullmatch(name) and isinstance(row.rest[name], str)]:
+    for name in list(row.unread):
         match = _NUMBERED.fullmatch(name)
-        assert match
-        reply = split_reply("", row.rest.pop(name), name, name)
-        samples.append(_Sample(reply, match[2], {"teacher": match[1]}, {"teacher": "its columns' names"}))
+        if not match or not isinstance(row.unread[name], str):
+            continue
+        teacher, number = match.groups()
+        reply = split_reply("", row.unread.pop(name), name, name)
+        samples.append(_Sample(reply, number, {"teacher": teacher}, {"teacher": "its columns' names"}))
     return samples
 
 
 def _choices(row: _Row) -> list[_Sample]:
-    """The choices of a chat completion, or of a text completion."""
-    body, within = row.rest, ""
-    for key in ("response", "body"):  # a line of a batch's output, or of a log of requests and responses
+    """Read the choices of a chat completion, or of a text completion."""
+    body = row.unread
+    prefix = ""
+    # A line of a batch's output, or of a log of requests and responses.
+    for key in ("response", "body"):
         if "choices" not in body and isinstance(body.get(key), dict):
-            body, within = body[key], f"{within}{key}."
+            body = body[key]
+            prefix = f"{prefix}{key}."
     choices = body.get("choices")
-    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+    if not isinstance(choices, list) or not choices:
         return []
-    if within:
-        del row.rest["response"]
+    if not all(isinstance(choice, dict) for choice in choices):
+        return []
+    if prefix:
+        del row.unread["response"]
+        usage = body.get("usage")
     else:
-        del row.rest["choices"]
-    known: dict[str, Any] = {"teacher": body.get("model")}
-    usage = row.rest.pop("usage", None) if not within else body.get("usage")
+        del row.unread["choices"]
+        usage = row.unread.pop("usage", None)
+    fields: dict[str, Any] = {"teacher": body.get("model")}
+    columns = {}
     if isinstance(usage, dict) and len(choices) == 1:
-        known["tokens"] = usage.get("completion_tokens")
-    where = {"tokens": f"{within}usage.completion_tokens"} if known.get("tokens") is not None else {}
-    return [
-        _Sample(_sampled(choice, f"{within}choices[{n}]"), str(n) if len(choices) > 1 else "", known, where)
-        for n, choice in enumerate(choices)
-    ]
+        fields["tokens"] = usage.get("completion_tokens")
+        if fields["tokens"] is not None:
+            columns["tokens"] = f"{prefix}usage.completion_tokens"
+    samples = []
+    for n, choice in enumerate(choices):
+        name = ""
+        if len(choices) > 1:
+            name = str(n)
+        samples.append(_Sample(_sampled(choice, f"{prefix}choices[{n}]"), name, fields, columns))
+    return samples
 
 
 def _chat(row: _Row) -> list[_Sample]:
-    """A conversation that ends with a reply."""
-    name = next((name for name in CHATS if row.rest.get(name)), None)
-    if name is None:
+    """Read a conversation that ends with a reply."""
+    columns = [name for name in CHATS if row.unread.get(name)]
+    if not columns:
         return []
-    chat = conversation(row.rest[name], name)
-    if chat.reply is None:
+    name = columns[0]
+    chat = conversation(row.unread[name], name)
+    reply = chat.reply
+    if reply is None:
         if not row.has((*NAMES["thinking"], *NAMES["answer"])):
             raise ValueError(f"`{name}` ends without a reply")
         return []
-    del row.rest[name]
+    del row.unread[name]
     row.ignored += chat.left_out
-    if (other := next((n for n in REPLIES if row.rest.get(n)), None)) is not None:
-        texts = [" ".join(str(text).split()) for text in (row.rest[other], chat.reply.answer)]
-        if not texts[0].endswith(texts[1]):
-            raise ValueError(f"`{name}` and `{other}` hold different replies")
-    reply = chat.reply
+    reply_columns = [column for column in REPLIES if row.unread.get(column)]
+    if reply_columns:
+        column_text = " ".join(str(row.unread[reply_columns[0]]).split())
+        chat_text = " ".join(reply.answer.split())
+        if not column_text.endswith(chat_text):
+            raise ValueError(f"`{name}` and `{reply_columns[0]}` hold different replies")
     thinking = _parts_text(row.take("thinking"), "thinking")
-    if thinking and reply.thinking.strip() not in ("", thinking.strip()):
-        raise ValueError(f"`{name}` and `{row.columns['thinking']}` hold different thinking")
     if thinking:
+        if reply.thinking.strip() not in ("", thinking.strip()):
+            raise ValueError(f"`{name}` and `{row.columns['thinking']}` hold different thinking")
         reply = replace(reply, thinking=thinking, thinking_in=row.columns["thinking"])
-    if not row.has(NAMES["question"]):
-        row.rest["question"] = chat.question
-        return [_Sample(reply, columns={"question": chat.question_in})]
-    return [_Sample(reply)]
+    if row.has(NAMES["question"]):
+        return [_Sample(reply)]
+    row.unread["question"] = chat.question
+    return [_Sample(reply, columns={"question": chat.question_in})]
 
 
 def _columns(row: _Row) -> list[_Sample]:
-    """One reply, in columns with any of the common names."""
+    """Read one reply, in columns with any of the common names."""
     thinking = _parts_text(row.take("thinking"), "thinking")
-    if isinstance(row.rest.get("steps"), list) and not row.has(NAMES["answer"]):
-        parts = [_text(step, "a step") for step in row.rest["steps"]]
-        return [_Sample(split_reply(thinking, "\n\n".join(parts), row.columns.get("thinking", ""), "steps"))]
+    if isinstance(row.unread.get("steps"), list) and not row.has(NAMES["answer"]):
+        answer = "\n\n".join([_text(step, "a step") for step in row.unread["steps"]])
+        return [_Sample(split_reply(thinking, answer, row.columns.get("thinking", ""), "steps"))]
     value = row.take("answer", _answers(row, bool(thinking)))
-    if isinstance(value, list) and value and isinstance(value[-1], dict) and "role" in value[-1]:  # TRL's completion
+    if isinstance(value, list) and value and isinstance(value[-1], dict) and "role" in value[-1]:
+        # TRL's completion is a list of messages.
         return [_Sample(message_reply(value[-1], f"{row.columns['answer']}[{len(value) - 1}]"))]
-    where = (row.columns.pop(name, "") for name in ("thinking", "answer"))
-    reply = split_reply(thinking, _parts_text(value, "answer"), *where)
-    return [_Sample(reply)] if reply.thinking.strip() or reply.answer.strip() else []
+    thinking_in = row.columns.pop("thinking", "")
+    answer_in = row.columns.pop("answer", "")
+    reply = split_reply(thinking, _parts_text(value, "answer"), thinking_in, answer_in)
+    if _is_blank(reply):
+        return []
+    return [_Sample(reply)]
 
 
-def _answers(row: _Row, thinks: bool) -> Sequence[str]:
-    """The columns that may hold the answer, beside the column that holds the thinking."""
-    if row.columns.get("thinking") == "thinking_trajectories":
+def _answers(row: _Row, has_thinking: bool) -> Sequence[str]:
+    """Return the columns that may hold the answer, by the column that holds the thinking."""
+    thinking_in = row.columns.get("thinking")
+    if thinking_in == "thinking_trajectories":
         return ("attempt",)  # s1K's `solution` is the reference
-    if row.columns.get("thinking") == "reasoning_content":
+    if thinking_in == "reasoning_content":
         return ("content", *NAMES["answer"])
-    if not thinks and row.has(("answer",)) and row.has(("solution",)):
-        return tuple(
-            name for name in NAMES["answer"] if name != "answer"
-        )  # LIMO, NuminaMath: the solution is the trace
+    if not has_thinking and row.has(("answer",)) and row.has(("solution",)):
+        # LIMO, NuminaMath: the solution is the trace.
+        return tuple(name for name in NAMES["answer"] if name != "answer")
     return NAMES["answer"]
 
 
 def _parts_text(value: Any, name: str) -> str:
-    """A text, or content parts as text."""
-    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+    """Return a text, or content parts as text."""
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
         return "\n\n".join(text for text in content(value, name) if text)
     return _text(value, name)
 
 
 def _text(value: Any, name: str) -> str:
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):  # s1 stores thinking as a list
-        return "\n\n".join(value)
+    """Return a text or a list of texts as one; raise `ValueError` for anything else."""
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return "\n\n".join(value)  # s1 stores thinking as a list
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} must be a string, not {value!r:.40}")
     return value or ""
 
 
 def _is(kind: type[Any], value: Any, name: str) -> Any:
+    """Return a value that is None or of a type; raise `ValueError` for anything else."""
     if value is not None and type(value) is not kind:
         raise ValueError(f"{name} must be a {kind.__name__}, not {value!r:.40}")
     return value
 
 
 FORMATS: dict[str, Callable[[_Row], list[_Sample]]] = {
-    "Ponder's own names": _own,
+    "Ponder's own names": _ponder,
     "several samples per row": _samples,
     "a pair of columns per teacher": _teachers,
     "numbered columns": _numbered,

@@ -8,35 +8,40 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-REACH = 2500  # neighbours on either side: enough to tell the best in a thousand, and a bound on the time
+# Neighbours on either side: enough to tell the best in a thousand, and a bound on the time.
+REACH = 2500
 
 
 def matched(scores: Sequence[float], lengths: Sequence[float]) -> list[float]:
-    """For each trace, the fraction of the traces nearest in length that score lower; a tie counts half.
+    """Return for each trace the fraction of its neighbours in length that score lower.
 
-    As many neighbours are longer as are shorter, a tenth of all traces together. So however the score depends on
-    length, even if it is the length, traces of all lengths are equally likely to rank above most of their neighbours.
-    No curve is fitted, since none would follow every reward.
+    A tie counts half. As many neighbours are longer as are shorter, a tenth of all traces together.
+    So however the score depends on length, even if it is the length, traces of all lengths are
+    equally likely to rank above most of their neighbours. No curve is fitted, since none would
+    follow every reward.
     """
     order = sorted(range(len(scores)), key=lambda n: lengths[n])
     reach = min(REACH, max(1, len(order) // 20))
-    near, start, stop = list[float](), 0, 0
+    window = list[float]()  # the sorted scores of order[start:stop]
+    start = 0
+    stop = 0
     ranks = [0.0] * len(order)
-    for at, n in enumerate(order):
-        half = min(reach, at, len(order) - 1 - at)
-        while stop <= at + half:
-            insort(near, scores[order[stop]])
+    for position, n in enumerate(order):
+        half = min(reach, position, len(order) - 1 - position)
+        while stop <= position + half:
+            insort(window, scores[order[stop]])
             stop += 1
-        while start < at - half:
-            del near[bisect_left(near, scores[order[start]])]
+        while start < position - half:
+            del window[bisect_left(window, scores[order[start]])]
             start += 1
-        lower, upper = bisect_left(near, scores[n]), bisect_right(near, scores[n])
-        ranks[n] = (lower + upper) / 2 / len(near)
+        below = bisect_left(window, scores[n])
+        not_above = bisect_right(window, scores[n])
+        ranks[n] = (below + not_above) / 2 / len(window)
     return ranks
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Spearman's rank correlation, with mean ranks for ties; 0 if either doesn't vary."""
+    """Return Spearman's rank correlation, with mean ranks for ties; 0 if either doesn't vary."""
     ranks = np.array([_ranks(left), _ranks(right)])
     if len(left) < 2 or not ranks.std(axis=1).all():
         return 0.0
@@ -44,6 +49,7 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
-    _, which, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
-    ranks: npt.NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[which]
-    return ranks
+    """Return the rank of each value, from 1; equal values have the mean of theirs."""
+    _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    mean_ranks: npt.NDArray[np.float64] = counts.cumsum() - (counts - 1) / 2
+    return mean_ranks[inverse]

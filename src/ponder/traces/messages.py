@@ -1,8 +1,9 @@
-"""Reads conversations: OpenAI's messages, ShareGPT's `from` and `value`, content parts, and marked thinking.
+"""Reads conversations: messages of OpenAI and ShareGPT, content parts, and thinking in tags.
 
-Of a conversation, the last question and what the assistant said after it are read; earlier turns are left out. Thinking
-is what a message has under `reasoning_content` or a similar name, parts of type `thinking` or `reasoning`, messages of
-the channel `analysis`, or text between `<think>` or `<|begin_of_thought|>` tags.
+The last question of a conversation and the assistant's reply to it are read; earlier turns are left
+out. Thinking is what a message has under `reasoning_content` or a similar name, parts of type
+`thinking` or `reasoning`, messages of the channel `analysis`, or text between `<think>` or
+`<|begin_of_thought|>` tags.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ ROLES = {
 }
 TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 SILENT = ("redacted_thinking", "tool_use", "tool_call", "tool_result", "refusal")
-OPEN, CLOSE = "<|begin_of_thought|>", "<|end_of_thought|>"
-SOLUTION, SOLVED = "<|begin_of_solution|>", "<|end_of_solution|>"
+OPEN = "<|begin_of_thought|>"
+CLOSE = "<|end_of_thought|>"
+SOLUTION = "<|begin_of_solution|>"
+SOLVED = "<|end_of_solution|>"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What an assistant said: thinking and answer, and where each stood."""
+    """An assistant's thinking and answer, and where each was read."""
 
     thinking: str
     answer: str
@@ -47,24 +50,38 @@ class Conversation:
 
 
 def conversation(messages: Any, name: str) -> Conversation:
-    """Read a list of messages; `name` is the column that holds it. Raises `ValueError` if it can't be read."""
+    """Read a list of messages; raise `ValueError` if it can't be read.
+
+    `name` is the column that holds the list.
+    """
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise ValueError(f"`{name}` must be a list of messages")
     roles = [_role(message) for message in messages]
     if "user" not in roles:
-        raise ValueError(f"`{name}` has no message of the user, only of {', '.join(sorted(set(roles)))}")
+        present = ", ".join(sorted(set(roles)))
+        raise ValueError(f"`{name}` has no message of the user, only of {present}")
     last = len(roles) - 1 - roles[::-1].index("user")
     first = last
     while first and roles[first - 1] == "user":
         first -= 1
-    question = "\n\n".join(content(_said(messages[n]), f"{name}[{n}]")[1] for n in range(first, last + 1))
+
+    questions = []
+    for n in range(first, last + 1):
+        _, text = content(_content(messages[n]), f"{name}[{n}]")
+        questions.append(text)
+
+    left_out = []
+    earlier = [role for role in roles[:first] if role != "system"]
+    if earlier:
+        left_out.append(f"{name}: {len(earlier)} earlier messages")
+    if "system" in roles:
+        left_out.append(f"{name}: the system message")
+    if "tool" in roles[last:]:
+        left_out.append(f"{name}: messages of tools")
+
     replies = [n for n in range(last + 1, len(roles)) if roles[n] == "assistant"]
-    before = [n for n in range(first) if roles[n] != "system"]
-    left_out = [f"{name}: {len(before)} earlier messages"] if before else []
-    left_out += [f"{name}: the system message"] if "system" in roles else []
-    left_out += [f"{name}: messages of tools"] if "tool" in roles[last:] else []
-    joined = _joined([message_reply(messages[n], f"{name}[{n}]") for n in replies]) if replies else None
-    return Conversation(question, joined, f"{name}[{last}]", tuple(left_out))
+    reply = _joined([message_reply(messages[n], f"{name}[{n}]") for n in replies])
+    return Conversation("\n\n".join(questions), reply, f"{name}[{last}]", tuple(left_out))
 
 
 def _role(message: dict[str, Any]) -> str:
@@ -74,40 +91,74 @@ def _role(message: dict[str, Any]) -> str:
     return ROLES[role]
 
 
-def _said(message: dict[str, Any]) -> Any:
-    return next((message[key] for key in ("content", "value", "text") if message.get(key) is not None), None)
+def _content(message: dict[str, Any]) -> Any:
+    for key in ("content", "value", "text"):
+        if message.get(key) is not None:
+            return message[key]
+    return None
+
+
+def _joined(replies: list[Reply]) -> Reply | None:
+    """Return an assistant's messages as one reply; None if there are none."""
+    if not replies:
+        return None
+    if len(replies) == 1:
+        return replies[0]
+    return Reply(
+        thinking="\n\n".join(reply.thinking for reply in replies if reply.thinking),
+        answer="\n\n".join(reply.answer for reply in replies if reply.answer),
+        thinking_in=" and ".join(reply.thinking_in for reply in replies if reply.thinking_in),
+        answer_in=" and ".join(reply.answer_in for reply in replies if reply.answer_in),
+    )
 
 
 def message_reply(message: dict[str, Any], where: str) -> Reply:
-    """An assistant's message as thinking and answer."""
-    thought, text = content(_said(message), where)
-    key = next((key for key in REASONING if message.get(key)), None)
-    if key:
-        thought = "\n\n".join(part for part in (_thoughts(message[key], f"{where}.{key}"), thought) if part)
+    """Return an assistant's message as thinking and answer."""
+    thinking, text = content(_content(message), where)
+    answer_in = f"{where}.content"
+    if "value" in message:
+        answer_in = f"{where}.value"
+    thinking_in = answer_in
+    reasoning_keys = [key for key in REASONING if message.get(key)]
+    if reasoning_keys:
+        key = reasoning_keys[0]
+        thinking_in = f"{where}.{key}"
+        thoughts = [_thoughts(message[key], thinking_in), thinking]
+        thinking = "\n\n".join(thought for thought in thoughts if thought)
     if message.get("channel") in ("analysis", "commentary"):
-        thought, text = text, ""
-    inside = f"{where}.{'value' if 'value' in message else 'content'}"
-    return split_reply(thought, text, f"{where}.{key}" if key else inside, inside)
+        thinking = text
+        text = ""
+    return split_reply(thinking, text, thinking_in, answer_in)
 
 
 def split_reply(thinking: str, text: str, thinking_in: str, answer_in: str) -> Reply:
-    """A reply whose text may hold thinking in tags, besides what is given apart."""
-    marked, answer, tags = _split(text)
-    if not marked and not tags:
-        return Reply(thinking, text, thinking_in if thinking else "", answer_in)
-    if thinking and marked.strip() not in ("", thinking.strip()):
-        return Reply(f"{thinking}\n\n{marked}", answer, f"{thinking_in} and {answer_in}, in {tags}", answer_in)
-    here = f"{answer_in}, in {tags}" if marked and not thinking else thinking_in if thinking else ""
-    return Reply(thinking or marked, answer, here, f"{answer_in}, after {tags}" if answer else "")
+    """Return a reply whose text may hold further thinking, in tags."""
+    tagged, answer, tags = _split(text)
+    if not thinking:
+        thinking_in = ""
+    if not tagged and not tags:
+        return Reply(thinking, text, thinking_in, answer_in)
+    tagged_in = f"{answer_in}, in {tags}"
+    if thinking and tagged.strip() not in ("", thinking.strip()):
+        return Reply(f"{thinking}\n\n{tagged}", answer, f"{thinking_in} and {tagged_in}", answer_in)
+    if tagged and not thinking:
+        thinking_in = tagged_in
+    answer_place = ""
+    if answer:
+        answer_place = f"{answer_in}, after {tags}"
+    return Reply(thinking or tagged, answer, thinking_in, answer_place)
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """Thinking and answer of a text, and the tags that divide it; no tags if it has none."""
-    if OPEN in text or CLOSE in text:
-        before, _, rest = text.rpartition(CLOSE) if CLOSE in text else (text, "", "")
-        return before.replace(OPEN, "").strip(), _solution(rest), f"{OPEN}…{CLOSE}"
+    """Return thinking and answer of a text, and the tags that divide it; "" if it has none."""
+    if CLOSE in text:
+        thinking, _, answer = text.rpartition(CLOSE)
+        return thinking.replace(OPEN, "").strip(), _solution(answer), f"{OPEN}…{CLOSE}"
+    if OPEN in text:
+        return text.replace(OPEN, "").strip(), "", f"{OPEN}…{CLOSE}"
     if "<think" in text or "</think" in text:
-        return *split_thinking(text), "<think>"
+        thinking, answer = split_thinking(text)
+        return thinking, answer, "<think>"
     if SOLUTION in text:
         return "", _solution(text), SOLUTION
     return "", text, ""
@@ -118,40 +169,43 @@ def _solution(text: str) -> str:
 
 
 def content(value: Any, where: str) -> tuple[str, str]:
-    """The thinking and the text of a message's content: a string, or a list of parts."""
-    if value is None or isinstance(value, str):
-        return "", value or ""
-    thoughts, texts = list[str](), list[str]()
-    for kind, text in _parts(value, where):
-        (thoughts if kind == "thinking" else texts).append(text)
+    """Return the thinking and the text of a message's content: a string, or a list of parts."""
+    if value is None:
+        return "", ""
+    if isinstance(value, str):
+        return "", value
+    thoughts = list[str]()
+    texts = list[str]()
+    for kind, text in _content_parts(value, where):
+        if kind == "thinking":
+            thoughts.append(text)
+        else:
+            texts.append(text)
     return "\n\n".join(thoughts), "\n\n".join(texts)
 
 
-def _parts(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    for part in value if isinstance(value, list) else [value]:
-        kind = part.get("type", "text") if isinstance(part, dict) else "text"
-        if isinstance(part, str):
-            yield "text", part
-        elif not isinstance(part, dict):
+def _content_parts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield each content part as its kind, "thinking" or "text", and its text."""
+    content_parts = value if isinstance(value, list) else [value]
+    for entry in content_parts:
+        if isinstance(entry, str):
+            yield "text", entry
+            continue
+        if not isinstance(entry, dict):
             raise ValueError(f"{where}: the content must be a string or a list of parts, not {value!r:.40}")
-        elif str(kind).partition(".")[0] in ("thinking", "reasoning", "thought"):  # OpenRouter: `reasoning.text`
-            inside = next((part[key] for key in (kind, "text", "content", "summary") if part.get(key)), "")
-            yield "thinking", _thoughts(inside, where)
-        elif kind in TEXTS and isinstance(part.get("text"), str):
-            yield "text", part["text"]
+        kind = entry.get("type", "text")
+        general_kind = str(kind).partition(".")[0]  # OpenRouter: `reasoning.text`
+        if general_kind in ("thinking", "reasoning", "thought"):
+            values = [entry[key] for key in (kind, "text", "content", "summary") if entry.get(key)]
+            yield "thinking", _thoughts(values[0], where) if values else ""
+        elif kind in TEXTS and isinstance(entry.get("text"), str):
+            yield "text", entry["text"]
         elif kind not in SILENT:
             raise ValueError(f"{where} has a content part of type `{kind}`, which is not text")
 
 
 def _thoughts(value: Any, where: str) -> str:
-    """Thinking given as a string or as a list of parts."""
-    return value if isinstance(value, str) else "\n\n".join(text for _, text in _parts(value, where) if text)
-
-
-def _joined(replies: list[Reply]) -> Reply:
-    """Several messages of the assistant as one reply."""
-    if len(replies) == 1:
-        return replies[0]
-    parts = {name: [getattr(r, name) for r in replies if getattr(r, name)] for name in Reply.__annotations__}
-    text = {name: "\n\n".join(parts[name]) for name in ("thinking", "answer")}
-    return Reply(**text, thinking_in=" and ".join(parts["thinking_in"]), answer_in=" and ".join(parts["answer_in"]))
+    """Return thinking that is a string or a list of parts."""
+    if isinstance(value, str):
+        return value
+    return "\n\n".join(text for _, text in _content_parts(value, where) if text)

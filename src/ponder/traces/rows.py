@@ -1,6 +1,7 @@
-"""Reads the records of a file of traces: JSONL, a JSON array, Parquet, a folder of these, or a dataset on the hub.
+"""Reads the records of a file of traces, a folder of these, or a dataset on the hub.
 
-JSONL and Parquet are read a part at a time. Text files may be compressed with gzip.
+The formats are JSONL, a JSON array and Parquet. JSONL and Parquet are streamed. Text files
+may be compressed with gzip.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ NAMED = "FILE.jsonl, .json or .parquet, a folder of these, or org/name[/config][
 
 
 def is_hub(path: Path) -> bool:
-    """Whether this names a dataset on the hub rather than a file."""
+    """Return whether this names a dataset on the hub rather than a file."""
     if path.exists() or path.parent.exists() or _FILE.fullmatch(path.name):
         return False
     return HUB.fullmatch(str(path)) is not None
 
 
 def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
-    """Each record with its place, for errors: bytes that hold JSON, or a decoded value."""
+    """Yield each record, as JSON bytes or a decoded value, with its place for errors."""
     if is_hub(path):
         yield from _hub(path)
     elif path.is_dir():
@@ -44,7 +45,8 @@ def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
         for file in files:
             yield from rows(file)
     elif path.name.endswith(".parquet"):
-        yield from ((f"{path}, row {n}", row) for n, row in enumerate(parquet_rows(path), 1))
+        for number, row in enumerate(parquet_rows(path), 1):
+            yield f"{path}, row {number}", row
     elif path.name.removesuffix(".gz").endswith(".json"):
         yield from _json(path)
     else:
@@ -52,35 +54,43 @@ def rows(path: Path) -> Iterator[tuple[str, bytes | Any]]:
 
 
 def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rb")
+    return path.open("rb")
+
+
+def _cause(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, bytes]]:
     try:
-        # As bytes: only a line feed ends a line of JSONL, but text mode would also split at other separators.
+        # As bytes: only a line feed ends a line of JSONL, but text mode would also split at other
+        # separators.
         with _open(path) as file:
             for number, line in enumerate(raw_lines(file, str(path)), 1):
                 if line.strip():
                     yield f"{path}:{number}", line.removeprefix(b"\xef\xbb\xbf")
     except UNREADABLE as error:
-        what = f"can't read {path}: {getattr(error, 'strerror', None) or error}"
-        raise UserError(what, hint="" if path.exists() else NAMED) from None
+        hint = "" if path.exists() else NAMED
+        raise UserError(f"can't read {path}: {_cause(error)}", hint=hint) from None
 
 
 def _json(path: Path) -> Iterator[tuple[str, Any]]:
-    """The objects of an array, a single object, or lines as in JSONL."""
+    """Yield the objects of an array, a single object, or lines as in JSONL."""
     try:
         with _open(path) as file:
             content = unpacked(file, str(path), LINES) if path.suffix == ".gz" else file.read()
         check_values(content, str(path), LINES)
     except UNREADABLE as error:
-        raise UserError(f"can't read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise UserError(f"can't read {path}: {_cause(error)}") from None
     try:
-        whole = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
+        value = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         yield from _jsonl(path)
         return
-    for n, record in enumerate(whole if isinstance(whole, list) else [whole]):
+    records = value if isinstance(value, list) else [value]
+    for n, record in enumerate(records):
         yield f"{path}[{n}]", record
 
 
@@ -91,17 +101,24 @@ def _hub(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         import datasets
     except ModuleNotFoundError:
-        what = f"there is no file {path}, and reading it from the hub needs a package that isn't installed: datasets"
-        raise UserError(what, hint=f"pip install datasets; or {NAMED}") from None
+        message = f"there is no file {path}, and reading it from the hub needs a package that isn't installed: datasets"
+        raise UserError(message, hint=f"pip install datasets; or {NAMED}") from None
     try:
         loaded = datasets.load_dataset(name, config, split=split, revision=revision, trust_remote_code=False)
     except Exception as error:  # it raises errors of many kinds, most of them its own
-        first = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(f"there is no file {path}, and the hub says: {first}", hint=NAMED) from None
+        first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"there is no file {path}, and the hub says: {first_line}", hint=NAMED) from None
     if isinstance(loaded, dict):
-        split = "train" if "train" in loaded else next(iter(loaded)) if len(loaded) == 1 else None
-        if split is None:
-            raise UserError(f"{path} has the splits {', '.join(loaded)}", hint=f"name one: {path}:{next(iter(loaded))}")
+        splits = list(loaded)
+        if "train" in splits:
+            split = "train"
+        elif len(splits) == 1:
+            split = splits[0]
+        else:
+            raise UserError(f"{path} has the splits {', '.join(splits)}", hint=f"name one: {path}:{splits[0]}")
         loaded = loaded[split]
-    for n, row in enumerate(loaded):
-        yield f"{path}{'' if ':' in str(path) else f':{split}'}, row {n + 1}", row
+    place = str(path)
+    if ":" not in place:
+        place = f"{place}:{split}"
+    for number, row in enumerate(loaded, 1):
+        yield f"{place}, row {number}", row

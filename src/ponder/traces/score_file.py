@@ -1,7 +1,8 @@
-"""Scores a file of traces with a reward, in memory that doesn't grow with their texts; resumes if interrupted.
+"""Scores a file of traces with a reward; resumes if interrupted.
 
-Each score is appended to the output as soon as it is known. When all are there, the output is put into the order of the
-source. A scored record names the reward that scored it, with its settings: Ponder does not resume from scores made with
+The memory that it needs doesn't grow with the texts. Each score is appended to the output as soon
+as it is known. When all are there, the output is put into the order of the source. A scored record
+names the reward that scored it, with its settings: Ponder does not resume from scores made with
 another reward, another way of splitting steps, or another file. Copies of a trace are scored once.
 """
 
@@ -21,13 +22,15 @@ from typing import IO, Any, NamedTuple, TypeVar
 import msgspec
 
 from ponder.core import Progress, Reward, Scores, UserError, digest, fingerprint
+from ponder.core.scoring import scores_by_index
 from ponder.traces import Trace, TraceFile, read, steps
 from ponder.traces.rows import is_hub
 from ponder.traces.segments import By
 
-OWN = ("score", "step_scores", "trajectory", "score_why", "scored_by")  # the keys that scoring adds to a record
-BATCH = 1024  # traces that a reward gets at once, sorted by length there, or
-CHARACTERS = 1_000_000  # fewer if they are long
+# What scoring adds to a record.
+SCORE_KEYS = ("score", "step_scores", "trajectory", "score_why", "scored_by")
+BATCH = 1024  # traces that a reward gets at once; it sorts them by length
+CHARACTERS = 1_000_000  # long traces come in smaller batches, which end here
 READ = 1000  # traces between two reports while the source is read
 Key = TypeVar("Key")
 
@@ -55,22 +58,24 @@ class Scoring:
     tokens: int = 0  # that the reward read and wrote
     _started: float = 0.0
     _order: list[bytes] = field(default_factory=list)  # the key of each trace of the source
-    _lines: dict[bytes, _Line] = field(default_factory=dict)  # the last line of each trace in the output
+    _lines: dict[bytes, _Line] = field(default_factory=dict)  # each trace's last line in the output
     _written: list[bytes] = field(default_factory=list)  # the key of each line of the output
 
     def __iter__(self) -> Iterator[Progress]:
         check_output(self.source.path, self.out)
         yield from self._read()
         self._resume()
-        times = Counter(self._order)
-        self.scored_before = sum(times[key] for key, line in self._lines.items() if line.scored)
+        copies = Counter(self._order)
+        self.scored_before = sum(copies[key] for key, line in self._lines.items() if line.scored)
         self._started = monotonic()
         yield self._progress()
         with open_file(self.out, "ab") as file:
-            for batch in batches(self._left()):
-                for n, scores in self.reward.stream([steps(trace, self.by) for _, trace in batch]):
+            for batch in batches(self._unscored_traces()):
+                split_traces = [steps(trace, self.by) for _, trace in batch]
+                for n, scores in scores_by_index(self.reward, split_traces):
                     key, trace = batch[n]
-                    self._write(file, key, self._line(trace, scores, times[key]), scores)
+                    self._count(scores, copies[key])
+                    self._write(file, key, trace, scores)
                     yield self._progress()
         if self._written != self._order:
             self._sort()
@@ -86,59 +91,82 @@ class Scoring:
         if not self.traces:
             raise UserError(f"there are no traces in {self.source.path}")
 
-    def _left(self) -> Iterator[tuple[bytes, Trace]]:
-        """The traces to score, each once."""
+    def _unscored_traces(self) -> Iterator[tuple[bytes, Trace]]:
+        """Yield the traces to score with their keys, each once."""
         done = {key for key, line in self._lines.items() if line.scored}
         for trace in self.source:
-            if (key := _key(trace.record())) not in done:
+            key = _key(trace.record())
+            if key not in done:
                 done.add(key)
                 yield key, trace
 
     def _progress(self) -> Progress:
-        now = self.scored + self.unscored.total()
-        per_second = now / max(monotonic() - self._started, 1e-9)
-        left = self.traces - self.scored_before - now
-        progress: Progress = {"scored": f"{self.scored_before + now:,} of {self.traces:,}"}
-        if now:
-            progress |= {"per second": f"{per_second:.3g}", "left": timedelta(seconds=round(left / per_second))}
+        scored_now = self.scored + self.unscored.total()
+        scored = self.scored_before + scored_now
+        progress: Progress = {"scored": f"{scored:,} of {self.traces:,}"}
+        if scored_now:
+            per_second = scored_now / max(monotonic() - self._started, 1e-9)
+            seconds_left = round((self.traces - scored) / per_second)
+            progress["per second"] = f"{per_second:.3g}"
+            progress["left"] = timedelta(seconds=seconds_left)
         return progress
 
     def summary(self) -> dict[str, Any]:
-        counts = {"traces": self.traces, "scored": self.scored, "scored_before": self.scored_before}
-        more = {"unscored": dict(self.unscored), "skipped": len(self.source.skipped), "tokens": self.tokens}
-        return {"file": str(self.out), **counts, **more, "formats": dict(self.source.formats)}
+        return {
+            "file": str(self.out),
+            "traces": self.traces,
+            "scored": self.scored,
+            "scored_before": self.scored_before,
+            "unscored": dict(self.unscored),
+            "skipped": len(self.source.skipped),
+            "tokens": self.tokens,
+            "formats": dict(self.source.formats),
+        }
 
     def table(self) -> str:
-        """The summary as text, one fact per line."""
-        rows = [(number, f"read as {kind}") for kind, number in self.source.formats.most_common()]
-        rows += [(self.scored, "scored"), (self.scored_before, "scored by an earlier run")]
-        rows += [(number, f"not scored: {why}") for why, number in self.unscored.most_common()]
-        lines = [f"{number:10,}  {what}" for number, what in rows if number or what == "scored"]
-        return "\n".join([*skipped_lines(self.source), *lines])
+        """Return the summary as text, one fact per line."""
+        rows = skipped_lines(self.source)
+        for kind, count in self.source.formats.most_common():
+            rows.append(f"{count:10,}  read as {kind}")
+        rows.append(f"{self.scored:10,}  scored")
+        if self.scored_before:
+            rows.append(f"{self.scored_before:10,}  scored by an earlier run")
+        for why, count in self.unscored.most_common():
+            rows.append(f"{count:10,}  not scored: {why}")
+        return "\n".join(rows)
 
     @cached_property
     def mark(self) -> str:
-        """Identifies the reward with its settings, and how steps are split."""
-        kind = type(self.reward)
-        source = "" if kind.__module__.startswith("ponder.") else fingerprint(Path(inspect.getfile(kind)))
-        return f"{self.reward.title()} {digest(self.reward.identity(), source, self.by).hex()[:12]}"
+        """Return what identifies the reward with its settings, and how steps are split."""
+        reward_class = type(self.reward)
+        source = ""
+        if not reward_class.__module__.startswith("ponder."):
+            source = fingerprint(Path(inspect.getfile(reward_class)))
+        identity = digest(self.reward.identity(), source, self.by).hex()[:12]
+        return f"{self.reward.title()} {identity}"
 
     def _resume(self) -> None:
-        """Find the lines that the output holds. An incomplete last line is removed."""
-        self._lines, self._written = {}, []
+        """Find the lines that the output holds, and remove an incomplete last line."""
+        self._lines = {}
+        self._written = []
         if not self.out.is_file():
             return
-        known, start = set(self._order), 0
+        source_keys = set(self._order)
+        start = 0
         with open_file(self.out, "rb+") as file:
             for line in file:
                 record = _record(line)
                 key = _key(record)
                 complete = line.endswith(b"\n")
-                ours = record.get("scored_by") == self.mark and "score" in record and key in known
-                if not (ours if complete else self._began(line)):
-                    what = "this line was not written by the same reward from the same file, so scoring can't resume"
+                if complete:
+                    same_reward = record.get("scored_by") == self.mark
+                    resumable = same_reward and "score" in record and key in source_keys
+                else:
+                    resumable = self._began(line)
+                if not resumable:
+                    message = "this line was not written by the same reward from the same file, so scoring can't resume"
                     hint = "-o names another file; or delete this one to score again"
-                    raise UserError(what, where=f"{self.out}:{len(self._written) + 1}", hint=hint)
+                    raise UserError(message, where=f"{self.out}:{len(self._written) + 1}", hint=hint)
                 if complete:
                     self._lines[key] = _Line(start, len(line), record["score"] is not None)
                     self._written.append(key)
@@ -146,10 +174,31 @@ class Scoring:
             file.truncate(start)
 
     def _began(self, line: bytes) -> bool:
-        """Whether an incomplete line is the beginning of a trace's line."""
-        return any(_starts(line, trace) for trace in read(self.source.path, "skip", self.source.columns))
+        """Return whether an incomplete line is the beginning of a trace's line."""
+        for trace in read(self.source.path, "skip", self.source.columns):
+            beginning = encoded(_without_scores(trace.record())).removesuffix(b"}\n")
+            if line[: len(beginning)] == beginning[: len(line)]:
+                return True
+        return False
 
-    def _write(self, file: IO[bytes], key: bytes, line: bytes, scores: Scores) -> None:
+    def _count(self, scores: Scores, copies: int) -> None:
+        self.tokens += scores.bill.tokens
+        if scores.total is None:
+            self.unscored[scores.why] += copies
+        else:
+            self.scored += copies
+
+    def _write(self, file: IO[bytes], key: bytes, trace: Trace, scores: Scores) -> None:
+        """Append a trace with its scores to the output."""
+        record = _without_scores(trace.record())
+        record["score"] = scores.total
+        if scores.total is None:
+            record["score_why"] = scores.why
+        else:
+            record["step_scores"] = scores.steps
+            record["trajectory"] = scores.trajectory
+        record["scored_by"] = self.mark
+        line = encoded(record)
         self._lines[key] = _Line(file.tell(), len(line), scores.total is not None)
         self._written.append(key)
         file.write(line)
@@ -164,36 +213,31 @@ class Scoring:
                 file.write(old.read(self._lines[key].length))
         new.replace(self.out)
 
-    def _line(self, trace: Trace, scores: Scores, times: int) -> bytes:
-        self.tokens += scores.bill.tokens
-        if scores.total is None:
-            self.unscored[scores.why] += times
-            own: dict[str, Any] = {"score": None, "score_why": scores.why}
-        else:
-            self.scored += times
-            own = {"score": scores.total, "step_scores": scores.steps, "trajectory": scores.trajectory}
-        return encoded({**_bare(trace.record()), **own, "scored_by": self.mark})
-
 
 def batches(traces: Iterable[tuple[Key, Trace]]) -> Iterator[list[tuple[Key, Trace]]]:
-    """Batches of one trace, two, four, and so on, so that the first scores are there at once."""
-    batch, size, most = list[tuple[Key, Trace]](), 0, 1
+    """Yield batches of one trace, two, four, … so that the first scores are there at once."""
+    batch = list[tuple[Key, Trace]]()
+    characters = 0
+    limit = 1
     for key, trace in traces:
         batch.append((key, trace))
-        size += len(trace.thinking) + len(trace.answer)
-        if len(batch) >= most or size >= CHARACTERS:
+        characters += len(trace.thinking) + len(trace.answer)
+        if len(batch) >= limit or characters >= CHARACTERS:
             yield batch
-            batch, size, most = [], 0, min(2 * most, BATCH)
+            batch = []
+            characters = 0
+            limit = min(2 * limit, BATCH)
     if batch:
         yield batch
 
 
 def _key(record: dict[str, Any]) -> bytes:
-    """Identifies a trace by all of its content, whether it was scored or not."""
-    return blake2b(encoded(_bare(record)), digest_size=16).digest()
+    """Return a hash of a trace's content, without its scores."""
+    return blake2b(encoded(_without_scores(record)), digest_size=16).digest()
 
 
 def _record(line: bytes) -> dict[str, Any]:
+    """Return the record in a line; an empty one if the line is malformed."""
     try:
         record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -201,23 +245,20 @@ def _record(line: bytes) -> dict[str, Any]:
     return record
 
 
-def _starts(line: bytes, trace: Trace) -> bool:
-    own = encoded(_bare(trace.record()))[:-2]
-    return line[: len(own)] == own[: len(line)]
-
-
-def _bare(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in OWN}
+def _without_scores(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in SCORE_KEYS}
 
 
 def encoded(record: dict[str, Any]) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-def skipped_lines(source: TraceFile, most: int = 5) -> list[str]:
-    """The first lines that were skipped, as text, and how many more there are."""
-    more = [f"skipped {len(source.skipped) - most:,} more lines"] if len(source.skipped) > most else []
-    return [f"skipped {line}" for line in source.skipped[:most]] + more
+def skipped_lines(source: TraceFile, limit: int = 5) -> list[str]:
+    """Return the first lines that were skipped, as text, and how many more there are."""
+    lines = [f"skipped {line}" for line in source.skipped[:limit]]
+    if len(source.skipped) > limit:
+        lines.append(f"skipped {len(source.skipped) - limit:,} more lines")
+    return lines
 
 
 def check_output(source: Path, out: Path) -> None:

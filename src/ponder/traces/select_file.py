@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ EVERY = 1000  # traces per report of progress
 
 @dataclass
 class Selecting:
-    """Writes the traces to keep, the best first, each with the reason; iterating does the work and yields progress."""
+    """Writes the traces to keep, the best first, each with the reason.
+
+    Iterating does the work and yields progress.
+    """
 
     source: TraceFile
     how: Choice
@@ -41,39 +44,55 @@ class Selecting:
         yield {"read": f"{read:,}", "kept": f"{len(self.selection.kept):,}"}
 
     def summary(self) -> dict[str, Any]:
-        return {"file": str(self.out), **self.selection.summary(), "skipped": len(self.source.skipped)}
+        summary = {"file": str(self.out)} | self.selection.summary()
+        summary["skipped"] = len(self.source.skipped)
+        return summary
 
     def table(self) -> str:
-        """The summary as text, one fact per line."""
+        """Return the summary as text, one fact per line."""
         return "\n".join([*skipped_lines(self.source), self.selection.table()])
 
     def _scored(self) -> Iterator[Scored]:
-        mark: str | None = None
+        """Yield each trace with its score; raise `UserError` if two rewards made the scores."""
+        first_reward: str | None = None
         for trace in self.source:
-            score, by = trace.extra.get("score"), str(trace.extra.get("scored_by", ""))
-            if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            score = trace.extra.get("score")
+            if isinstance(score, bool) or not isinstance(score, int | float | None):
                 if self.source.bad == "refuse":
-                    what = f"trace {trace.id}: score must be a number, not {score!r:.40}"
-                    raise UserError(what, where=str(self.source.path))
+                    message = f"trace {trace.id}: score must be a number, not {score!r:.40}"
+                    raise UserError(message, where=str(self.source.path))
                 score = None
             if score is not None and self.how.needs_scores:
-                mark = by if mark is None else mark
-                if by != mark:
-                    what = f"scores of two rewards can't be ranked together: `{mark}` and `{by}`"
-                    raise UserError(what, where=str(self.source.path), hint="score the whole file with one of them")
+                reward = str(trace.extra.get("scored_by", ""))
+                if first_reward is None:
+                    first_reward = reward
+                if reward != first_reward:
+                    message = f"scores of two rewards can't be ranked together: `{first_reward}` and `{reward}`"
+                    raise UserError(message, where=str(self.source.path), hint="score the whole file with one of them")
             yield Scored(trace, score)
 
     def _write(self) -> None:
-        kept = {one.index: one for one in self.selection.kept}
-        # Read in the order of the source and written in order of rank, through a file: texts may not fit into memory.
+        """Write the kept traces."""
+        kept_traces = {kept.index: kept for kept in self.selection.kept}
+        # Read in the order of the source and written in order of rank, through a file: texts may
+        # not fit into memory.
         with open_file(self.out, "wb") as file, tempfile.TemporaryFile(dir=self.out.parent) as spool:
             spans: dict[int, tuple[int, int]] = {}  # by rank: start and length of the line
             for index, trace in enumerate(self.source):
-                if one := kept.get(index):
-                    chosen = {k: v for k, v in asdict(one).items() if k in ("rank", "score", "tokens", "reason")}
-                    line = encoded({**trace.record(), "chosen": chosen})
-                    spans[one.rank] = spool.tell(), len(line)
-                    spool.write(line)
-            for _, (start, length) in sorted(spans.items()):
+                kept = kept_traces.get(index)
+                if kept is None:
+                    continue
+                record = trace.record()
+                record["chosen"] = {
+                    "rank": kept.rank,
+                    "score": kept.score,
+                    "tokens": kept.tokens,
+                    "reason": kept.reason,
+                }
+                line = encoded(record)
+                spans[kept.rank] = (spool.tell(), len(line))
+                spool.write(line)
+            for rank in sorted(spans):
+                start, length = spans[rank]
                 spool.seek(start)
                 file.write(spool.read(length))

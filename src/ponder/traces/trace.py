@@ -33,25 +33,36 @@ class Trace:
             object.__setattr__(self, "id", digest(self.question, self.thinking, self.answer).hex())
 
     def record(self) -> dict[str, Any]:
-        """The trace as it is written to a file: with Ponder's names, and all other keys as they were."""
-        own = {name: getattr(self, name) for name in FIELDS}
-        return {**self.extra, **{name: value for name, value in own.items() if value not in (None, "")}}
+        """Return the trace as written to a file: Ponder's names, and all other keys unchanged."""
+        record = dict(self.extra)
+        for name in FIELDS:
+            value = getattr(self, name)
+            if value not in (None, ""):
+                record[name] = value
+        return record
 
 
 def request_messages(trace: Trace) -> list[dict[str, str]]:
-    """What the model was asked: with the system message and the history, if the trace has its problem."""
+    """Return the messages that the model replied to.
+
+    They include the system message and the history if the trace has its problem.
+    """
     try:
-        known = msgspec.convert(trace.extra.get("problem"), Problem)
-    except msgspec.ValidationError:  # there is none, or a file's column of that name is something else
+        problem = msgspec.convert(trace.extra.get("problem"), Problem)
+    except msgspec.ValidationError:
+        # There is none, or a file's column of that name is something else.
         return [{"role": "user", "content": trace.question}]
-    return [{"role": m.role, "content": m.content} for m in (*known.opening(), Message("user", known.turns[0]))]
+    messages = [*problem.opening(), Message("user", problem.turns[0])]
+    return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **known: Any) -> Trace:
-    """A reply to a request as a trace, with the facts about the problem that rewards use.
+def trace_of(request: Request, thinking: str, answer: str, codec: str = "", **fields: Any) -> Trace:
+    """Return a reply to a request as a trace, with the facts about the problem that rewards use.
 
     `codec` names the model plugin whose `codec` can split the thinking into steps and check them.
     """
-    question = "\n\n".join(m.content for m in request.messages if m.role == "user")
-    extra = {"task": request.task.plugin_name(), "problem": request.problem} | ({"codec": codec} if codec else {})
-    return Trace(question, thinking, answer, extra=extra, **known)
+    question = "\n\n".join(message.content for message in request.messages if message.role == "user")
+    extra = {"task": request.task.plugin_name(), "problem": request.problem}
+    if codec:
+        extra["codec"] = codec
+    return Trace(question, thinking, answer, extra=extra, **fields)

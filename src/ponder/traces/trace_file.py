@@ -25,19 +25,20 @@ class TraceFile:
 
     path: Path
     bad: Literal["refuse", "skip"] = "refuse"
-    columns: Mapping[str, str] = field(default_factory=dict)  # names of columns that Ponder doesn't know
+    columns: Mapping[str, str] = field(default_factory=dict)  # columns with other names
     skipped: list[str] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.columns if name not in NAMES]:
-            raise UserError(f"a trace has no `{unknown[0]}`", hint=f"it has {', '.join(NAMES)}")
+        for name in self.columns:
+            if name not in NAMES:
+                raise UserError(f"a trace has no `{name}`", hint=f"it has {', '.join(NAMES)}")
 
     def __iter__(self) -> Iterator[Trace]:
         return (reading.trace for reading in self.understood())
 
     def understood(self) -> Iterator[Understood]:
-        """Each trace with how it was read."""
+        """Yield each trace with how it was read."""
         self.skipped.clear()
         self.formats.clear()
         for where, record in rows(self.path):
@@ -62,8 +63,9 @@ def _hint(error: str) -> str:
 
 
 def read(path: Path, bad: Literal["refuse", "skip"] = "refuse", columns: Mapping[str, str] | None = None) -> TraceFile:
-    """The traces of a file. A malformed record raises `UserError` with its place, or is skipped and listed.
+    """Return the traces of a file.
 
-    `columns` names the columns of fields that have names of their own: `{"thinking": "cot"}`.
+    A malformed record raises `UserError` with its place, or is skipped and listed. `columns` names
+    the columns of fields that have other names: `{"thinking": "cot"}`.
     """
     return TraceFile(path, bad, columns or {})

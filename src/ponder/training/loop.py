@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -91,6 +91,13 @@ class TrainingSettings:
             raise UserError(what, hint="remove one of the two")
         if self.engine == "ponder" and (self.launch or self.processes > 1 or self.args):
             raise UserError("`launch`, `processes` and `args` are for TRL", hint='engine = "trl"')
+
+    def settings(self) -> TrainingSettings:
+        """Return these hyperparameters alone, for another process."""
+        return TrainingSettings(**{field.name: getattr(self, field.name) for field in fields(TrainingSettings)})
+
+    def training_seed(self) -> int:
+        return self.seed
 
     def trained(self, source: Source) -> Source:
         """The weights as they are trained: in float32, in which small updates aren't lost, unless an adapter is."""

@@ -31,7 +31,7 @@ from ponder.core.settings import from_table
 from ponder.core.wrapped import codec_name
 from ponder.models import making_cost, models_folder
 from ponder.models._torch_engine import load_light
-from ponder.rewards._heads import Heads
+from ponder.rewards._weights import Weighted
 from ponder.rewards.trained import Trained, reader
 from ponder.traces import steps, trace_of
 from ponder.traces.segments import By
@@ -83,7 +83,7 @@ class OwnSamples:
                 raise UserError(f"{error.what}, which a reward could be trained from", hint=hint) from None
 
     def sampling_limits(self, model: Model) -> dict[Path, Limit]:
-        """The most that its samples may take, as `Method.sampling_limits`."""
+        """The most that its samples may take, as `Prepared.sampling_limits`."""
         sampler = self.reward.sampler or model
         kept = self._kept(sampler)
         if (self.folder(model) / "made.json").is_file() or kept.is_file():
@@ -91,12 +91,12 @@ class OwnSamples:
         return {kept: partial(sampling_limit, sampler, self.train_on, self.reward.problems, self.reward.n, self.seed)}
 
     def samplers(self, model: Model) -> tuple[Model, ...]:
-        """Return the model that its samples are drawn from, as `Method.samplers`."""
+        """Return the model that its samples are drawn from, as `Prepared.samplers`."""
         made = (self.folder(model) / "made.json").is_file()
         return () if made or not self.train_on else (self.reward.sampler or model,)
 
-    def unmade(self, model: Model) -> tuple[Path, ...]:
-        """What making it still has to write, as `Method.unmade`."""
+    def missing_outputs(self, model: Model) -> tuple[Path, ...]:
+        """What making it still has to write, as `Prepared.missing_outputs`."""
         if (self.folder(model) / "made.json").is_file() or not self.train_on:
             return ()
         kept = self._kept(self.reward.sampler or model)
@@ -173,6 +173,6 @@ def distinct(
                 yield steps(trace_of(one.request(), *text, codec, correct=sample.right), cut)
 
 
-def _plain(reward: Trained, weights: str) -> Heads:
+def _plain(reward: Trained, weights: str) -> Weighted:
     """A reward that reads text, with the settings of another."""
     return replace(reward, id=weights, start="", sampler=None, training={})

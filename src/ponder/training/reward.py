@@ -25,8 +25,7 @@ from ponder.core import Progress, Reward, Source, Steps, UserError
 from ponder.core.settings import from_table
 from ponder.models._gpu_memory import make_room
 from ponder.models._torch_engine import Loaded, load_anew, load_light
-from ponder.rewards._heads import HEADS, Heads
-from ponder.rewards._weights import WINDOW, Row, SafeTokenizer, read_states, windows
+from ponder.rewards._weights import HEADS, WINDOW, Row, SafeTokenizer, Weighted, read_states, windows
 from ponder.rewards.oracle import Oracle
 from ponder.training import trl_engine
 from ponder.training.loop import Loss, TokenExample, Trainer, TrainingSettings, Unit, epoch_batch, steps_per_epoch
@@ -106,7 +105,7 @@ class RewardTrainer(Trainer):
 
 
 def train(
-    reader: Heads,
+    reader: Weighted,
     traces: Sequence[Steps],
     folder: Path,
     settings: RewardSettings,
@@ -163,17 +162,17 @@ def check_engine(settings: RewardSettings, device: str) -> None:
         trl_engine.check("reward", settings, device, ("batch", settings.batch, 1))
 
 
-def settings(start: str, table: Mapping[str, Any]) -> tuple[Heads, RewardSettings]:
+def settings(start: str, table: Mapping[str, Any]) -> tuple[Weighted, RewardSettings]:
     """The reader and the training's settings from one table of both, as `--set` fills it."""
     own = {f.name for f in fields(RewardSettings)}
     training = {key: value for key, value in table.items() if key in own}
     reading = {"id": start, **{key: value for key, value in table.items() if key not in own}}
-    reader = from_table(Heads, reading, "training a reward", "--set", also=sorted(own))
+    reader = from_table(Weighted, reading, "training a reward", "--set", also=sorted(own))
     return reader, from_table(RewardSettings, training, "training a reward", "--set")
 
 
 def units(
-    reader: Heads, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
+    reader: Weighted, tokenizer: SafeTokenizer, traces: Sequence[Steps], targets: Sequence[Target], window: int
 ) -> list[Unit]:
     """The rows of all traces with a known target."""
     pairs = [(trace, target) for trace, target in zip(traces, targets, strict=True) if trace.part(reader.of)]

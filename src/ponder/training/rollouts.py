@@ -30,9 +30,9 @@ from ponder.core import (
     digest,
     seed_from,
 )
-from ponder.core.capabilities import Served, grade_turns
+from ponder.core.capabilities import grade_turns
 from ponder.core.metering import complete
-from ponder.core.wrapped import innermost
+from ponder.core.wrapped import server_of
 from ponder.models._torch_engine import Loaded
 from ponder.training.loop import TokenExample
 
@@ -179,8 +179,8 @@ class Rollouts:
                 file.write(msgspec.json.encode((p, n, replace(reply, measures={}, step_scores=()))) + b"\n")
                 file.flush()
 
-        server = innermost(self._model)
-        if isinstance(server, Served):
+        server = server_of(self._model)
+        if server:
             for task in {id(one.task): one.task for one in self._problems}.values():
                 yield from server.start(task)
         with asyncio.Runner() as runner:

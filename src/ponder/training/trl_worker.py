@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from ponder.core import UserError
 from ponder.models._torch_engine import Loaded, load_anew
-from ponder.rewards._heads import HEADS
+from ponder.rewards._weights import HEADS
 from ponder.training.launch import end_with_parent
 from ponder.training.loop import check_first_dpo_loss
 from ponder.training.reward import Scorer

@@ -1,11 +1,12 @@
 """Runs the pocket model: a Llama of 0.6 to 2 million parameters that ships with Ponder and reasons, without torch.
 
-There is one network per task, Tents and execution with values of two digits, each trained from scratch by
-`recipes/pocket.py` on examples that the task generates. It reads a problem in a vocabulary of its own, thinks step by
-step, and answers; the answer is graded like any other model's. `style` sets how much it writes on execution: *short*
-skips intermediate results, so it fails at smaller sizes; *long* drafts like short, judges its own draft, and works
-carefully, like *plain*, if it doubts; *wordy* repeats its work, needed or not. The card beside each network says how it
-was made and its measured accuracy.
+There is one network per task, Tents and execution with values of two digits, each trained from
+scratch by `recipes/pocket.py` on examples that the task generates. It reads a problem in a
+vocabulary of its own, thinks step by step, and answers; the answer is graded like any other
+model's. `style` sets how much it writes on execution: *short* skips intermediate results, so it
+fails at smaller sizes; *long* drafts like short, judges its own draft, and works carefully, like
+*plain*, if it doubts; *wordy* repeats its work, needed or not. The card beside each network says
+how it was made and its measured accuracy.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAKE = "ponder prepare pocket -o DIR makes such a folder"
 
 
 def codec_for(task: str) -> PocketCodec:
-    """The codec for a task; `UserError` if there is none."""
+    """Return the codec for a task; raise `UserError` if there is none."""
     if task not in CODECS:
         hint = "; ".join(codec.can for codec in CODECS.values())
         raise UserError(f"the pocket model has no vocabulary for {task}", hint=hint)
@@ -49,12 +50,15 @@ def codec_for(task: str) -> PocketCodec:
 
 
 def folder_name(task: str, style: Style) -> str:
-    return task if style == "plain" else f"{task}-{style}"
+    if style == "plain":
+        return task
+    return f"{task}-{style}"
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """The card of the pocket model in a folder, checked against the digest of its weights."""
-    if "task" not in (card := models.read_card(folder)):
+    """Return the card of the pocket model in a folder, checked against its weights' digest."""
+    card = models.read_card(folder)
+    if "task" not in card:
         raise UserError(f"{folder} holds no pocket model", hint=MAKE)
     return card
 
@@ -73,28 +77,33 @@ class Pocket(Model, WithWeights, WithCodec, Sampled):
 
     def identity(self) -> dict[str, Any]:
         # By its weights, so that another training is another model.
-        return {**super().identity(), "weights": {task: card["digest"] for task, (_, card) in self._networks.items()}}
+        identity = super().identity()
+        identity["weights"] = {task: card["digest"] for task, (_, card) in self._networks.items()}
+        return identity
 
     @cached_property
     def _networks(self) -> dict[str, tuple[Path, dict[str, Any]]]:
-        """The folder and the card for each task."""
+        """Return the folder and the card for each task."""
         if (self.weights / "card.json").exists():
             card = read_card(self.weights)
             return {card["task"]: (self.weights, card)}
-        tasks = [task for task, codec in CODECS.items() if self.style in codec.styles]
-        folders = {task: self.weights / folder_name(task, self.style) for task in tasks}
-        existing = {task: folder for task, folder in folders.items() if folder.exists()}
-        if not existing and self.weights != WEIGHTS:
-            existing = {"": self.weights}  # reading its card raises the error
-        return {task: (folder, read_card(folder)) for task, folder in existing.items()}
+        networks = {}
+        for task, codec in CODECS.items():
+            folder = self.weights / folder_name(task, self.style)
+            if self.style in codec.styles and folder.exists():
+                networks[task] = (folder, read_card(folder))
+        if not networks and self.weights != WEIGHTS:
+            read_card(self.weights)  # raises the error
+        return networks
 
     def check(self, task: Task, size: int) -> None:
         name = task.plugin_name()
         codec = codec_for(name)
         if name not in self._networks:
-            what = f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
             styles = [style for style in codec.styles if (self.weights / folder_name(name, style)).exists()]
-            raise UserError(what, hint=f"for {name} there is {', '.join(styles)}" if styles else MAKE)
+            hint = f"for {name} there is {', '.join(styles)}" if styles else MAKE
+            message = f"there is no pocket model for {name} in {self.weights} with style = {self.style!r}"
+            raise UserError(message, hint=hint)
         codec.check(task, size)
 
     def source(self, task: Task) -> Source:
@@ -124,10 +133,9 @@ class Pocket(Model, WithWeights, WithCodec, Sampled):
         from ponder.models._batch import BatchWorker
         from ponder.models.pocket.engine import NumpyEngine
 
-        networks = self._networks.items()
-        self._workers = {
-            task: BatchWorker(partial(NumpyEngine, path, self.concurrency)) for task, (path, _) in networks
-        }
+        self._workers = {}
+        for task, (folder, _) in self._networks.items():
+            self._workers[task] = BatchWorker(partial(NumpyEngine, folder, self.concurrency))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -139,12 +147,18 @@ class Pocket(Model, WithWeights, WithCodec, Sampled):
         from ponder.models._batch import Generation
 
         task = request.task.plugin_name()
-        codec, started = codec_for(task), time.monotonic()
+        codec = codec_for(task)
+        started = time.monotonic()
         budget = min(self.budget, request.budget or self.budget)
-        reply = Generation(codec.prompt_ids(request), budget, self.temperature, request.seed)
-        await self._workers[task].run(reply)
-        thinking, answer, thought = codec.reply(request, reply.tokens)
-        answered = len(reply.tokens) - thought
-        bill = Bill(len(reply.prompt), thought, answered, time.monotonic() - started, "tokenizer")
-        stop: Literal["end", "length"] = "end" if reply.ended else "length"
-        return Completion(thinking, answer, stop, bill, tokens=reply.tokens)
+        generation = Generation(codec.prompt_ids(request), budget, self.temperature, request.seed)
+        await self._workers[task].run(generation)
+        thinking, answer, thinking_tokens = codec.reply(request, generation.tokens)
+        bill = Bill(
+            prompt_tokens=len(generation.prompt),
+            thinking_tokens=thinking_tokens,
+            answer_tokens=len(generation.tokens) - thinking_tokens,
+            seconds=time.monotonic() - started,
+            counted_by="tokenizer",
+        )
+        stop: Literal["end", "length"] = "end" if generation.ended else "length"
+        return Completion(thinking, answer, stop, bill, tokens=generation.tokens)

@@ -1,9 +1,9 @@
-"""Translates between a task and a pocket model, whose vocabulary is one token per word, made for that task.
+"""Translates between a task and a pocket model, whose vocabulary of words is made for that task.
 
-A `PocketCodec` renders a request as words, turns a reply back into the text that the task grades, and generates the
-examples that a model is trained on. Each word is declared with the parts of its meaning (`b3?`: column b, row 3, open),
-and words that share a part share that part of their embedding in training. The vocabulary is also written as a Hugging
-Face tokenizer.
+A `PocketCodec` renders a request as words, turns a reply back into the text that the task grades,
+and generates the examples that a model is trained on. Each word is one token. It is declared with
+its features (`b3?`: column b, row 3, open), and words that share a feature share that component of
+their embedding in training. The vocabulary is also written as a Hugging Face tokenizer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ from ponder.core import Problem, Request, Task, seed_from
 
 Style: TypeAlias = Literal["plain", "long", "short", "wordy"]
 
-PAD, BOS, EOS, THINK, ANSWER = "<pad>", "<bos>", "<eos>", "<think>", "</think>"
+PAD = "<pad>"
+BOS = "<bos>"
+EOS = "<eos>"
+THINK = "<think>"
+ANSWER = "</think>"
 AGAIN = "<again>"  # starts another pass over the same steps
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training example in words: the prompt, and the reply (thinking, `ANSWER`, answer, `EOS`)."""
+    """A training example in words: a prompt and a reply (thinking, `ANSWER`, answer, `EOS`)."""
 
     prompt: list[str]
     said: list[str]  # the reply
-    apart: frozenset[int] = frozenset()  # indices in the reply without a loss: deliberate errors, questions of a drill
+    # Indices in the reply without a loss: deliberate errors, questions of a drill.
+    apart: frozenset[int] = frozenset()
     verdicts: frozenset[int] = frozenset()  # indices of the words that trust or doubt a pass
 
 
@@ -43,7 +48,7 @@ class EvalSet:
     task: Task
     size: int
     key: tuple[int, ...]  # its problems' seeds are hashed from this
-    glance: int  # token budget of a quick check during training: the length of the longest examples
+    glance: int  # token budget of a quick check during training: the longest examples' length
 
 
 class PocketCodec(ABC):
@@ -60,9 +65,9 @@ class PocketCodec(ABC):
 
     def __init__(self, words: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         self.words = [word for word, _ in words]
-        self.parts = [parts for _, parts in words]
+        self.parts = [features for _, features in words]
         self.index = {word: index for index, word in enumerate(self.words)}
-        self._last: tuple[Any, dict[Style, list[str]]] = None, {}
+        self._last: tuple[Any, dict[Style, list[str]]] = (None, {})
 
     def encode(self, words: Iterable[str]) -> list[int]:
         return [self.index[word] for word in words]
@@ -71,19 +76,23 @@ class PocketCodec(ABC):
         return [self.words[token] for token in tokens]
 
     def held_out(self, problem: Problem) -> bool:
-        """Whether a problem is reserved for testing, and so never trained on."""
+        """Return whether a problem is reserved for testing, and so never trained on."""
         return seed_from("pocket", problem.id) % 10 == 0
 
     def tests(self, exam: EvalSet, seed: int = 0) -> Iterator[Problem]:
-        """Distinct held-out problems, until no new ones turn up: there are only 240 Tents puzzles of 4×4."""
-        seen: set[str] = set()
-        index = repeats = 0
+        """Yield distinct held-out problems until no new ones turn up.
+
+        There are only 240 Tents puzzles of 4×4.
+        """
+        seen_ids: set[str] = set()
+        index = 0
+        repeats = 0
         while repeats < 1000:
             problem = exam.task.problem(exam.size, seed_from("pocket test", *exam.key, seed, index))
             index += 1
             repeats += 1
-            if self.held_out(problem) and problem.id not in seen:
-                seen.add(problem.id)
+            if self.held_out(problem) and problem.id not in seen_ids:
+                seen_ids.add(problem.id)
                 repeats = 0
                 yield problem
 
@@ -93,56 +102,77 @@ class PocketCodec(ABC):
 
     @abstractmethod
     def prompt(self, request: Request) -> list[str]:
-        """The request as words, up to `THINK`; `ModelFailure` if the vocabulary doesn't cover it."""
+        """Return the request as words, up to `THINK`.
+
+        Raise `ModelFailure` if the vocabulary doesn't cover it.
+        """
 
     @abstractmethod
     def text(self, request: Request, answer: Sequence[str]) -> str:
-        """The answer's words as text that the task can grade."""
+        """Return the answer's words as text that the task can grade."""
 
     def answer_words(self, request: Request, answer: str) -> list[str]:  # noqa: ARG002 for subclasses
-        """The text of an answer as words again, for a reward that reads it; its plain words if it is no answer."""
+        """Return the text of an answer as words again, for a reward that reads it.
+
+        Text that isn't an answer is split at spaces.
+        """
         return answer.split()
 
     @abstractmethod
     def draw(self, rng: random.Random, step: int, curriculum: Any) -> Request:
-        """A random request to train on, at a step of the training."""
+        """Return a random request to train on, at a step of the training."""
 
     def practise(self, rng: random.Random, step: int, curriculum: Any, style: Style) -> Example | None:
-        """A random example, at a step of the training; None if the problem drawn is held out or has no example."""
+        """Return a random example, at a step of the training.
+
+        Return None if its problem is held out or has no example.
+        """
         request = self.draw(rng, step, curriculum)
-        return None if self.held_out(request.problem) else self.lesson(request, style, rng)
+        if self.held_out(request.problem):
+            return None
+        return self.lesson(request, style, rng)
 
     @abstractmethod
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
-        """The request with a complete, right reply; None if the codec can't generate one."""
+        """Return the request with a complete, right reply; None if the codec can't generate one."""
 
-    def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:  # noqa: ARG002
-        """An example around a sampled reply, with the right verdicts on its passes; None if there are none to give."""
+    def judged(self, request: Request, reply: Sequence[str], rng: random.Random) -> Example | None:  # noqa: ARG002
+        """Return an example around a sampled reply, with the right verdicts on its passes.
+
+        Return None if it has no passes to judge.
+        """
         return None
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
-        """The first word of the thinking that is wrong or doesn't follow; None if there is none.
+        """Return the first word of the thinking that is wrong or doesn't follow; else None.
 
-        By default, the first that differs from the example.
+        By default, that is the first that differs from the example; `EOS` if all agree but one of
+        them is longer.
         """
-        right = self._right(request, style)
+        right = self._right_thinking(request, style)
         if thinking == right:
             return None
-        return next((a for a, b in zip(thinking, right, strict=False) if a != b), EOS)
+        for word, right_word in zip(thinking, right, strict=False):
+            if word != right_word:
+                return word
+        return EOS
 
-    def _right(self, request: Request, style: Style) -> list[str]:
-        """The thinking of the example; those of the last request are kept: steps are checked one after the other."""
-        key = request.problem.id, request.messages
+    def _right_thinking(self, request: Request, style: Style) -> list[str]:
+        """Return the thinking of the example.
+
+        Those of the last request are kept, since steps are checked one after the other.
+        """
+        key = (request.problem.id, request.messages)
         if self._last[0] != key:
-            self._last = key, {}
-        kept = self._last[1]
-        if style not in kept:
-            taught = self.lesson(request, style)
-            kept[style] = taught.said[: taught.said.index(ANSWER)] if taught else []
-        return kept[style]
+            self._last = (key, {})
+        thinking_of = self._last[1]
+        if style not in thinking_of:
+            example = self.lesson(request, style)
+            thinking_of[style] = example.said[: example.said.index(ANSWER)] if example else []
+        return thinking_of[style]
 
     def steps(self, thinking: Iterable[str]) -> list[list[str]]:
-        """Thinking, split where a step starts."""
+        """Split thinking where a step starts."""
         steps: list[list[str]] = []
         for word in thinking:
             if not steps or re.fullmatch(self.begins, word):
@@ -154,61 +184,79 @@ class PocketCodec(ABC):
         return self.encode(self.prompt(request))
 
     def reply(self, request: Request, ids: Sequence[int]) -> tuple[str, str, int]:
-        words, answer = self.read(request, ids)
-        return " ".join(words), answer, len(words)
+        """Return thinking and answer as text, and the number of thinking tokens."""
+        thinking, answer = self.read(request, ids)
+        return " ".join(thinking), answer, len(thinking)
 
     def split(self, thinking: str) -> list[str]:
         return [" ".join(step) for step in self.steps(thinking.split())]
 
     def sound(self, request: Request, steps: Sequence[str], style: str = "") -> list[bool]:
-        """The steps of a pass are right up to its first word that is wrong or doesn't follow.
+        """Return which steps are right: in each pass, those before its first unsound word.
 
-        Without a style, the one counts for each pass in which the most steps are right: trained and merged models mix
-        them.
+        Without a style, each pass counts in the style in which the most of its steps are right:
+        trained and merged models mix them.
         """
-        kinds = [kind for kind in self.styles if style in ("", kind)]
+        styles = [kind for kind in self.styles if style in ("", kind)]
         starts = [n for n, step in enumerate(steps) if n == 0 or step.startswith(AGAIN)]
-        passes = [steps[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
-        return [right for one in passes for right in max((self._sound(request, one, k) for k in kinds), key=sum)]
+        ends = [*starts[1:], len(steps)]
+        verdicts: list[bool] = []
+        for start, end in zip(starts, ends, strict=True):
+            by_style = [self._sound_pass(request, steps[start:end], kind) for kind in styles]
+            verdicts += max(by_style, key=sum)
+        return verdicts
 
-    def _sound(self, request: Request, steps: Sequence[str], style: Style) -> list[bool]:
-        """The steps of one pass."""
+    def _sound_pass(self, request: Request, steps: Sequence[str], style: Style) -> list[bool]:
+        """Return which steps of a pass are right."""
         verdicts: list[bool] = []
         words: list[str] = []
-        right, ended = True, False
+        right = True
+        ended = False
         for step in steps:
             words += [word for word in step.split() if word != AGAIN]
             if right:
                 fault = self.unsound(request, words, style)
-                # `EOS`: right so far but unfinished, unless it was finished before: then the words since are wrong.
+                # `EOS`: right so far but unfinished, unless it was finished before: then the words
+                # since are wrong.
                 right = fault is None or (fault == EOS and not ended)
                 ended = fault is None
             verdicts.append(right)
         return verdicts
 
     def read(self, request: Request, ids: Sequence[int]) -> tuple[list[str], str]:
-        """The words of the thinking, and the answer as text, from a reply's token ids."""
+        """Return the words of the thinking, and the answer as text, from a reply's token ids."""
         words = self.decode(ids)
         ended = words[-1:] == [EOS]
-        words = words[:-1] if ended else words
-        thinking = words[: words.index(ANSWER)] if ANSWER in words else words
+        if ended:
+            words = words[:-1]
+        thinking = words
+        if ANSWER in words:
+            thinking = words[: words.index(ANSWER)]
         answer = words[len(thinking) + 1 :]
-        return thinking, self.text(request, answer) if ended and answer else " ".join(answer)
+        if ended and answer:
+            return thinking, self.text(request, answer)
+        return thinking, " ".join(answer)
 
     def write_tokenizer(self, folder: Path) -> None:
-        names = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "pad_token": PAD,
+            "bos_token": BOS,
+            "eos_token": EOS,
+        }
         (folder / "tokenizer.json").write_text(json.dumps(self._tokenizer(), indent=1) + "\n", "utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 
     def _tokenizer(self) -> dict[str, Any]:
-        """`tokenizer.json` as Hugging Face's `tokenizers` reads it."""
+        """Return `tokenizer.json` as Hugging Face's `tokenizers` reads it."""
         special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Special tokens are dropped when decoding with `skip_special_tokens`, and the thinking must not be.
+            # Special tokens are dropped when decoding with `skip_special_tokens`, and the thinking
+            # must not be.
             "added_tokens": [{"id": self.index[word], "content": word, **special} for word in (PAD, BOS, EOS)],
             "normalizer": None,
             "pre_tokenizer": {"type": "WhitespaceSplit"},

@@ -1,26 +1,33 @@
-"""Translates the execution task for the pocket model: a dictionary, numbered steps, and sums digit by digit.
+"""Translates the execution task for the pocket model: sums digit by digit.
 
-A sum is four digits in ten's complement, lowest first. Each is a word with its place and its carry (`u7^`: units 7,
-carry 1; `t3_`: tens 3, borrow 1), so that adding a value takes one small look-up per word. -37 is `u3 t6 h9 k9`.
+A sum is four digits in ten's complement, lowest first. Each is a word with its place and its carry
+(`u7^`: units 7, carry 1; `t3_`: tens 3, borrow 1), so that adding a value takes one small look-up
+per word. -37 is `u3 t6 h9 k9`.
 
-A prompt lists the dictionary, then each turn's steps by number and key, and after each earlier turn the sum that the
-history shows, right or wrong. The thinking starts with the last sum; the rest depends on the style:
+A prompt lists the dictionary, then each turn's steps by number and key, and after each earlier turn
+the sum that the history shows, right or wrong. The thinking starts with the last sum; the rest
+depends on the style:
 
 - plain: each step as its number, its key, the key's value, and the new sum.
-- short: like plain, but with only the lower two digits of each sum; carries beyond them are not written down.
-- long: a draft, which is like short and ends with `+00` and the whole sum, then a verdict: `</think>` if the model
-  trusts the sum, `<again>` if it doubts it. After a doubt comes a careful pass, like plain, with a verdict of its own,
-  up to three passes; the last one counts. One example in seven starts with a careful pass at once, and a right pass is
-  checked once more in three of ten, so that a method that shortens has several ways to choose from.
-- wordy: like plain, repeated up to four times, needed or not: a wasteful teacher for the study `selection`. In the
-  examples, a single pass is enough for one in five; after two passes that agree, half of them stop.
+- short: like plain, but with only the lower two digits of each sum; carries beyond them are not
+  written down.
+- long: a draft, which is like short and ends with `+00` and the whole sum, then a verdict:
+  `</think>` if the model trusts the sum, `<again>` if it doubts it. After a doubt comes a careful
+  pass, like plain, with a verdict of its own, up to three passes; the last one counts. One example
+  in seven starts with a careful pass at once, and a right pass is checked once more in three of
+  ten, so that a method that shortens has several ways to choose from.
+- wordy: like plain, repeated up to four times, needed or not: a wasteful teacher for the study
+  `selection`. In the examples, a single pass is enough for one in five; after two passes that
+  agree, half of them stop.
 
-The long style is trained twice. First on examples in which some passes contain a deliberate error, to learn the form;
-then on its own sampled passes (`judged`), where the solver says which verdict is right.
+The long style is trained twice. First on examples in which some passes contain a deliberate error,
+to learn the form; then on its own sampled passes (`judged`), where the solver says which verdict is
+right.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -35,17 +42,19 @@ from ponder.tasks.execution import WORDS, Execution, dictionary, keys_in, make_d
 STEPS = 96  # most steps in a problem
 ENTRIES = 24  # most entries in a dictionary
 VALUES = 99  # largest value
-PASSES, REPEATS = 3, 4  # most passes in a long example, and in a wordy one
+PASSES = 3  # most passes in a long example
+REPEATS = 4  # most passes in a wordy example
 CAREFUL = 0.15  # fraction of long examples that start with a careful pass
 RECHECK = 0.3  # fraction of right passes, the last excepted, after which comes another
-SLIPS, WORDY_SLIPS = 0.3, 0.2  # fraction of passes, the last excepted, with a deliberate error
+SLIPS = 0.3  # fraction of a long example's passes, the last excepted, with a deliberate error
+WORDY_SLIPS = 0.2  # the same for a wordy example
 ONCE = 0.2  # fraction of wordy examples that stop after a right first pass
 ENOUGH = 0.5  # fraction that stop after two passes that agree
 UNWRITTEN = 0.7  # fraction of a draft's errors that are in the carries it doesn't write down
 PLACES = "uthk"
 Pass: TypeAlias = Literal["plain", "short", "draft"]  # how one pass is written
 Steps: TypeAlias = Sequence[tuple[int, str, int]]  # number, key and value
-KINDS: dict[Style, Pass] = {"plain": "plain", "short": "short", "long": "draft", "wordy": "plain"}  # of a first pass
+FIRST_PASS: dict[Style, Pass] = {"plain": "plain", "short": "short", "long": "draft", "wordy": "plain"}
 FLAGS = {0: "", 1: "^", -1: "_"}
 
 
@@ -58,12 +67,16 @@ def value_word(value: int) -> str:
 
 
 def added(total: int, value: int) -> list[str]:
-    """The digits of a sum after adding a value, each with its carry."""
-    words, carry, sign = [], 0, -1 if value < 0 else 1
-    for n, place in enumerate(PLACES):
-        digit = total // 10**n % 10 + sign * (abs(value) // 10**n % 10) + carry
+    """Return the digits of a sum after adding a value, each with its carry."""
+    words = []
+    carry = 0
+    sign = -1 if value < 0 else 1
+    for n, letter in enumerate(PLACES):
+        total_digit = total // 10**n % 10
+        value_digit = sign * (abs(value) // 10**n % 10)
+        digit = total_digit + value_digit + carry
         carry = digit // 10
-        words.append(f"{place}{digit % 10}{FLAGS[carry]}")
+        words.append(f"{letter}{digit % 10}{FLAGS[carry]}")
     return words
 
 
@@ -72,31 +85,33 @@ def digits(total: int) -> list[str]:
 
 
 def number(words: Sequence[str]) -> int | None:
-    """The number that four digits represent; None if they aren't four digits."""
+    """Return the number that four digits represent; None if they aren't four digits."""
     if [word[0] for word in words] != list(PLACES):
         return None
     total: int = sum(int(word[1]) * 10**n for n, word in enumerate(words))
-    return total if total < 5000 else total - 10_000
+    if total >= 5000:
+        total -= 10_000
+    return total
 
 
-def _words() -> list[tuple[str, tuple[str, ...]]]:
-    """Each word, with the parts of its meaning."""
-    values = range(-VALUES, VALUES + 1)
-    return [
-        *((word, (word,)) for word in (PAD, BOS, EOS, THINK, ANSWER, AGAIN)),
-        *((word, ("key", word, *(f"{n}{letter}" for n, letter in enumerate(word)))) for word in WORDS),
-        *(
-            (value_word(v), ("value", f"tens {int(v / 10)}", f"units {int(math.fmod(v, 10))}", f"{v < 0}"))
-            for v in values
-        ),
-        *((step_word(n), ("step", f"step {n // 10}.", f"step .{n % 10}")) for n in range(1, STEPS + 1)),
-        *(
-            (f"{place}{digit}{flag}", (f"place {place}", f"digit {digit}", f"carry {flag}"))
-            for place in PLACES
-            for digit in range(10)
-            for flag in FLAGS.values()
-        ),
-    ]
+def _all_words() -> list[tuple[str, tuple[str, ...]]]:
+    """Return each word with its features."""
+    special_words = (PAD, BOS, EOS, THINK, ANSWER, AGAIN)
+    words: list[tuple[str, tuple[str, ...]]] = [(special, (special,)) for special in special_words]
+    for key in WORDS:
+        letters = [f"{n}{letter}" for n, letter in enumerate(key)]
+        words.append((key, ("key", key, *letters)))
+    for value in range(-VALUES, VALUES + 1):
+        tens = int(value / 10)
+        units = int(math.fmod(value, 10))
+        words.append((value_word(value), ("value", f"tens {tens}", f"units {units}", f"{value < 0}")))
+    for step in range(1, STEPS + 1):
+        features = ("step", f"step {step // 10}.", f"step .{step % 10}")
+        words.append((step_word(step), features))
+    for letter, digit, flag in itertools.product(PLACES, range(10), FLAGS.values()):
+        features = (f"place {letter}", f"digit {digit}", f"carry {flag}")
+        words.append((f"{letter}{digit}{flag}", features))
+    return words
 
 
 @dataclass(frozen=True)
@@ -107,20 +122,25 @@ class Curriculum:
     fresh: float = 0.4  # fraction of problems without earlier turns
     tail: float = 0.25  # fraction, once grown, with up to `tail_steps` steps in all
     tail_steps: int = 80
-    drills: float = 0.5  # initial fraction of look-up drills, falling to 0; without them, looking up is learned late
+    # Initial fraction of look-up drills, falling to 0; without them, looking up is learned late.
+    drills: float = 0.5
 
     def at(self, step: int) -> float:
-        """How far the sizes have grown, from 0 to 1."""
-        return min(1.0, step / self.grown) if self.grown else 1.0
+        """Return how far the sizes have grown, from 0 to 1."""
+        if not self.grown:
+            return 1.0
+        return min(1.0, step / self.grown)
 
 
-ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))  # steps per turn, turns
+# Steps per turn, and turns.
+ALONE = tuple((per_turn, 1) for per_turn in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64))
 TURNS = ((1, 24), (2, 12), (3, 8), (4, 6), (8, 3), (12, 2), (8, 6), (16, 3), (24, 2))
 
 
 def _exam(per_turn: int, turns: int) -> EvalSet:
-    task, steps = Execution(per_turn=per_turn, dictionary=16), per_turn * turns
-    return EvalSet(f"{per_turn} × {turns}", task, steps, (per_turn, turns), 32 * per_turn + 48)
+    task = Execution(per_turn=per_turn, dictionary=16)
+    label = f"{per_turn} × {turns}"
+    return EvalSet(label, task, per_turn * turns, (per_turn, turns), 32 * per_turn + 48)
 
 
 class ExecutionCodec(PocketCodec):
@@ -140,25 +160,26 @@ class ExecutionCodec(PocketCodec):
     taught = "execution problems generated during training, with every step written out"
 
     def __init__(self) -> None:
-        super().__init__(_words())
+        super().__init__(_all_words())
 
     def check(self, task: Task, size: int) -> None:
         if not isinstance(task, Execution):
-            what = f"the pocket model has no vocabulary for {task.plugin_name()}"
+            message = f"the pocket model has no vocabulary for {task.plugin_name()}"
         elif size > STEPS:
-            what = f"the pocket model has no vocabulary for {size} steps"
+            message = f"the pocket model has no vocabulary for {size} steps"
         elif task.dictionary > ENTRIES:
-            what = f"the pocket model can't read a dictionary of {task.dictionary} words"
+            message = f"the pocket model can't read a dictionary of {task.dictionary} words"
         elif task.values > VALUES:
-            what = f"the pocket model has no vocabulary for values up to {task.values}"
+            message = f"the pocket model has no vocabulary for values up to {task.values}"
         elif task.mode != "thinking":
-            what = f"the pocket model always thinks, so mode = {task.mode!r} can't be asked"
+            message = f"the pocket model always thinks, so mode = {task.mode!r} can't be asked"
         else:
             return
-        raise UserError(what, hint=self.can)
+        raise UserError(message, hint=self.can)
 
     def prompt(self, request: Request) -> list[str]:
-        words, step = [BOS], 0
+        words = [BOS]
+        step = 0
         for key, value in dictionary(request.problem).items():
             words += [key, value_word(value)]
         for message in request.messages:
@@ -167,74 +188,112 @@ class ExecutionCodec(PocketCodec):
                     step += 1
                     words += [step_word(step), key]
             elif message.role == "assistant":
-                shown = parse_answer(request.task, request.problem, message.content)
-                words += [] if shown is None else digits(shown)
+                total = parse_answer(request.task, request.problem, message.content)
+                if total is not None:
+                    words += digits(total)
         words.append(THINK)
-        if unknown := [word for word in words if word not in self.index]:
-            raise ModelFailure(f"the word {unknown[0]!r} is not in the pocket model's vocabulary")
+        for word in words:
+            if word not in self.index:
+                raise ModelFailure(f"the word {word!r} is not in the pocket model's vocabulary")
         return words
 
     def text(self, request: Request, answer: Sequence[str]) -> str:  # noqa: ARG002 the words are enough
         total = number(answer)
-        return " ".join(answer) if total is None else f"<answer>{total}</answer>"
+        if total is None:
+            return " ".join(answer)
+        return f"<answer>{total}</answer>"
 
     def answer_words(self, request: Request, answer: str) -> list[str]:
         total = parse_answer(request.task, request.problem, answer)
-        return answer.split() if total is None else digits(total)
+        if total is None:
+            return answer.split()
+        return digits(total)
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
-        c, grown = curriculum, curriculum.at(step)
-        if grown == 1 and rng.random() < c.tail:
-            per_turn = round(math.exp(rng.uniform(0, math.log(c.tail_steps))))
-            before = rng.randint(0, c.tail_steps - per_turn)
+        """Return a random request; more steps, turns and entries as training goes on."""
+        grown = curriculum.at(step)
+        if grown == 1 and rng.random() < curriculum.tail:
+            per_turn = round(math.exp(rng.uniform(0, math.log(curriculum.tail_steps))))
+            steps_before = rng.randint(0, curriculum.tail_steps - per_turn)
         else:
-            per_turn = rng.randint(1, round(2 + grown * (c.per_turn - 2)))
-            before = rng.randint(1, round(4 + grown * (c.before - 4)))
-        history_turns = 0 if rng.random() < max(c.fresh, 1 - 2 * grown) else math.ceil(before / per_turn)
-        history_turns = min(history_turns, c.tail_steps // per_turn - 1)
+            per_turn = rng.randint(1, round(2 + grown * (curriculum.per_turn - 2)))
+            steps_before = rng.randint(1, round(4 + grown * (curriculum.before - 4)))
+        history_turns = math.ceil(steps_before / per_turn)
+        if rng.random() < max(curriculum.fresh, 1 - 2 * grown):
+            history_turns = 0
+        history_turns = min(history_turns, curriculum.tail_steps // per_turn - 1)
         task = Execution(
-            per_turn=per_turn, dictionary=rng.randint(3, round(4 + grown * (ENTRIES - 4))), history_turns=history_turns
+            per_turn=per_turn,
+            dictionary=rng.randint(3, self._most_entries(grown)),
+            history_turns=history_turns,
         )
-        return Request.first_turn(task, task.problem((history_turns + 1) * per_turn, rng.getrandbits(63)))
+        problem = task.problem((history_turns + 1) * per_turn, rng.getrandbits(63))
+        return Request.first_turn(task, problem)
+
+    def _most_entries(self, grown: float) -> int:
+        return round(4 + grown * (ENTRIES - 4))
 
     def practise(self, rng: random.Random, step: int, curriculum: Curriculum, style: Style) -> Example | None:
-        """Early in training often a look-up drill: keys of a dictionary, each followed by its value."""
+        """Return a random example; early in training often a look-up drill.
+
+        A drill lists keys of a dictionary, each followed by its value.
+        """
         grown = curriculum.at(step)
         if rng.random() >= curriculum.drills * (1 - grown):
             return super().practise(rng, step, curriculum, style)
-        table = make_dictionary(rng, rng.randint(3, round(4 + grown * (ENTRIES - 4))), VALUES)
-        asked = rng.choices(list(table), k=16)
-        prompt = [BOS, *(word for key, value in table.items() for word in (key, value_word(value))), THINK]
-        reply = [word for key in asked for word in (key, value_word(table[key]))]
+        entries = rng.randint(3, self._most_entries(grown))
+        table = make_dictionary(rng, entries, VALUES)
+        prompt = [BOS]
+        for key, value in table.items():
+            prompt += [key, value_word(value)]
+        prompt.append(THINK)
+        reply = []
+        for key in rng.choices(list(table), k=16):
+            reply += [key, value_word(table[key])]
         return Example(prompt, reply, frozenset(range(0, len(reply), 2)))
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:
-        if (asked := self._asked(request)) is None:
+        work = self._work(request)
+        if work is None:
             return None
-        passes = {"long": _passes, "wordy": _repeated}.get(style) if rng else None
-        thinking, wrong = passes(*asked, rng) if passes and rng else _pass(*asked, KINDS[style])
-        return Example(self.prompt(request), [*thinking, ANSWER, *_end(*asked), EOS], frozenset(wrong))
+        total, steps = work
+        if rng and style == "long":
+            thinking, wrong = _long_passes(total, steps, rng)
+        elif rng and style == "wordy":
+            thinking, wrong = _wordy_passes(total, steps, rng)
+        else:
+            thinking, wrong = _pass(total, steps, FIRST_PASS[style])
+        reply = [*thinking, ANSWER, *_end(total, steps), EOS]
+        return Example(self.prompt(request), reply, frozenset(wrong))
 
-    def judged(self, request: Request, said: Sequence[str], rng: random.Random) -> Example | None:
-        """A sampled long reply up to the first verdict that the solver contradicts, then continued as it should be.
+    def judged(self, request: Request, reply: Sequence[str], rng: random.Random) -> Example | None:
+        """Return a sampled long reply up to its first wrong verdict, and then the right reply.
 
-        Sampled words that are wrong have no loss. Only the verdicts on drafts are marked: after a careful step either
-        the next step or the verdict follows, and a weight on verdicts would teach the model to stop early. None if the
-        reply has no end, or a pass has too few or too many words.
+        Sampled words that are wrong have no loss. Only the verdicts on drafts are marked: after a
+        careful step either the next step or the verdict follows, and a weight on verdicts would
+        teach the model to stop early. None if the reply has no end, or a pass has too few or too
+        many words.
         """
-        if ANSWER not in said or said[-1] != EOS or (asked := self._asked(request)) is None:
+        work = self._work(request)
+        if ANSWER not in reply or reply[-1] != EOS or work is None:
             return None
-        end, draft, careful = _end(*asked), _pass(*asked, "draft")[0], _pass(*asked, "plain")[0]
-        words, wrong, verdicts = list[str](), set[int](), set[int]()
-        passes = _split(said[: said.index(ANSWER)])
-        for n, one in enumerate(passes, 1):
-            true = max(draft, careful, key=lambda words: _shared(words, one))
-            wrong |= {len(words) + place for place, word in enumerate(one) if true[place : place + 1] != [word]}
-            words += one
-            if len(one) != len(true):
+        total, steps = work
+        end = _end(total, steps)
+        draft, _ = _pass(total, steps, "draft")
+        careful, _ = _pass(total, steps, "plain")
+        words = list[str]()
+        wrong = set[int]()
+        verdicts = set[int]()
+        passes = _split(reply[: reply.index(ANSWER)])
+        for n, written in enumerate(passes, 1):
+            right = _most_alike([draft, careful], written)
+            if len(written) != len(right):
                 return None
-            verdicts |= {len(words)} if true is draft else set()
-            if number(one[-4:]) == number(end) and (n >= PASSES or rng.random() >= RECHECK):
+            wrong |= _differ(written, right, len(words))
+            words += written
+            if right is draft:
+                verdicts.add(len(words))
+            if number(written[-4:]) == number(end) and (n >= PASSES or rng.random() >= RECHECK):
                 break
             words.append(AGAIN)
             if n == len(passes) or n + 1 >= PASSES:
@@ -243,101 +302,153 @@ class ExecutionCodec(PocketCodec):
         return Example(self.prompt(request), [*words, ANSWER, *end, EOS], frozenset(wrong), frozenset(verdicts))
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:
-        """A pass of the long style may be a draft or a careful one."""
-        kinds: dict[Style, tuple[Style, ...]] = {"long": ("plain", "long"), "wordy": ("plain",)}
-        for one in _split(thinking):
-            kind = max(kinds.get(style, (style,)), key=lambda kind: _shared(self._right(request, kind), one))
-            if fault := super().unsound(request, one, kind):
+        """Return the first word of the thinking that is wrong or doesn't follow; else None.
+
+        A pass of the long style may be a draft or a careful one.
+        """
+        styles: tuple[Style, ...] = (style,)
+        if style == "long":
+            styles = ("plain", "long")
+        elif style == "wordy":
+            styles = ("plain",)
+        for written in _split(thinking):
+            shared = [_shared(self._right_thinking(request, kind), written) for kind in styles]
+            pass_style = styles[shared.index(max(shared))]
+            fault = super().unsound(request, written, pass_style)
+            if fault:
                 return fault
         return None
 
-    def _asked(self, request: Request) -> tuple[int, Steps] | None:
-        """The sum to start from, and the steps to do; None if the history doesn't show a sum."""
-        *past, now = [m for m in request.messages if m.role != "system"]
-        shown = parse_answer(request.task, request.problem, past[-1].content) if past else 0
-        if shown is None:
+    def _work(self, request: Request) -> tuple[int, Steps] | None:
+        """Return the sum to start from, and the steps to do; None if the history has no sum."""
+        *past, last = [message for message in request.messages if message.role != "system"]
+        total = 0
+        if past:
+            total = parse_answer(request.task, request.problem, past[-1].content)
+        if total is None:
             return None
-        table, done = dictionary(request.problem), sum(len(keys_in(m.content)) for m in past if m.role == "user")
-        return shown, [(n, key, table[key]) for n, key in enumerate(keys_in(now.content), done + 1)]
+        done = sum(len(keys_in(message.content)) for message in past if message.role == "user")
+        table = dictionary(request.problem)
+        steps = [(n, key, table[key]) for n, key in enumerate(keys_in(last.content), done + 1)]
+        return total, steps
 
 
 def _end(total: int, steps: Steps) -> list[str]:
-    """The digits of the right sum."""
+    """Return the digits of the right sum."""
     return digits(total + sum(value for _, _, value in steps))
 
 
 def _split(thinking: Sequence[str]) -> list[list[str]]:
-    """The words of each pass."""
+    """Return the words of each pass."""
     return [words.split() for words in " ".join(thinking).split(AGAIN)]
 
 
-def _shared(words: Sequence[str], others: Sequence[str]) -> int:
-    """How many words two passes have in common at their start."""
-    pairs = zip(words, others, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(words), len(others)))
+def _most_alike(passes: Sequence[list[str]], written: Sequence[str]) -> list[str]:
+    """Return the pass that has the most words in common with the one written, at its start."""
+    return max(passes, key=lambda words: _shared(words, written))
 
 
-def _passes(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
-    """The words of a long example's passes, and the indices of those that are deliberately wrong."""
-    words, wrong = list[str](), set[int]()
+def _shared(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return how many words two passes have in common at their start."""
+    count = 0
+    for left_word, right_word in zip(left, right, strict=False):
+        if left_word != right_word:
+            break
+        count += 1
+    return count
+
+
+def _long_passes(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
+    """Return the words of a long example's passes, and the indices of deliberate errors."""
+    words = list[str]()
+    wrong = set[int]()
     kind: Pass = "plain" if rng.random() < CAREFUL else "draft"
-    for left in reversed(range(PASSES)):
-        one, errors = _pass(total, steps, kind, rng if left and rng.random() < SLIPS else None)
-        wrong |= {len(words) + place for place in errors}
-        words += one
-        if not left or (not errors and rng.random() >= RECHECK):
+    for n in range(1, PASSES + 1):
+        is_last = n == PASSES
+        slips = not is_last and rng.random() < SLIPS
+        written, errors = _pass(total, steps, kind, rng if slips else None)
+        wrong |= {len(words) + index for index in errors}
+        words += written
+        if is_last or (not errors and rng.random() >= RECHECK):
             break
         words.append(AGAIN)
         kind = "plain"
     return words, wrong
 
 
-def _repeated(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
-    """The same for a wordy example."""
-    words, wrong, right = list[str](), set[int](), number(_end(total, steps))
+def _wordy_passes(total: int, steps: Steps, rng: random.Random) -> tuple[list[str], set[int]]:
+    """Return the words of a wordy example's passes, and the indices of deliberate errors."""
+    words = list[str]()
+    wrong = set[int]()
+    right_end = number(_end(total, steps))
     ends = list[int | None]()
     while True:
         slips = rng.random() < WORDY_SLIPS and len(ends) < REPEATS - 1
-        one, errors = _pass(total, steps, "plain", rng if slips else None)
-        wrong |= {len(words) + place for place in errors}
-        words += one
-        ends.append(number(one[-4:]))
-        sure = ONCE if len(ends) == 1 else ENOUGH if ends[-1] == ends[-2] else 0.0
-        if len(ends) == REPEATS or (ends[-1] == right and rng.random() < sure):
+        written, errors = _pass(total, steps, "plain", rng if slips else None)
+        wrong |= {len(words) + index for index in errors}
+        words += written
+        ends.append(number(written[-4:]))
+        stops = 0.0
+        if len(ends) == 1:
+            stops = ONCE
+        elif ends[-1] == ends[-2]:
+            stops = ENOUGH
+        if len(ends) == REPEATS or (ends[-1] == right_end and rng.random() < stops):
             return words, wrong
         words.append(AGAIN)
 
 
-def _pass(total: int, steps: Steps, kind: Pass, slips: random.Random | None = None) -> tuple[list[str], set[int]]:
-    """All steps once: the words, and the indices of those that are deliberately wrong, if it is to slip."""
-    words, wrong, shown = digits(total), set[int](), 4 if kind == "plain" else 2
-    slip = slips.randrange(len(steps)) if slips else None
-    if slips and kind == "draft" and slips.random() < UNWRITTEN:
-        slip = len(steps)
+def _pass(total: int, steps: Steps, kind: Pass, rng: random.Random | None = None) -> tuple[list[str], set[int]]:
+    """Do all steps once; return the words, and the indices of those that are deliberately wrong.
+
+    A generator makes the pass slip: one word is wrong.
+    """
+    words = digits(total)
+    wrong = set[int]()
+    written_digits = 4 if kind == "plain" else 2
+    slips_at = None
+    if rng:
+        slips_at = rng.randrange(len(steps))
+        if kind == "draft" and rng.random() < UNWRITTEN:
+            slips_at = len(steps)
     for n, (step, key, value) in enumerate(steps):
-        looked_up, off = _slip(value, shown, slips) if slips and n == slip else (value, 0)
-        follows = added(total, looked_up)
-        total += looked_up + off
-        sums = digits(total) if off else follows
-        words += [step_word(step), key, value_word(looked_up)]
-        wrong |= {len(words) - 1} if looked_up != value else set()
-        wrong |= _differ(sums[:shown], follows, len(words))
-        words += sums[:shown]
+        written_value = value
+        offset = 0
+        if rng and n == slips_at:
+            written_value, offset = _slip(value, written_digits, rng)
+        follows = added(total, written_value)
+        total += written_value + offset
+        sums = digits(total) if offset else follows
+        words += [step_word(step), key, value_word(written_value)]
+        if written_value != value:
+            wrong.add(len(words) - 1)
+        wrong |= _differ(sums[:written_digits], follows, len(words))
+        words += sums[:written_digits]
     if kind == "draft":
-        words.append(value_word(0))  # nothing more to add: without a word between, copying the digits is learned late
-        claim = digits(total + slips.choice((-200, -100, 100, 200)) if slips and slip == len(steps) else total)
-        wrong |= _differ(claim, digits(total), len(words))
-        words += claim
+        # Nothing more to add: without a word between, copying the digits is learned late.
+        words.append(value_word(0))
+        claimed = total
+        if rng and slips_at == len(steps):
+            claimed += rng.choice((-200, -100, 100, 200))
+        claimed_digits = digits(claimed)
+        wrong |= _differ(claimed_digits, digits(total), len(words))
+        words += claimed_digits
     return words, wrong
 
 
-def _differ(words: Sequence[str], others: Sequence[str], start: int) -> set[int]:
-    """The indices of the words that differ, counted from `start`."""
-    return {start + n for n, (word, other) in enumerate(zip(words, others, strict=False)) if word != other}
+def _differ(left: Sequence[str], right: Sequence[str], start: int) -> set[int]:
+    """Return the indices of the words that differ, counted from `start`."""
+    pairs = enumerate(zip(left, right, strict=False), start)
+    return {index for index, (left_word, right_word) in pairs if left_word != right_word}
 
 
-def _slip(value: int, shown: int, rng: random.Random) -> tuple[int, int]:
-    """A deliberate error: a wrong value, or the right value and an offset of the sum in a digit that is shown."""
+def _slip(value: int, written_digits: int, rng: random.Random) -> tuple[int, int]:
+    """Return a deliberate error: a value, and an offset of the sum in a digit that is written.
+
+    Either the value is wrong or the offset isn't 0.
+    """
     if rng.random() < 0.5:
-        return rng.choice([v for v in range(-VALUES, VALUES + 1) if v != value]), 0
-    return value, rng.choice((-1, 1)) * 10 ** rng.randrange(min(3, shown))
+        others = [v for v in range(-VALUES, VALUES + 1) if v != value]
+        return rng.choice(others), 0
+    sign = rng.choice((-1, 1))
+    return value, sign * 10 ** rng.randrange(min(3, written_digits))

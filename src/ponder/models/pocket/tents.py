@@ -1,4 +1,4 @@
-"""Translates Tents for the pocket model, and draws the easy puzzles that it is trained and measured on."""
+"""Translates Tents for the pocket model, and draws the easy puzzles that it is trained on."""
 
 from __future__ import annotations
 
@@ -47,16 +47,23 @@ class TentsCodec(PocketCodec):
         super().__init__(v.all_words())
 
     def held_out(self, problem: Problem) -> bool:
-        """All of 4×4, 4×5 and 5×4 too: there are so few that a study would ask puzzles that were trained on."""
+        """Return whether a puzzle is reserved for testing.
+
+        All of 4×4, 4×5 and 5×4 are: there are so few that a study would ask puzzles that were
+        trained on.
+        """
         puzzle = Puzzle.from_id(problem.gold)
-        return sorted((puzzle.width, puzzle.height)) in ([4, 4], [4, 5]) or super().held_out(problem)
+        if sorted((puzzle.width, puzzle.height)) in ([4, 4], [4, 5]):
+            return True
+        return super().held_out(problem)
 
     def check(self, task: Task, size: int) -> None:
         if isinstance(task, Tents) and task.ids:
             return
-        if not isinstance(task, Tents) or max(shape(size) or (v.SIDE + 1,)) > v.SIDE:
-            what = f"the pocket model has no vocabulary for {task.plugin_name()} of size {size}"
-            raise UserError(what, hint=self.can)
+        sides = shape(size)
+        if not isinstance(task, Tents) or sides is None or max(sides) > v.SIDE:
+            message = f"the pocket model has no vocabulary for {task.plugin_name()} of size {size}"
+            raise UserError(message, hint=self.can)
 
     def prompt(self, request: Request) -> list[str]:
         puzzle = Puzzle.from_id(request.problem.gold)
@@ -69,24 +76,35 @@ class TentsCodec(PocketCodec):
 
     def answer_words(self, request: Request, answer: str) -> list[str]:
         grid = parse_answer(request.task, request.problem, answer)
-        return answer.split() if grid is None else v.tent_words(grid)
+        if grid is None:
+            return answer.split()
+        return v.tent_words(grid)
 
     def draw(self, rng: random.Random, step: int, curriculum: Curriculum) -> Request:
-        """A random easy puzzle; large and square shapes are likelier."""
-        c, grown = curriculum, min(1.0, step / curriculum.grown)
-        area, side = c.smallest + grown * (c.largest - c.smallest), c.side
-        if grown == 1 and rng.random() < c.tail:
-            area, side = c.tail_area, v.SIDE
-        shapes = [(w, h) for w in range(2, side + 1) for h in range(2, side + 1) if w * h <= area]
-        shapes = [shape for shape in shapes if possible(*shape, "easy")]
+        """Return a random easy puzzle; large and square shapes are likelier."""
+        grown = min(1.0, step / curriculum.grown)
+        area = curriculum.smallest + grown * (curriculum.largest - curriculum.smallest)
+        longest_side = curriculum.side
+        if grown == 1 and rng.random() < curriculum.tail:
+            area = curriculum.tail_area
+            longest_side = v.SIDE
+
+        sides = range(2, longest_side + 1)
+        shapes = [(w, h) for w in sides for h in sides if w * h <= area and possible(w, h, "easy")]
         weights = [w * h * math.sqrt(min(w, h) / max(w, h)) for w, h in shapes]
-        puzzle = generate(*rng.choices(shapes, weights)[0], "easy", rng)
-        return Request.first_turn(Tents(), Problem(puzzle.id, puzzle.width * puzzle.height, ("",), gold=puzzle.id))
+        width, height = rng.choices(shapes, weights)[0]
+        puzzle = generate(width, height, "easy", rng)
+        problem = Problem(puzzle.id, width * height, ("",), gold=puzzle.id)
+        return Request.first_turn(Tents(), problem)
 
     def lesson(self, request: Request, style: Style = "plain", rng: random.Random | None = None) -> Example | None:  # noqa: ARG002 it has one style
         puzzle = Puzzle.from_id(request.problem.gold)
-        words = trace(puzzle) if v.expressible(puzzle) else None
-        return Example(v.prompt(puzzle), words) if words else None
+        if not v.expressible(puzzle):
+            return None
+        reply = trace(puzzle)
+        if reply is None:
+            return None
+        return Example(v.prompt(puzzle), reply)
 
     def unsound(self, request: Request, thinking: Sequence[str], style: Style = "plain") -> str | None:  # noqa: ARG002
         return unsound(Puzzle.from_id(request.problem.gold), thinking)

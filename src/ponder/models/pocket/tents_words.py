@@ -1,7 +1,9 @@
-"""Holds the pocket model's vocabulary for Tents: a puzzle as a few dozen tokens, and its answer as a grid to grade.
+"""Holds the pocket model's vocabulary for Tents, and translates puzzles and answers.
 
-A word names a cell together with its state (`b3?`: column b, row 3, still open), so that attending to one token
-retrieves the whole fact.
+A puzzle is a few dozen tokens, an answer becomes a grid to grade.
+
+A word names a cell together with its state (`b3?`: column b, row 3, still open), so that attending
+to one token retrieves the whole fact.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ SIDE = 12  # longest side
 MOST = SIDE // 2  # most tents in a row or column: tents don't touch
 COLUMNS = "abcdefghijkl"
 
-TREES, ROWS, COLS = "<trees>", "<rows>", "<columns>"  # start a pass of the thinking
+# Each starts a pass of the thinking.
+TREES = "<trees>"
+ROWS = "<rows>"
+COLS = "<columns>"
 SPECIAL = (PAD, BOS, EOS, THINK, ANSWER, TREES, ROWS, COLS)
 
 # States of a cell: open; open, and in the fullest packing of its line; grass; tent; tree; paired.
@@ -45,58 +50,67 @@ def room(tents: int) -> str:
 
 
 def all_words() -> list[tuple[str, tuple[str, ...]]]:
-    """Every word, with the parts of its meaning."""
-    side, tents = range(SIDE), range(MOST + 1)
-    return [
-        *((word, (word,)) for word in SPECIAL),
-        *((f"w{n + 1}", ("width", f"column {n}")) for n in side),
-        *((f"h{n + 1}", ("height", f"row {n}")) for n in side),
-        *((column_clue(n, k), ("column clue", f"column {n}", f"tents {k}")) for n in side for k in tents),
-        *((row_clue(n, k), ("row clue", f"row {n}", f"tents {k}")) for n in side for k in tents),
-        *((need(k), ("need", f"tents {k}")) for k in tents),
-        *((room(k), ("room", f"tents {k}")) for k in tents),
-        *((cell(y, x, s), (s, f"row {y}", f"column {x}")) for s in STATES for y in side for x in side),
-    ]
+    """Return every word with its features."""
+    words: list[tuple[str, tuple[str, ...]]] = [(special, (special,)) for special in SPECIAL]
+    words += [(f"w{n + 1}", ("width", f"column {n}")) for n in range(SIDE)]
+    words += [(f"h{n + 1}", ("height", f"row {n}")) for n in range(SIDE)]
+    for n in range(SIDE):
+        words += [(column_clue(n, k), ("column clue", f"column {n}", f"tents {k}")) for k in range(MOST + 1)]
+    for n in range(SIDE):
+        words += [(row_clue(n, k), ("row clue", f"row {n}", f"tents {k}")) for k in range(MOST + 1)]
+    words += [(need(k), ("need", f"tents {k}")) for k in range(MOST + 1)]
+    words += [(room(k), ("room", f"tents {k}")) for k in range(MOST + 1)]
+    for state in STATES:
+        for y in range(SIDE):
+            words += [(cell(y, x, state), (state, f"row {y}", f"column {x}")) for x in range(SIDE)]
+    return words
 
 
 def expressible(puzzle: Puzzle) -> bool:
-    """Whether the vocabulary covers this puzzle."""
+    """Return whether the vocabulary covers this puzzle."""
     return max(puzzle.width, puzzle.height) <= SIDE and max(puzzle.columns + puzzle.rows) <= MOST
 
 
 def prompt(puzzle: Puzzle) -> list[str]:
-    """The puzzle as words, up to `THINK`."""
-    trees = [divmod(bit.bit_length() - 1, puzzle.board.stride) for bit in bits(puzzle.trees)]
-    return [
-        BOS,
-        f"w{puzzle.width}",
-        f"h{puzzle.height}",
-        *(column_clue(n, k) for n, k in enumerate(puzzle.columns)),
-        *(row_clue(n, k) for n, k in enumerate(puzzle.rows)),
-        *(cell(row, column, TREE) for row, column in trees),
-        THINK,
-    ]
+    """Return the puzzle as words, up to `THINK`."""
+    words = [BOS, f"w{puzzle.width}", f"h{puzzle.height}"]
+    words += [column_clue(n, tents) for n, tents in enumerate(puzzle.columns)]
+    words += [row_clue(n, tents) for n, tents in enumerate(puzzle.rows)]
+    words += [cell(row, column, TREE) for row, column in tree_cells(puzzle)]
+    words.append(THINK)
+    return words
 
 
-def place(word: str) -> tuple[int, int, str] | None:
-    """Row, column and state, if the word names a cell."""
+def tree_cells(puzzle: Puzzle) -> list[tuple[int, int]]:
+    """Return row and column of each tree, in reading order."""
+    return [divmod(bit.bit_length() - 1, puzzle.board.stride) for bit in bits(puzzle.trees)]
+
+
+def parse_cell(word: str) -> tuple[int, int, str] | None:
+    """Return row, column and state if the word names a cell, else None."""
     if word[0] in COLUMNS and word[-1] in STATES:
         return int(word[1:-1]) - 1, COLUMNS.index(word[0]), word[-1]
     return None
 
 
 def grid_text(puzzle: Puzzle, answer: Sequence[str]) -> str:
-    """The puzzle with the answer's tents, as the JSON grid that the task asks for."""
+    """Return the puzzle with the answer's tents, as the JSON grid that the task asks for."""
     grid = puzzle.grid()
     for word in answer:
-        row, column, state = place(word) or (SIDE, SIDE, "")
-        if state == TENTED and row < puzzle.height and column < puzzle.width and grid[row][column] == EMPTY:
-            grid[row][column] = TENT
-        elif state:
+        named_cell = parse_cell(word)
+        if named_cell is None:
+            continue
+        row, column, state = named_cell
+        on_board = row < puzzle.height and column < puzzle.width
+        if state != TENTED or not on_board or grid[row][column] != EMPTY:
             return f"{word} is no place for a tent."
+        grid[row][column] = TENT
     return json.dumps(grid)
 
 
 def tent_words(grid: Sequence[Sequence[int]]) -> list[str]:
-    """The tents of a grid as words, row by row."""
-    return [cell(y, x, TENTED) for y, row in enumerate(grid) for x, state in enumerate(row) if state == TENT]
+    """Return the tents of a grid as words, row by row."""
+    words = []
+    for y, row in enumerate(grid):
+        words += [cell(y, x, TENTED) for x, code in enumerate(row) if code == TENT]
+    return words

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ponder.core import Policy, Progress, TokenTrace, UserError, digest, weights_fingerprint
+from ponder.core import Policy, Progress, TokenTrace, TrainedPerStudy, UserError, digest, weights_fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ WEIGHTS, CARD = "predictor.safetensors", "card.json"
 
 
 @dataclass(frozen=True)
-class Dynts(Policy):
+class Dynts(Policy, TrainedPerStudy):
     by_order = False
     per_layer = False
     recipe: Literal["ponder", "published"] = "ponder"  # how its predictor is trained

@@ -1,5 +1,5 @@
 // Of a report: opens the attempts that the file holds. The address after # says which, so that the browser can go back:
-// #behind-3 (the attempts of a mark), #wrong-3 (its longest wrong ones), #near-4,7 (dots on each other), #attempt-7.
+// #behind-3f2a (the attempts of a mark), #wrong-3f2a (its longest wrong ones), #near-4,7 (dots on each other), #attempt-7.
 (() => {
   "use strict";
   const $ = (selector, from = document) => from.querySelector(selector);
@@ -32,7 +32,7 @@
       const ids = near[1].split(",").map(Number);
       return { hash, rows: ids.map((id) => byId.get(id)).filter(Boolean), total: ids.length, title: "behind these dots" };
     }
-    const [, kind, number] = /^#(behind|wrong)-(\d+|all)$/.exec(hash) ?? [];
+    const [, kind, number] = /^#(behind|wrong)-([0-9a-f]+|all)$/.exec(hash) ?? [];
     const group = number === "all" ? { cells: [], endings: [], total: data.all, title: "" } : data.groups[number];
     if (!group) return null;
     const [cells, endings] = [new Set(group.cells), new Set(kind === "wrong" ? WRONG : group.endings)];
@@ -115,7 +115,7 @@
   $("[data-back]", reader).addEventListener("click", () => { location.hash = list.hash; });
   document.addEventListener("mark", ({ detail: { attempts: ids, datum } }) => {
     if (ids.length) location.hash = ids.length > 1 ? `near-${ids.slice(0, 100).join(",")}` : `attempt-${ids[0]}`;
-    else if (datum.behind !== undefined) location.hash = `behind-${datum.behind}`;
+    else if (data.groups[datum.basis]) location.hash = `behind-${datum.basis}`;
   });
   open();
 })();

@@ -48,11 +48,10 @@
 
   // ── from a mark to its attempts ──────────────────────────────────────────────────────────────────────────────────
   document.addEventListener("mark", ({ target, detail: { attempts, datum } }) => {
-    const { study, base } = target.closest("[data-study]").dataset;
+    const { study, groups } = target.closest("[data-study]").dataset;
     if (attempts.length > 1) return go(`${study}/attempts?${attempts.slice(0, 100).map((id) => `id=${id}`).join("&")}`);
     if (attempts.length) return go(`${study}/attempt/${attempts[0]}`);
-    const plain = Object.entries(datum).filter(([, value]) => ["string", "number", "boolean"].includes(typeof value));
-    go(`${study}/behind?${new URLSearchParams({ base, row: JSON.stringify(Object.fromEntries(plain)) })}`);
+    go(JSON.parse(groups)[datum.basis]); // published numbers have no attempts
   });
 
   // ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────

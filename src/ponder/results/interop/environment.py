@@ -21,7 +21,7 @@ import msgspec
 from ponder.core import Grade, Problem, Task, UserError
 from ponder.core.capabilities import grade_turns, solve_turns
 from ponder.core.settings import build
-from ponder.study.study import Study
+from ponder.results.study import Study
 from ponder.tasks.reading import split_thinking
 
 Split: TypeAlias = Literal["train", "test"]
@@ -106,7 +106,7 @@ def _asked(study: Study) -> Iterator[Record]:
     """The problems that the study asks, each once."""
     seen = set[bytes]()
     for cell in study.cells:
-        if cell.source not in seen and cell.search is None:
+        if cell.source not in seen and cell.quota.search is None:
             seen.add(cell.source)
             yield from (_record(cell.task, problem) for problem in cell.asked())
 

@@ -16,17 +16,16 @@ from typing import Any
 
 import msgspec
 
-from ponder.core import Attempt, Problem, Status, UserError, plugins
+from ponder.core import Attempt, Ended, Problem, UserError, plugins
 from ponder.core.jsonl import NESTED
 from ponder.core.settings import toml
 from ponder.core.text import count, visible
 from ponder.results.export import safe_name
 from ponder.results.interop import inspect_log, lm_eval
 from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score
-from ponder.results.page import ended
+from ponder.results.study import Study
 from ponder.store.store import Done, Store
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
@@ -158,7 +157,7 @@ def import_logs(
         for task, judge in judges.items():
             cells = [cell for cell in study.cells if cell.task.title() == task]
             for label, model in models.items():
-                mine = {cell.size: cell for cell in cells if cell.model_label == label}
+                mine = {cell.size: cell for cell in cells if cell.label.model == label}
                 _store(opened, mine, _attempts(model, task, judge, size, result), result)
     return result
 
@@ -299,7 +298,7 @@ def _absolute(study: Study) -> Study:
     return replace(study, task=tasks)
 
 
-def _store(store: Store, cells: Mapping[int, Cell], attempts: Iterator[Attempt], result: Imported) -> None:
+def _store(store: Store, cells: Mapping[int, StudyCell], attempts: Iterator[Attempt], result: Imported) -> None:
     """Store attempts, each in the cell of its size."""
     places = {size: {p.id: i for i, p in enumerate(cell.asked())} for size, cell in cells.items()}
     there, before = {size: store.done(cell) for size, cell in cells.items()}, _stored(store, cells)
@@ -307,9 +306,9 @@ def _store(store: Store, cells: Mapping[int, Cell], attempts: Iterator[Attempt],
     for attempt in attempts:
         size = attempt.problem.size
         position = places[size][attempt.problem.id]
-        if attempt.status == "failed" and (position, attempt.sample) in there[size]:
+        if attempt.ended == "failed" and (position, attempt.sample) in there[size]:
             continue  # a retry that was imported before has its answer
-        result.endings[ended(attempt)] += 1
+        result.endings[attempt.ended] += 1
         batch.append(Done(cells[size], position, attempt))
         if len(batch) >= BATCH:
             store.add(batch)
@@ -318,7 +317,7 @@ def _store(store: Store, cells: Mapping[int, Cell], attempts: Iterator[Attempt],
     result.new += _stored(store, cells) - before
 
 
-def _stored(store: Store, cells: Mapping[int, Cell]) -> int:
+def _stored(store: Store, cells: Mapping[int, StudyCell]) -> int:
     """How many attempts the store has, failed ones too."""
     return sum(tried for cell in cells.values() for _, _, tried, _ in store.results(cell).values())
 
@@ -334,7 +333,7 @@ def _attempts(model: _Model, task: str, judge: Judge, size: str, result: Importe
             for sample in log.samples(size):
                 attempt = _attempt(sample, first + sample.epoch, judge, tell_answers, log.path)
                 key = (sample.problem.id, sample.epoch)
-                if key not in given and (attempt.status != "failed" or key not in scored):
+                if key not in given and (attempt.ended != "failed" or key not in scored):
                     given.add(key)
                     result.partial += attempt.details.get("score", 0.0) > 0 and not attempt.correct
                     yield attempt
@@ -346,15 +345,17 @@ def _attempt(sample: Sample, number: int, judge: Judge, tell_answers: bool, path
     score = sample.scores.get(judge.scorer, Score(None, why=f"{judge.scorer} gave no score"))
     if sample.error or score.value is None:
         why = sample.error or f"not scored: {score.why}"
-        return Attempt(sample.problem, number, "failed", False, visible(why)[:200], (sample.completion,))
+        return Attempt(sample.problem, number, "failed", visible(why)[:200], (sample.completion,))
     if judge.right is None and score.value > 1:
         what = f"`{judge.scorer}` gives scores above 1, such as {score.value:g}"
         raise UserError(what, where=str(path), hint="--right N says from which score on an attempt is right")
-    status: Status = "graded"
-    correct, why = score.value >= (1 if judge.right is None else judge.right), ""
-    if not correct and sample.limit:
-        status, why = "truncated", f"{sample.limit} limit"
-    elif not correct:
-        unparsed = tell_answers and not score.answer
-        status, why = ("unparsed", "no answer") if unparsed else ("graded", "wrong answer")
-    return Attempt(sample.problem, number, status, correct, why, (sample.completion,), {"score": score.value})
+    ended: Ended
+    if score.value >= (1 if judge.right is None else judge.right):
+        ended, why = "right", ""
+    elif sample.limit:
+        ended, why = "truncated", f"{sample.limit} limit"
+    elif tell_answers and not score.answer:
+        ended, why = "unparsed", "no answer"
+    else:
+        ended, why = "wrong", "wrong answer"
+    return Attempt(sample.problem, number, ended, why, (sample.completion,), {"score": score.value})

@@ -22,7 +22,7 @@ import msgspec
 from ponder.core import Bill, Completion, Message, Problem, UserError, plugins
 from ponder.core.jsonl import unpacked
 from ponder.core.text import encodable
-from ponder.models._reply import Said, bill
+from ponder.models.endpoint.reply import Said, bill
 from ponder.results.interop.eval_logs import DAMAGED, LARGE, Log, Sample, Score, decode, size_of
 
 ZSTANDARD = 93  # the compression method's number in a zip

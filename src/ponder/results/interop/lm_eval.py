@@ -20,7 +20,7 @@ import msgspec
 from ponder.core import Completion, Message, Problem, UserError
 from ponder.core.jsonl import lines
 from ponder.core.text import plain
-from ponder.models._reply import Said, bill
+from ponder.models.endpoint.reply import Said, bill
 from ponder.results.interop.eval_logs import (
     Log,
     Sample,

@@ -21,13 +21,12 @@ from urllib.request import urlopen
 
 from ponder import __version__
 from ponder.core import Estimate, Outcome, UserError, digest
-from ponder.results.page import ended
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.stats.accuracy import accuracy, by_size, mean
 from ponder.stats.columns import columns
-from ponder.stats.settings import dotted
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
+from ponder.study.labels import task_labels
 
 Tracker: TypeAlias = Literal["mlflow", "wandb"]
 FIGURES = "figures"  # name of the run that has them
@@ -61,33 +60,33 @@ def track(results: Results, files: Sequence[Path], tracker: Tracker) -> int:
 def tracked(results: Results, files: Sequence[Path]) -> list[Tracked]:
     """Return a run for each model that has answers, and one for the figures."""
     study = results.study
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[bytes, list[Outcome]] = {}
     for outcome in results.outcomes:
-        groups.setdefault(outcome.model, []).append(outcome)
-    of_label = {cell.model_label: cell for cell in results.cells}
-    runs = [_model(study, of_label[label], mine) for label, mine in groups.items()]
+        groups.setdefault(outcome.cell.model_key, []).append(outcome)
+    of_model = {cell.model_key: cell for cell in results.cells}
+    runs = [_model(study, of_model[model], mine) for model, mine in groups.items()]
     return [*runs, Tracked(FIGURES, digest(study.name, FIGURES).hex(), files=files)]
 
 
-def _model(study: Study, cell: Cell, outcomes: Sequence[Outcome]) -> Tracked:
+def _model(study: Study, cell: StudyCell, outcomes: Sequence[Outcome]) -> Tracked:
     metrics: dict[str, float] = {}
     sizes: dict[int, dict[str, float]] = {}
-    tasks = list(dict.fromkeys(o.task for o in outcomes))
-    for task in tasks:
-        mine = [o for o in outcomes if o.task == task]
+    tasks = task_labels(outcomes)
+    for task_key, task in tasks.items():
+        mine = [o for o in outcomes if o.cell.task_key == task_key]
         prefix = f"{_plain(task)}/" if len(tasks) > 1 else ""
         data = columns(mine, "output")
         metrics |= _estimate(f"{prefix}accuracy", accuracy(data.correct, data.problem))
         metrics |= _estimate(f"{prefix}output_tokens", mean(data.tokens, data.problem))
-        endings = Counter(map(ended, mine))
+        endings = Counter(o.ended for o in mine)
         metrics |= {f"{prefix}{end}": float(n) for end, n in endings.items()}
         for row in by_size(data):
             at = _estimate(f"{prefix}accuracy_at_size", row.accuracy)
             at |= _estimate(f"{prefix}output_tokens_at_size", row.tokens)
             sizes.setdefault(int(row.size), {}).update(at)
     key = digest(study.name, cell.model.identity(), [method.identity() for method in cell.methods]).hex()
-    settings = dotted({}, cell.model_settings, cell.methods_used)
-    return Tracked(cell.model_label, key, {**settings, "ponder": __version__}, metrics, sizes)
+    settings = {name: value for name, value in cell.settings.items() if not name.startswith("task.")}
+    return Tracked(cell.label.model, key, {**settings, "ponder": __version__}, metrics, sizes)
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, float]:

@@ -4,7 +4,6 @@
 /STORE/STUDY                       its figures, findings and tables; filters in the address
 /STORE/STUDY/attempts?…            a list; sorted, filtered and searched by its address
 /STORE/STUDY/attempt/ID?…          a transcript, between its neighbours in that list
-/STORE/STUDY/behind?…              leads from a mark or a table row to the attempts that it was estimated from
 /STORE/STUDY/live                  server-sent events while a run writes
 """
 
@@ -24,20 +23,19 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ponder import __version__
 from ponder.core import UserError
-from ponder.results.behind import behind, chosen_cells
 from ponder.results.charts import DrawnFigure
 from ponder.results.document import ASSETS, asset, templates
+from ponder.results.study import Study
 from ponder.results.view import comparison, pages
 from ponder.results.view.estimates import Asked, Estimates, asked
-from ponder.results.view.queries import Query, narrowed
+from ponder.results.view.queries import Query, chosen_cells
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, study_named
-from ponder.study.study import Study
 
 POLL = 0.25  # seconds; one look takes 10 µs
 BEAT = 15.0  # seconds after which a line is sent though nothing changed, so that a dead connection is noticed
@@ -66,7 +64,6 @@ class View:
             Route(f"{study}/attempt/{{id:int}}", self._page(self.attempt)),
             Route(f"{study}/compared", self._page(self.compared)),
             Route(f"{study}/compare", self._page(self.compare)),
-            Route(f"{study}/behind", self._page(self.behind)),
             Route(f"{study}/figure/{{name}}.{{ending}}", self._page(self.picture)),
             Route(f"{study}/table/{{name}}/{{table}}.csv", self._page(self.table)),
             Route(f"{study}/live", self.live),
@@ -181,22 +178,6 @@ class View:
             raise HTTPException(404, "there is nothing to compare")
         drawn = self.estimates.figures(comparison.question(study, two))
         return self._render("figures.html", study=study, figures=self._compared(study, two, drawn))
-
-    def behind(self, request: Request) -> Response:
-        study = self._study(request)
-        base = request.query_params.get("base", "")
-        try:
-            row = json.loads(request.query_params.get("row", "{}"))
-        except (ValueError, RecursionError):
-            row = None
-        chosen = behind(study, row) if isinstance(row, dict) else None
-        if chosen is None:
-            raise UserError(
-                "Ponder can't tell which attempts this mark rests on", hint="published numbers have no transcripts"
-            )
-        return RedirectResponse(
-            pages.address(study, "attempts") + narrowed(Query.read(base.removeprefix("?")), chosen).address(), 303
-        )
 
     def picture(self, request: Request) -> Response:
         study = self._study(request)

@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 def variants(study: ViewedStudy) -> list[str]:
     """The models that can be compared: all training seeds of a variant count together."""
-    return list(dict.fromkeys(cell.variant_label for cell in study.cells))
+    return list({cell.variant_key: cell.label.variant for cell in study.cells}.values())
 
 
 def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
@@ -45,7 +45,7 @@ def pair(study: ViewedStudy, a: str, b: str) -> Pair | None:
 
 def question(study: ViewedStudy, two: Pair) -> Asked:
     """The figure of the comparison, for `Estimates`."""
-    cells = [n for n, cell in enumerate(study.cells) if cell.variant_label in two]
+    cells = [n for n, cell in enumerate(study.cells) if cell.label.variant in two]
     return asked(study, cells, figures=[{"name": "compare", "a": two.a, "b": two.b}])
 
 
@@ -80,7 +80,7 @@ def differing(study: ViewedStudy, two: Pair) -> list[dict[str, Any]]:
 
 def _attempts(study: ViewedStudy, label: str) -> Whole:
     """The answered attempts of a variant."""
-    cells = [n for n, cell in enumerate(study.cells) if cell.variant_label == label]
+    cells = [n for n, cell in enumerate(study.cells) if cell.label.variant == label]
     rows = study.rows[np.isin(study.cell_of[study.rows], cells)]
     answered: Whole = rows[study.index.ended[rows] != FAILED]
     return answered

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ponder.results.view.studies import ViewedStudy
 
 KEPT = 40  # sets of figures
-Place = tuple[str, str, int]  # of a cell: labels of model and task, and the size
 
 
 class Asked(NamedTuple):
@@ -39,7 +38,7 @@ class Asked(NamedTuple):
     study: str  # its tables, as JSON
     name: str
     folder: Path | None  # of the study file; None: the study is the store's
-    cells: tuple[Place, ...] | None = None  # None: all
+    cells: tuple[bytes, ...] | None = None  # their keys; None: all
 
 
 def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dict[str, Any]] | None = None) -> Asked:
@@ -49,16 +48,12 @@ def asked(study: ViewedStudy, cells: Sequence[int] | None, figures: Sequence[dic
     table.pop("name")
     if figures is not None:
         table["figure"] = figures
-    places = None if cells is None else tuple(_place(study.cells[n]) for n in sorted(cells))
+    keys = None if cells is None else tuple(study.cells[n].key for n in sorted(cells))
     tables = json.dumps(table, default=str)
     folder = study.study.folder
     if folder is not None:
         folder = folder.resolve()
-    return Asked(study.store.path.resolve(), study.version, tables, study.name, folder, places)
-
-
-def _place(cell: Any) -> Place:
-    return cell.model_label, cell.task_label, cell.size
+    return Asked(study.store.path.resolve(), study.version, tables, study.name, folder, keys)
 
 
 class Estimates:
@@ -157,7 +152,7 @@ def _warm() -> None:
 def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
     """Return the figures and outcomes that are asked for; those of the whole study stay in memory."""
     from ponder.results.results import Results
-    from ponder.study.study import Study
+    from ponder.results.study import Study
 
     global _held  # noqa: PLW0603 the memory of this process
     whole = question._replace(cells=None)
@@ -172,13 +167,13 @@ def _outcomes(question: Asked) -> tuple[dict[str, Figure], Sequence[Outcome]]:
     if question.cells is None:
         return figures, outcomes
     chosen = set(question.cells)
-    return figures, [o for o in outcomes if (o.model, o.task, o.size) in chosen]
+    return figures, [o for o in outcomes if o.cell.key in chosen]
 
 
 def _figures(question: Asked) -> list[DrawnFigure]:
     _tables.clear()
     figures, outcomes = _outcomes(question)
-    if not any(o.status != "failed" for o in outcomes):
+    if not any(o.answered for o in outcomes):
         return [DrawnFigure(name, error="no attempt has an answer yet") for name in figures]
     return [_figure(question, name, figure, outcomes) for name, figure in figures.items()]
 

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ponder.results.behind import ENDINGS
+from ponder.core import ENDINGS
+from ponder.store.schema import ended as how_ended
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Sequence
 
 Whole: TypeAlias = npt.NDArray[np.int64]
-OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(6)
+OPEN, RIGHT, WRONG, UNPARSED, TRUNCATED, FAILED = range(len(ENDINGS))
 READ = """SELECT id, cell, problem, sample, status, correct, why, prompt_tokens, thinking_tokens, answer_tokens, seconds
           FROM attempt WHERE id > ? ORDER BY id"""
 CHUNK = 4000  # rows read at once
@@ -89,7 +90,7 @@ def _read(rows: Iterable[Sequence[Any]], reasons: dict[str, int]) -> list[Whole]
     parts, chunk = [], []
     for row in rows:
         id_, cell, problem, sample, status, correct, why, *tokens, seconds = row
-        ended = RIGHT if correct else WRONG if status == "graded" else ENDINGS.index(status)
+        ended = ENDINGS.index(how_ended(status, correct))
         number = reasons.setdefault(why, len(reasons))
         chunk.append((id_, cell, problem, sample, ended, number, *tokens, round(1000 * seconds)))
         if len(chunk) == CHUNK:

@@ -10,16 +10,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 import numpy as np
 
-from ponder.core import UserError
-from ponder.results.behind import (
-    ENDINGS,
-    OF_ATTEMPTS,
-    behind,
-    chosen_cells,
-    not_filters,
-    settings_of,
-)
+from ponder.core import ANSWERED, ENDINGS, UserError
+from ponder.core.text import count
 from ponder.results.charts import DrawnFigure
+from ponder.results.study import Study
 from ponder.results.transcript import Transcript
 from ponder.results.view.index import (
     OPEN,
@@ -29,17 +23,20 @@ from ponder.results.view.index import (
     WRONG,
 )
 from ponder.results.view.queries import (
+    OF_ATTEMPTS,
     PAGE,
     Query,
+    behind,
+    chosen_cells,
     find,
-    narrowed,
+    not_filters,
     search,
 )
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import ViewedStudy, progress, studies
 from ponder.store.file import DamagedStore
 from ponder.store.store import read_attempt
-from ponder.study.study import Study
+from ponder.study.labels import group_label
 
 PICTURES = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}  # of a figure
 SEARCH_SECONDS = 0.5  # that one page may search
@@ -110,13 +107,15 @@ def by_model(study: ViewedStudy, query: Query) -> list[dict[str, Any]]:
     """How the attempts of each model ended, by task if there are several, and what they took."""
     cells, _ = chosen_cells(study, query.chosen)
     index, rows = study.index, study.rows
-    several = len({cell.task_label for cell in study.cells}) > 1
-    models: dict[tuple[str, str], list[int]] = {}
+    several = len({cell.task_key for cell in study.cells}) > 1
+    models: dict[tuple[bytes, bytes], list[int]] = {}
     for n in sorted(cells):
         cell = study.cells[n]
-        models.setdefault((cell.model_label, cell.task_label if several else ""), []).append(n)
+        models.setdefault((cell.model_key, cell.task_key if several else b""), []).append(n)
     shown = []
-    for (model, task), own in models.items():
+    for own in models.values():
+        label = study.cells[own[0]].label
+        model, task = label.model, label.task if several else ""
         mine = rows[np.isin(study.cell_of[rows], own)]
         if len(mine):
             counts = np.bincount(index.ended[mine], minlength=len(ENDINGS)).tolist()
@@ -154,9 +153,9 @@ class Facet(NamedTuple):
 def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
     cells = study.cells
     values = {
-        "model": dict.fromkeys(c.model_label for c in cells),
-        "method": dict.fromkeys(name for c in cells for name in ([u.name for u in c.methods_used] or ["none"])),
-        "task": dict.fromkeys(c.task_label for c in cells),
+        "model": dict.fromkeys(c.label.model for c in cells),
+        "method": dict.fromkeys(name for c in cells for name in ([use.name for use in c.chain] or ["none"])),
+        "task": dict.fromkeys(c.label.task for c in cells),
         "size": dict.fromkeys(str(size) for size in sorted({c.size for c in cells})),
     }
     values |= {name: dict.fromkeys(own) for name, own in swept(study).items() if name not in values}
@@ -171,8 +170,8 @@ def facets(study: ViewedStudy, query: Query, page: str) -> list[Facet]:
 
 def swept(study: ViewedStudy) -> dict[str, list[str]]:
     """The settings of methods that the study sweeps, with their values in order."""
-    names = dict.fromkeys(name for cell in study.cells for use in cell.methods_used for name in use.settings)
-    values = {name: {own[name] for own in settings_of(study) if name in own} for name in names}
+    names = dict.fromkeys(name for cell in study.cells for use in cell.chain for name in use.settings)
+    values = {name: {own[name] for own in study.settings if name in own} for name in names}
     return {name: sorted(own, key=_order) for name, own in values.items() if 1 < len(own) <= MOST_VALUES}
 
 
@@ -187,16 +186,27 @@ def chips(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """What is chosen, each with the address without it."""
     shown = []
     for name, value in query.chosen:
-        told = _problem_name(study, value) if name == "problem" else value
-        shown.append(
-            (f"{name}: {told}" if name != "id" else f"attempt {value}", query.toggled(name, value).address() or "?")
-        )
+        text = f"{name}: {value}"
+        if name == "problem":
+            text = f"problem: {_problem_name(study, value)}"
+        elif name == "id":
+            text = f"attempt {value}"
+        elif name == "cells":
+            text = _cells_name(study, value)
+        shown.append((text, query.toggled(name, value).address() or "?"))
     if query.q:
         shown.append((f"text: {query.q}", query.with_(q="").address() or "?"))
     if query.against:
         told = "another model" if query.against == "any" else query.against
         shown.append((f"right here, wrong with {told}", query.with_(against="").address() or "?"))
     return shown
+
+
+def _cells_name(study: ViewedStudy, value: str) -> str:
+    """Describe the cells that an address names by their keys."""
+    numbers, _ = chosen_cells(study, (("cells", value),))
+    chosen = [study.cells[n] for n in sorted(numbers)]
+    return group_label(chosen, study.cells) or count(len(chosen), "cell")
 
 
 def _problem_name(study: ViewedStudy, row: str) -> str:
@@ -218,28 +228,38 @@ def figures(
         {
             "figure": one,
             "picture": None,
-            "leads": {"study": address(study), "base": filters},
+            "leads": {"study": address(study), "groups": _addresses(study, one)},
             "downloads": [(kind.upper(), address(study, "figure", f"{one.name}.{kind}") + asked) for kind in PICTURES],
-            "tables": _tables(study, query, one, asked),
+            "tables": _tables(study, one, asked),
         }
         for one in drawn
     ]
 
 
-def _tables(study: ViewedStudy, query: Query, figure: DrawnFigure, asked: str) -> list[dict[str, Any]]:
+def _addresses(study: ViewedStudy, figure: DrawnFigure) -> dict[str, str]:
+    """Return the address of the attempts behind each mark of a figure, by its `basis`."""
+    attempts = address(study, "attempts")
+    addresses = {}
+    for basis, group in figure.groups.items():
+        if not study.failed and len(group.ended) == len(ANSWERED):
+            group = group._replace(ended=())  # noqa: PLW2901 all of them are answered
+        addresses[basis] = attempts + behind(group).address()
+    return addresses
+
+
+def _tables(study: ViewedStudy, figure: DrawnFigure, asked: str) -> list[dict[str, Any]]:
+    addresses = _addresses(study, figure)
     tables = []
     for (name, rows), length in zip((figure.tables or {}).items(), figure.lengths, strict=True):
-        links = [_behind(study, query, row) for row in rows]
+        links = []
+        for row in rows:
+            if "attempt" in row:
+                links.append(address(study, "attempt", row["attempt"]))
+            else:
+                links.append(addresses.get(row.get("basis", ""), ""))
         download = address(study, "table", figure.name, f"{name}.csv") + asked
         tables.append({"name": name, "rows": rows, "links": links, "length": length, "download": download, "file": ""})
     return tables
-
-
-def _behind(study: ViewedStudy, base: Query, row: Mapping[str, Any]) -> str:
-    if "attempt" in row:
-        return address(study, "attempt", row["attempt"])
-    chosen = behind(study, row)
-    return "" if chosen is None else address(study, "attempts") + narrowed(base, chosen).address()
 
 
 def address(study: ViewedStudy, *parts: object, **query: object) -> str:
@@ -263,7 +283,7 @@ def attempts_page(study: ViewedStudy, query: Query) -> dict[str, Any]:
         values["next"] = query.with_(page=number + 1).address() if number < found.pages else None
         values["previous"] = (query.with_(page=number - 1).address() or "?") if number > 1 else None
     wide = [c for c in query.columns.split(",") if c in COLUMNS] if query.columns else list(USUAL)
-    if len({c.task_label for c in study.cells}) == 1 and not query.columns:
+    if len({c.task_key for c in study.cells}) == 1 and not query.columns:
         wide.remove("task")
     return {
         **values,
@@ -295,7 +315,7 @@ def _sort(query: Query, column: str) -> tuple[str, str]:
 
 def ready_filters(study: ViewedStudy, query: Query) -> list[tuple[str, str]]:
     """Questions that people ask, as addresses."""
-    several = len({c.model_label for c in study.cells}) > 1
+    several = len({c.model_key for c in study.cells}) > 1
     right = query.with_(chosen=(*query.without("ended").chosen, ("ended", ENDINGS[RIGHT])))
     ready = [("Longest wrong", longest_wrong(query)), ("Longest right", right.with_(sort="-tokens"))]
     ready += [("Shortest right", right.with_(sort="tokens"))]
@@ -318,8 +338,8 @@ def listed(study: ViewedStudy, rows: Sequence[int]) -> list[dict[str, Any]]:
             {
                 "id": int(index.id[row]),
                 "ended": ENDINGS[index.ended[row]],
-                "model": cell.model_label,
-                "task": cell.task_label,
+                "model": cell.label.model,
+                "task": cell.label.task,
                 "size": cell.size,
                 "tokens": int(index.tokens[row]),
                 "thinking": int(index.thinking[row]),

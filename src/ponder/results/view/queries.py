@@ -1,24 +1,20 @@
 """Which attempts an address asks for. The address is the query: it can be shared, and the browser can go back to it.
 
-`model`, `method`, `task`, `size`, `ended` and `problem` choose attempts; a name given twice means either. Any other
-name is a column of a figure's table, such as `series` or `window`: it chooses the cells that the row rests on.
+`model`, `variant`, `method`, `task`, `size`, any setting such as `window`, `ended` and `problem` choose attempts; a
+name given twice means either. `cells` names cells by their keys: what a mark or a row of a figure was computed from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 
-from ponder.results.behind import (
-    ENDINGS,
-    OF_ATTEMPTS,
-    Choices,
-    chosen_cells,
-)
+from ponder.core import ENDINGS
+from ponder.results.charts import Group
 from ponder.results.view.index import (
     FAILED,
     RIGHT,
@@ -26,7 +22,7 @@ from ponder.results.view.index import (
     Whole,
 )
 from ponder.results.view.studies import ViewedStudy
-from ponder.study.cell import Cell
+from ponder.study.labels import is_called
 
 PAGE = 50  # attempts
 SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
@@ -38,6 +34,10 @@ SORTS: dict[str, Callable[[Index, Whole], Whole]] = {
     "seconds": lambda i, rows: i.milliseconds[rows],
     "ended": lambda i, rows: i.ended[rows],
 }
+OF_ATTEMPTS = ("ended", "problem", "id")  # filters that choose among the attempts of a cell
+OF_CELLS = ("model", "variant", "method", "task", "size", "cells")  # and those of whole cells, besides settings
+DIGITS = 8  # of a cell's key, in an address
+Choices: TypeAlias = tuple[tuple[str, str], ...]  # filters as names and values; a name given twice means either
 _SINGLE = ("q", "sort", "against", "page", "from", "columns", "token")
 
 
@@ -119,6 +119,51 @@ class Found:
         return max(1, -(-len(self.rows) // PAGE))
 
 
+def behind(group: Group) -> Query:
+    """Return the query for the attempts that a row or a mark was computed from."""
+    keys = ".".join(key.hex()[:DIGITS] for key in group.cells)
+    return Query((("cells", keys), *(("ended", ended) for ended in group.ended)))
+
+
+def chosen_cells(study: ViewedStudy, chosen: Choices) -> tuple[set[int], tuple[str, ...]]:
+    """Return the numbers of the cells that every filter admits, and the filters that none of them matches.
+
+    What is no filter of the study (`not_filters`) chooses nothing.
+    """
+    admitted = set(range(len(study.cells)))
+    unknown = []
+    left_out = {*OF_ATTEMPTS, *not_filters(study, chosen)}
+    for name in dict.fromkeys(name for name, _ in chosen if name not in left_out):
+        either: set[int] = set()
+        for value in (value for key, value in chosen if key == name):
+            matching = _matching(study, name, value)
+            if not matching:
+                unknown.append(f"{name}={value}")
+            either |= matching
+        admitted &= either
+    return admitted, tuple(unknown)
+
+
+def not_filters(study: ViewedStudy, chosen: Choices) -> tuple[str, ...]:
+    """Return the names that an address chooses by, though no attempt of the study has such a thing."""
+    known = {*OF_CELLS, *OF_ATTEMPTS}.union(*study.settings)
+    return tuple(dict.fromkeys(name for name, _ in chosen if name not in known))
+
+
+def _matching(study: ViewedStudy, name: str, value: str) -> set[int]:
+    """Return the numbers of the cells that a filter admits."""
+    if name == "cells":
+        keys = set(value.split("."))
+        return {n for n, cell in enumerate(study.cells) if cell.key.hex()[:DIGITS] in keys}
+    if name == "size":
+        return {n for n, cell in enumerate(study.cells) if str(cell.size) == value}
+    if name == "method":
+        return {n for n, cell in enumerate(study.cells) if value in ([use.name for use in cell.chain] or ["none"])}
+    if name in ("model", "variant", "task"):
+        return {n for n, cell in enumerate(study.cells) if is_called(cell.label, name, value)}
+    return {n for n, settings in enumerate(study.settings) if settings.get(name) == value}
+
+
 def find(study: ViewedStudy, query: Query) -> Found:
     """Choose and sort, without reading a text."""
     cells, unknown = chosen_cells(study, query.chosen)
@@ -148,7 +193,7 @@ def _id(value: str) -> int | None:
 def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """The attempts that are right, at problems that another model, or this one, answers wrongly."""
     index, rows = study.index, study.rows
-    model = np.array(_ranks([c.model_label for c in study.cells]) or [0])[study.cell_of[rows]]
+    model = np.array(_ranks([cell.model_key for cell in study.cells]) or [0])[study.cell_of[rows]]
     problem = index.problem[rows]
     right, failed = index.ended[rows] == RIGHT, index.ended[rows] == FAILED
     wrong = ~right & ~failed
@@ -159,35 +204,26 @@ def _right_here(study: ViewedStudy, against: str) -> np.ndarray[Any, np.dtype[np
         own = np.isin(problem * (int(model.max(initial=0)) + 1) + model, mine)
         there = models_wrong[problem] - own > 0
         return np.asarray(right & there)
-    named = np.isin(study.cell_of[rows], [n for n, c in enumerate(study.cells) if against in labels_of(c)])
+    others = _matching(study, "model", against) | _matching(study, "variant", against)
+    named = np.isin(study.cell_of[rows], sorted(others))
     return np.asarray(right & ~named & np.isin(problem, problem[wrong & named]))
 
 
-def labels_of(cell: Cell) -> tuple[str, str]:
-    """What a model is called: with its training seed, and as one of the variant's seeds."""
-    return cell.model_label, cell.variant_label
-
-
-def _ranks(labels: Sequence[str]) -> list[int]:
-    known = {label: n for n, label in enumerate(dict.fromkeys(labels))}
-    return [known[label] for label in labels]
+def _ranks(keys: Sequence[bytes]) -> list[int]:
+    ranks = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return [ranks[key] for key in keys]
 
 
 def _sorted(study: ViewedStudy, rows: Whole, sort: str) -> Whole:
     name = sort.removeprefix("-")
     if name in ("size", "model"):
-        of_cell = [c.size for c in study.cells] if name == "size" else _ranks([c.model_label for c in study.cells])
+        of_cell = [c.size for c in study.cells] if name == "size" else _ranks([c.model_key for c in study.cells])
         keys = np.array(of_cell or [0])[study.cell_of[rows]]
     else:
         keys = SORTS[name](study.index, rows)
     if sort == "id":
         return rows
     return rows[np.argsort(-keys if sort.startswith("-") else keys, kind="stable")]
-
-
-def narrowed(base: Query, chosen: Choices) -> Query:
-    """What a row rests on, within the filters that its figure was drawn under."""
-    return Query((*base.of_cells().without(*(name for name, _ in chosen)).chosen, *chosen))
 
 
 def search(study: ViewedStudy, rows: Whole, query: Query, most: int, seconds: float) -> tuple[list[int], int]:

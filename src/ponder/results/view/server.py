@@ -26,10 +26,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ponder.core import UserError
+from ponder.results.study import Study
 from ponder.results.view.app import View
 from ponder.results.view.security import Guard
 from ponder.results.view.stores import opened
-from ponder.study.study import Study
 
 REQUEST_SECONDS = 10.0  # until the headers of a request have arrived
 MOST_CONNECTIONS = 1024

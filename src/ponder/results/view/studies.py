@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from ponder.core import UserError
-from ponder.results.behind import ENDINGS
+from ponder.core import ENDINGS, UserError
 from ponder.results.results import Results
+from ponder.results.study import Study
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
 from ponder.store.file import DamagedStore
-from ponder.study.cell import Cell
-from ponder.study.study import Study
+from ponder.study.cell import StudyCell
 
 FAILURES = 5  # that the page shows
 RUNS = "SELECT name, resolved, started, tokens, cost, lost_tokens, held_tokens, held_cost FROM study ORDER BY rowid"
@@ -49,7 +48,6 @@ class ViewedStudy:
         self.results = Results(study, store.path) if study else None
         self.index: Index = store.index
         self.version = store.version
-        self.memo: dict[str, Any] = {}  # what others have worked out about it
 
     @property
     def name(self) -> str:
@@ -60,8 +58,13 @@ class ViewedStudy:
         return (self.study.title if self.study else "") or self.name
 
     @cached_property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[StudyCell]:
         return self.study.cells if self.study else ()
+
+    @cached_property
+    def settings(self) -> Sequence[Mapping[str, str]]:
+        """The settings of each cell as text, by their last name too: `window` for `compress.window`."""
+        return [_settings(cell) for cell in self.cells]
 
     @cached_property
     def cell_of(self) -> Whole:
@@ -69,10 +72,10 @@ class ViewedStudy:
         index = self.index
         highest = max([0, *index.cells.values()])
         numbers, limits = np.full(highest + 1, -1), np.zeros((highest + 1, 2), np.int64)
-        for n, cell in enumerate(self.cells):
+        for n, cell in reversed([*enumerate(self.cells)]):  # of equal cells the first counts
             if (row := index.cells.get(cell.key)) is not None:
                 numbers[row] = n
-                limits[row] = (2**62 if cell.problems is None else cell.problems), cell.samples
+                limits[row] = (2**62 if cell.quota.problems is None else cell.quota.problems), cell.quota.samples
         within = (index.positions[index.problem] < limits[index.cell, 0]) & (index.sample < limits[index.cell, 1])
         return np.where(within & (index.ended != OPEN), numbers[index.cell], -1)
 
@@ -84,10 +87,10 @@ class ViewedStudy:
     @cached_property
     def asked(self) -> int | None:
         """How many attempts it asks for; None if a search decides that."""
-        if any(cell.search for cell in self.cells):
+        if any(cell.quota.search for cell in self.cells):
             return None
         cells = self.results.cells if self.results and self._question_answered else self.cells
-        return sum(cell.samples * cell.count for cell in cells)
+        return sum(cell.quota.samples * cell.count for cell in cells)
 
     @cached_property
     def _question_answered(self) -> bool:
@@ -99,7 +102,7 @@ class ViewedStudy:
     @property
     def variants(self) -> int:
         """How many models it has, all training seeds of one counted once."""
-        return len({cell.variant_label for cell in self.cells})
+        return len({cell.variant_key for cell in self.cells})
 
     @property
     def answered(self) -> int:
@@ -171,6 +174,22 @@ def progress(study: ViewedStudy, rate: float | None = None) -> dict[str, Any]:
         "failures": [{"id": int(index.id[row]), "why": index.reasons[index.why[row]][:200]} for row in failed.tolist()],
         "version": list(study.version),
     }
+
+
+def _settings(cell: StudyCell) -> dict[str, str]:
+    texts = {}
+    for name, value in cell.settings.items():
+        if not name.endswith(".name") and isinstance(value, str | int | float):
+            texts[name] = text = as_text(value)
+            texts[name.partition(".")[2]] = text
+    return texts
+
+
+def as_text(value: Any) -> str:
+    """Return a setting or a table's value as an address holds it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def recorded(store: ViewedStore) -> list[Runs]:

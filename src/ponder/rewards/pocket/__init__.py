@@ -20,8 +20,7 @@ from ponder.core import ModelFailure, Problem, Request, Steps, plugins
 from ponder.models import read_card
 from ponder.models.pocket import CODECS
 from ponder.models.pocket.codec import AGAIN, ANSWER, EOS, THINK, PocketCodec
-from ponder.rewards._heads import Heads
-from ponder.rewards._weights import Reading, SafeTokenizer
+from ponder.rewards._weights import Reading, SafeTokenizer, Weighted
 from ponder.tasks.execution import Execution
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -30,7 +29,7 @@ _SUM = Execution(per_turn=1, dictionary=2).problem(1, seed=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pocket(Heads):
+class Pocket(Weighted):
     size: Literal["small", "medium", "large"] = "large"  # 37, 100 or 582 thousand weights
     id: str = ""  # a folder with weights; if not given, those that ship with Ponder
 

@@ -4,10 +4,10 @@
     while any(more := design.next(scores)):  # one array per cell: the accuracy on each problem so far
         ...  # ask that many more problems of each cell
 
-Cells are compared problem by problem at ten looks. A cell is dropped when it trails another by more than chance
-explains, for all looks and all other cells at once: the cells that are left hold the best in 95 % of runs, whenever a
-run ends. With a `margin`, a cell within it of the best will do, and the level is shared with a second rule, which asks
-for a smaller lag the longer a run lasts (Kim & Nelson 2001, with a variance that is updated as in 2006).
+Cells are compared problem by problem at ten interim analyses. A cell is dropped when it trails another by more than
+chance explains, for all analyses and all other cells at once: the cells that are left hold the best in 95 % of runs,
+whenever a run ends. With a `margin`, a cell within it of the best will do, and the level is shared with a second rule,
+which asks for a smaller lag the longer a run lasts (Kim & Nelson 2001, with a variance that is updated as in 2006).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ponder.stats.columns import FEWEST_PAIRS, Bools, Floats
 from ponder.stats.designs.sequential import ANALYSES, as_t, pocock, until_next_analysis, valid_difference
 from ponder.stats.paired import difference_sums, smoothed_sums
 
-DRAWS = 1000  # of the noise at all looks, for the boundary
+DRAWS = 1000  # of the noise at all analyses, for the boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Best:
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """How many more problems to ask of each cell; zeros when one is left or all problems are asked."""
+        """Return how many more problems to ask of each cell; zeros when one is left or all problems are asked."""
         left = self.left(scores)
         done = max(len(score) for score in scores)
         if left.sum() == 1 or done >= self.problems:
@@ -45,17 +45,17 @@ class Best:
         return [more if keep else 0 for keep in left]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
-        """The cells that may be the best: those asked at the last look, less those that it drops."""
+        """Return which cells may be the best: those asked until the last analysis, without those that it drops."""
         done = max(len(score) for score in scores)
-        asked = np.array([len(score) == done for score in scores])
+        remaining = np.array([len(score) == done for score in scores])
         rows = np.array([score for score in scores if len(score) == done])
         rows = rows[:, ~np.isnan(rows).any(axis=0)]  # problems that all of them answered
         if rows.shape[1] >= FEWEST_PAIRS and len(rows) > 1:
-            asked[asked] = ~self._trails(rows, len(scores))
-        return asked
+            remaining[remaining] = ~self._trails(rows, len(scores))
+        return remaining
 
     def _trails(self, rows: Floats, cells: int) -> Bools:
-        """For each cell whether it trails another by more than chance explains."""
+        """Return for each cell whether it trails another by more than chance explains."""
         n = rows.shape[1]
         kept = self.level if self.margin is None else 1 - (1 - self.level) / 2
         lead, error = smoothed_sums(*difference_sums(rows), n)  # [i, j]: of j over i
@@ -71,27 +71,27 @@ class Best:
         return trails
 
     def lead(self, scores: Sequence[Floats], cell: int, other: int) -> Estimate:
-        """How far a cell is above another, on the problems of both, with an interval that is valid at every look."""
+        """Return how far a cell is above another, with an interval that is valid at every analysis."""
         n = min(len(scores[cell]), len(scores[other]))
-        apart = scores[cell][:n] - scores[other][:n]
-        return valid_difference(apart, 1 - 2 * (1 - self.level) / max(1, len(scores) - 1))
+        differences = scores[cell][:n] - scores[other][:n]
+        return valid_difference(differences, 1 - 2 * (1 - self.level) / max(1, len(scores) - 1))
 
 
 def _boundary(rows: Floats, cell: int, level: float) -> float:
-    """The critical value that the largest lag of a cell behind equal ones exceeds at no look with probability `level`.
+    """Return what the largest lag behind equal cells exceeds at no analysis with probability `level`.
 
-    From draws of the noise at every look, with the covariances of the cells' scores.
+    From draws of the noise at every analysis, with the covariances of the cells' scores.
     """
-    apart = np.delete(rows, cell, axis=0) - rows[cell]
-    covariance = np.atleast_2d(np.cov(apart)) + np.eye(len(apart)) * 2 / (rows.shape[1] + 2)
+    leads = np.delete(rows, cell, axis=0) - rows[cell]
+    covariance = np.atleast_2d(np.cov(leads)) + np.eye(len(leads)) * 2 / (rows.shape[1] + 2)
     scale = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / scale / scale[:, None])
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    return float(np.quantile((_noise(len(apart)) @ root.T).max(axis=(0, 2)), level))
+    return float(np.quantile((_noise(len(leads)) @ root.T).max(axis=(0, 2)), level))
 
 
 @cache
 def _noise(cells: int) -> Floats:
-    """Looks × draws × cells: running means of standard normals, each scaled to a variance of 1."""
+    """Return analyses × draws × cells: running means of standard normals, each scaled to a variance of 1."""
     steps = np.random.default_rng(0).standard_normal((ANALYSES, DRAWS, cells))
     return np.asarray(np.cumsum(steps, axis=0) / np.sqrt(np.arange(1, ANALYSES + 1))[:, None, None])

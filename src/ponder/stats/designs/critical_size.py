@@ -41,7 +41,7 @@ class Ladder:
     margin: float | None = None  # known to within this fraction of the critical size; None: as well as by all attempts
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """How many more problems of each size to ask; zeros when the critical size is known well enough."""
+        """Return how many more problems of each size to ask; zeros when the critical size is known well enough."""
         asked = np.array([len(score) for score in scores])
         right, wrong = self._counts(scores)
         likely = _grid(self.sizes).given(right, wrong)
@@ -50,7 +50,7 @@ class Ladder:
         return self._fill(likely, self.problems - asked)
 
     def estimate(self, scores: Sequence[Floats], level: float = LEVEL) -> Estimate:
-        """The critical size with an interval that is valid after such a run; open where it would leave the sizes."""
+        """Return the critical size with an interval valid after such a run; open where it would leave the sizes."""
         asked = [k for k, score in enumerate(scores) if np.isfinite(score).any()]
         problems = sum(int(np.isfinite(scores[k]).sum()) for k in asked)
         if len(asked) < 2:
@@ -93,26 +93,29 @@ class Ladder:
         return [int(n) for n in more]
 
     def _counts(self, scores: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """Right and wrong answers of each size, as if they were independent."""
-        known = [score[~np.isnan(score)] for score in scores]
-        right, tried = (np.array([float(f(score)) for score in known]) for f in (np.sum, len))
-        worth = _worth([(len(s), float(s.mean()), float(s.var(ddof=1))) for s in known if len(s) > 1], self.samples)
+        """Return the right and wrong answers of each size, as if they were independent."""
+        answered = [score[~np.isnan(score)] for score in scores]
+        right = np.array([float(np.sum(score)) for score in answered])
+        tried = np.array([float(len(score)) for score in answered])
+        sizes = [(len(score), float(score.mean()), float(score.var(ddof=1))) for score in answered if len(score) > 1]
+        worth = _worth(sizes, self.samples)
         return right * worth, (tried - right) * worth
 
 
 def after_ladder(data: Columns) -> Estimate:
-    """The critical size with an interval that is valid after such a run."""
+    """Return the critical size with an interval that is valid after such a run."""
     sizes = np.unique(data.size)
     if len(sizes) < 2 or sizes[0] <= 0:
         return Estimate(math.nan, 0.0, math.inf, len(data), data.problems)
-    own = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem)
-    of_size, score = data.size_of_problem, own[:, 1] / own[:, 0]
-    samples = round(float(own[:, 0].mean()))
-    return Ladder(tuple(sizes.tolist()), 0, samples).estimate([score[of_size == k] for k in range(len(sizes))])
+    attempts, right = summed(np.column_stack([np.ones(len(data)), data.correct]), data.problem).T
+    scores = right / attempts
+    samples = round(float(attempts.mean()))
+    by_size = [scores[data.size_of_problem == k] for k in range(len(sizes))]
+    return Ladder(tuple(sizes.tolist()), 0, samples).estimate(by_size)
 
 
 def _worth(sizes: Sequence[tuple[int, float, float]], samples: int) -> float:
-    """Independent attempts per problem: 1 if its samples always agree, `samples` if they are independent.
+    """Return the independent attempts per problem: 1 if its samples always agree, `samples` if they are independent.
 
     From the number of problems of each size, the mean of their accuracies, and the variance.
     """
@@ -134,7 +137,7 @@ class _Grid:
     ends: tuple[float, float]  # logs of the first and the last size asked
 
     def given(self, right: Floats, wrong: Floats) -> _Likely:
-        """The candidates that are left after these answers, with their posterior probabilities."""
+        """Return the candidates that are left after these answers, with their posterior probabilities."""
         score = self.prior + self.log_right @ right + self.log_wrong @ wrong
         keep = score >= score.max() - UNLIKELY
         of_size = (self.log_size[keep], self.inside[keep], self.prior[keep])
@@ -149,7 +152,7 @@ class _Likely:
     weight: Floats  # posterior probability of each candidate
 
     def quantiles(self, *probabilities: float) -> list[float]:
-        """Of the log of the critical size, with each candidate's weight spread evenly up to its neighbours."""
+        """Return quantiles of the log of the critical size; each candidate's weight is spread up to its neighbours."""
         size, where = np.unique(self.grid.log_size, return_inverse=True)
         mass = np.bincount(where, weights=self.weight)
         step = float(np.diff(size).min()) if len(size) > 1 else 0.0
@@ -158,14 +161,14 @@ class _Likely:
         return [float(x) for x in np.interp(probabilities, upto, edges)]
 
     def width(self) -> float:
-        """Of the 95 % interval of the log of the critical size, as far as it is inside the sizes."""
+        """Return the width of the 95 % interval of the log of the critical size, within the sizes."""
         low, high = np.clip(self.quantiles(0.025, 0.975), *self.grid.ends)
         return float(high - low)
 
 
 @lru_cache(maxsize=8)
 def _grid(sizes: tuple[float, ...]) -> _Grid:
-    """Flat in log size, to half a span beyond the sizes asked; weakly prefers middle slopes and small lapses."""
+    """Return a prior flat in log size, to half a span beyond the sizes; it prefers middle slopes and small lapses."""
     logs = np.log(np.array(sizes, dtype=np.float64))
     first, last = float(logs[0]), float(logs[-1])
     span = last - first
@@ -181,7 +184,7 @@ def _grid(sizes: tuple[float, ...]) -> _Grid:
 
 
 def expected_variance(value: Floats, weight: Floats, chance: Floats) -> Floats:
-    """The posterior variance of `value` to expect after one more attempt, for an attempt at each of the sizes."""
+    """Return the posterior variance of `value` to expect after one more attempt at each of the sizes."""
     centred = value - weight @ value
     moments = np.stack([weight, weight * centred, weight * centred**2])
     right = moments @ chance

@@ -4,10 +4,10 @@
     while any(more := design.next(scores)):  # per variant: problems × (accuracy, tokens) so far
         ...  # ask that many more problems of each variant
 
-At each of ten looks a variant is dropped if another is surely more often right and surely cheaper, paired by problem. A
-variant on the frontier is dominated by no other, so one of the two is then an error: each test may have the whole
-level (Berger 1982), at Pocock's boundary for all looks and Bonferroni's for all other variants. Each variant on the
-frontier is kept in 95 % of runs. The run ends when each variant that is left is surely better than each other in
+At each of ten interim analyses a variant is dropped if another is surely more often right and surely cheaper, paired by
+problem. A variant on the frontier is dominated by no other, so one of the two is then an error: each test may have the
+whole level (Berger 1982), at Pocock's boundary for all analyses and Bonferroni's for all other variants. Each variant
+on the frontier is kept in 95 % of runs. The run ends when each variant that is left is surely better than each other in
 accuracy or in tokens, or with the last problem: of two equal variants neither can be dropped.
 """
 
@@ -31,20 +31,20 @@ class Frontier:
     level: float = 0.95
 
     def next(self, scores: Sequence[Floats]) -> list[int]:
-        """How many more problems to ask of each variant; zeros when the frontier is clear or all problems are asked."""
+        """Return how many more problems to ask of each variant; zeros when the frontier is clear or all are asked."""
         done = max(len(score) for score in scores)
-        left, clear = self._look(scores)
+        left, clear = self._analyse(scores)
         if clear or done >= self.problems:
             return [0] * len(scores)
         more = until_next_analysis(self.problems, done)
         return [more if keep else 0 for keep in left]
 
     def left(self, scores: Sequence[Floats]) -> Bools:
-        """The variants that may be on the frontier."""
-        return self._look(scores)[0]
+        """Return which variants may be on the frontier."""
+        return self._analyse(scores)[0]
 
-    def _look(self, scores: Sequence[Floats]) -> tuple[Bools, bool]:
-        """The variants that this look leaves, and whether each of them is surely on the frontier of these."""
+    def _analyse(self, scores: Sequence[Floats]) -> tuple[Bools, bool]:
+        """Return the variants that this analysis leaves, and whether each is surely on their frontier."""
         done = max(len(score) for score in scores)
         left = np.array([len(score) == done for score in scores])
         rows = np.array([score for score in scores if len(score) == done]).reshape(left.sum(), done, 2)

@@ -6,12 +6,12 @@ A task imports from here instead of parsing text itself, so that the same reply 
 """
 
 from ponder.tasks.reading.choices import choice
-from ponder.tasks.reading.graded import Reading, read
+from ponder.tasks.reading.conclusion import expressions, final, final_number, readings
 from ponder.tasks.reading.grids import last_grid
-from ponder.tasks.reading.marks import split_thinking
+from ponder.tasks.reading.markup import split_thinking
 from ponder.tasks.reading.maths import differs, need_maths
 from ponder.tasks.reading.numerals import number
-from ponder.tasks.reading.places import expressions, final, final_number, readings
+from ponder.tasks.reading.read import Reading, read
 from ponder.tasks.reading.texts import same_text as same
 
 __all__ = [

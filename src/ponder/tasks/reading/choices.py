@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
 from ponder.tasks.reading.clauses import ANSWER, DENIES, HEDGED, IS, conclusion
+from ponder.tasks.reading.conclusion import passages
 from ponder.tasks.reading.markup import TAIL, plain, undecorated
 from ponder.tasks.reading.numerals import number
-from ponder.tasks.reading.places import places
 from ponder.tasks.reading.question import Question
 from ponder.tasks.reading.texts import asserts
 
@@ -18,17 +19,21 @@ _ARTICLE = re.compile(r"\W*A\s(?!(?:as|because|by|due|for|is|since|with)\b)[a-z]
 _NAMES = rf"(?i:{ANSWER}|option|choice|(?<!not )(?:choose|pick|select|go(?:ing)? (?:with|for)|settle (?:on|for)))"
 _BRACKETED = re.compile(r"[(\[]([A-Ja-j])[)\]]")
 _LETTERED = re.compile(r"[\W_]*[a-j][).:\]]|[\W_]*\w[\W_]*$")  # `b) quick`
+_WRONG = re.compile(r"\b(?:wrong|incorrect|false|ruled out|eliminated|excluded|less|worse)\b", re.IGNORECASE)
 SHORTEST = 9  # characters of a place that is nothing but a letter with marks
 
 
 def choice(text: str, options: Mapping[str, str], question: Question = Question()) -> str | None:  # noqa: B008
-    """The letter of the chosen option; None if there is none.
+    """Return the letter of the chosen option; None if there is none.
 
     It may stand alone (`B`, `(b)`, `**B)** helium`) or after "option" in any place of an answer, or start the reply; or
     the answer may be the option's text.
     """
     letters = "".join(options)
-    several = re.compile(
+    text = _without_analysis(text, options)
+    if re.search(rf"(?i:\bboth|\beither) \(?[{letters}]\)? (?:and|or) \(?[{letters}]\b", text[-TAIL:]):
+        return None
+    more_letters = re.compile(
         rf"\W*[{letters}](?:\W{{1,9}}(?:\w{{1,9}}\W{{1,9}})?(?:or|oder|ou|and)\W{{1,9}}(?:\w{{4}}\W)?|\W{{0,3}}[,/&+]\W{{0,3}})"
         rf"[{letters}]\b"
     )
@@ -36,37 +41,76 @@ def choice(text: str, options: Mapping[str, str], question: Question = Question(
         rf"(?i:leaves|leaving|say|so|hence,?|thus,?|therefore,?|{IS})(?: actually| option)?"
         rf" \W{{0,3}}([{letters}])\W{{0,3}}$"
     )
-    for place in places(text, question):
-        said = undecorated(place.text)
-        letter = _bare(place.text, options)
-        if letter is None and not place.marked:
-            letter = _bracketed(place.text, options) or _subject(plain(place.text), options)
+    for passage in passages(text, question):
+        answer = undecorated(passage.text)
+        letter = _bare(passage.text, options) or _concluded(plain(passage.text), options)
+        if letter is None and not passage.marked:
+            letter = _bracketed(passage.text, options) or _subject(plain(passage.text), options)
         if letter:
             return letter
-        if place.marked and several.match(plain(said)):
+        if passage.marked and more_letters.match(plain(answer)):
             return None
-        if chosen := _alone(said, options) if place.marked else _last(ends.findall(plain(place.text))):
+        if chosen := _alone(answer, options) if passage.marked else _last(ends.findall(plain(passage.text))):
             return chosen
-        if texts := [letter for letter, option in options.items() if _same_text(said, option)]:
+        if texts := [letter for letter, option in options.items() if _same_text(answer, option)]:
             return texts[0] if len(texts) == 1 else None
     tail = plain(text[-TAIL:])
-    named = re.compile(
+    labelled = re.compile(
         rf"{_NAMES}(?:\s(?:letter|option|choice))?\s{{0,9}}(?i:{IS})?"
         rf"(?:\s(?:the|la|option|choice))*[\W_]{{0,9}}([{letters}])(?![A-Za-z'’])(?!\.\w){_REFUTED}"
     )
-    letter = _last(named.findall(tail)) or _of_line(text, options) or _last(ends.findall(tail))
-    return letter or _affirmed(text, letters) or _named_option(text, options, question)
+    letter = _last(labelled.findall(tail)) or _of_line(text, options) or _last(ends.findall(tail))
+    letter = letter or _affirmed(text, letters) or _named_option(text, options, question)
+    return letter or _only_letter(text, options, question)
+
+
+def _without_analysis(text: str, options: Mapping[str, str]) -> str:
+    """Return a reply without the lines in which it goes through the options, one each, if it has other lines."""
+    opening = re.compile(rf"[\W_]*([{''.join(options)}])(?:[).:\]]\W|[).:\]]$)")
+    lines = [line for line in text[-TAIL:].splitlines() if line.strip()]
+    remaining: list[str] = []
+    for is_option, run in itertools.groupby(lines, key=lambda line: opening.match(line) is not None):
+        run_lines = list(run)
+        letters = {match[1] for match in map(opening.match, run_lines) if match}
+        if not is_option or len(letters) < 3:
+            remaining += run_lines
+    if not remaining or len(remaining) == len(lines):
+        return text
+    return "\n".join(remaining)
+
+
+def _concluded(sentence: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter that follows "So:" or an arrow, with its option: "So: C) Condensation"."""
+    match = re.search(
+        r"(?:^\W*(?i:so|therefore|thus|hence)\W{1,3}|(?:→|->|=>|⇒)\s?)\(?([A-J])(?:[).:\]]\s?(.*))?\W*$",
+        sentence[-300:],
+    )
+    if match is None or match[1] not in options:
+        return None
+    return match[1] if not match[2] or _same_text(match[2], options[match[1]]) else None
+
+
+def _only_letter(text: str, options: Mapping[str, str], question: Question) -> str | None:
+    """Return the only letter that the likeliest sentence names: "The finding fits B best"."""
+    for passage in passages(text, question)[:2]:
+        letters = set(re.findall(r"(?<![\w'’])([B-HJ])(?![\w'’.:)\]])", plain(passage.text)[:TAIL])) & set(options)
+        if letters:
+            denied = HEDGED.search(passage.text) or DENIES.search(passage.text) or _WRONG.search(passage.text)
+            return letters.pop() if len(letters) == 1 and not denied else None
+    return None
 
 
 def _bare(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter that a text is, whatever the marks around it."""
+    """Return the letter that a text is, whatever the marks around it."""
     bare = re.fullmatch(r"[\W_]*([A-Za-z])[\W_]*", text.strip()) if len(text) <= SHORTEST else None
     return bare[1].upper() if bare and bare[1].upper() in options else None
 
 
 def _subject(sentence: str, options: Mapping[str, str]) -> str | None:
-    """The letter that a sentence speaks of: "C is a fruit", "B, potato, is a fruit"."""
+    """Return the letter that a sentence speaks of: "C is a fruit", "B, potato, is a fruit"."""
     letter = re.match(r"\W*([A-J])\)?,?\s", sentence)
+    if len(set(re.findall(r"\b([A-J])\)", sentence))) > 1:  # "A) is …, B) is …"
+        return None
     if letter is None or letter[1] not in options or HEDGED.search(sentence) or DENIES.search(sentence):
         return None
     following = sentence[letter.end() :]
@@ -76,8 +120,8 @@ def _subject(sentence: str, options: Mapping[str, str]) -> str | None:
 
 
 def _bracketed(sentence: str, options: Mapping[str, str]) -> str | None:
-    """The only letter in brackets in what a sentence concludes: "so the best match is (b)"."""
-    clause = conclusion(sentence.replace(" (", " : ("), lambda part: bool(_BRACKETED.search(part)))
+    """Return the only letter in brackets in what a sentence concludes: "so the best match is (b)"."""
+    clause = conclusion(sentence.replace(" (", " : ("), lambda segment: bool(_BRACKETED.search(segment)))
     letters: set[str] = {letter.upper() for letter in _BRACKETED.findall(clause)} & set(options)
     if len(letters) != 1 or HEDGED.search(clause) or DENIES.search(clause):
         return None
@@ -85,7 +129,7 @@ def _bracketed(sentence: str, options: Mapping[str, str]) -> str | None:
 
 
 def _affirmed(text: str, letters: str) -> str | None:
-    """The letter that a sentence calls right: "B is right"."""
+    """Return the letter that a sentence calls right: "B is right"."""
     affirmed = re.findall(
         rf"\b([{letters}])\)?(?:\s\w+){{0,3}}?\s(?:is|must be|would be)\s(?:the\s)?(?:right|correct|best|true)\b", text
     )
@@ -93,14 +137,16 @@ def _affirmed(text: str, letters: str) -> str | None:
 
 
 def _named_option(text: str, options: Mapping[str, str], question: Question) -> str | None:
-    """The letter of the only option whose text the concluding sentence names as the answer."""
-    for place in places(text, question)[:1]:
-        clause = conclusion(plain(place.text), lambda part: any(_mentions(part, option) for option in options.values()))
+    """Return the letter of the only option whose text the concluding sentence names as the answer."""
+    for passage in passages(text, question)[:1]:
+        clause = conclusion(
+            plain(passage.text), lambda segment: any(_mentions(segment, option) for option in options.values())
+        )
         if HEDGED.search(clause):
             return None
-        named = [letter for letter, option in options.items() if asserts(clause, option, Question())]
+        labelled = [letter for letter, option in options.items() if asserts(clause, option, Question())]
         mentioned = [letter for letter, option in options.items() if _mentions(clause, option)]
-        return named[0] if len(mentioned) == 1 and named == mentioned else None
+        return labelled[0] if len(mentioned) == 1 and labelled == mentioned else None
     return None
 
 
@@ -108,18 +154,18 @@ def _mentions(text: str, option: str) -> bool:
     return undecorated(option).casefold() in text.casefold()
 
 
-def _alone(said: str, options: Mapping[str, str]) -> str | None:
-    """The letter that a text opens with."""
+def _alone(answer: str, options: Mapping[str, str]) -> str | None:
+    """Return the letter that a text opens with."""
     alone = rf"(?:\\(?:text|math)\w*+\{{|[^\w\n])*+([{''.join(options)}])(?![A-Za-z'’])(?!\.\w){_REFUTED}"
-    chosen = re.match(alone, said, re.IGNORECASE)
-    if not chosen or (len(said) >= 3 and chosen[1].islower() and not _LETTERED.match(said)):
+    chosen = re.match(alone, answer, re.IGNORECASE)
+    if not chosen or (len(answer) >= 3 and chosen[1].islower() and not _LETTERED.match(answer)):
         return None
-    article = _ARTICLE.match(said) and not _same_text(said[chosen.end() :], options.get("A", ""))
+    article = _ARTICLE.match(answer) and not _same_text(answer[chosen.end() :], options.get("A", ""))
     return None if article else chosen[1].upper()
 
 
 def _of_line(text: str, options: Mapping[str, str]) -> str | None:
-    """The letter that the first or the last line opens with, unless the lines are the options."""
+    """Return the letter that the first or the last line opens with, unless the lines are the options."""
     letters = "".join(options)
     opens = re.compile(rf"[\W_]*+([{letters}])(?:[\W_]*+$|[.:]\s|[)\]]|\sis the (?:correct|right)){_REFUTED}")
     lines = plain(text[:TAIL]).strip().splitlines()
@@ -127,14 +173,14 @@ def _of_line(text: str, options: Mapping[str, str]) -> str | None:
         letter = re.match(rf"\W{{0,3}}([{letters}])\W{{1,3}}(?=\w)", line)
         if letter and _same_text(line[letter.end() :], options[letter[1]]):
             return letter[1]
-    found = [chosen[1] if (chosen := opens.match(line)) else None for line in lines]
-    return None if len({*found} - {None}) > 1 or not found else found[0] or found[-1]
+    line_letters = [chosen[1] if (chosen := opens.match(line)) else None for line in lines]
+    return None if len({*line_letters} - {None}) > 1 or not line_letters else line_letters[0] or line_letters[-1]
 
 
 def _last(letters: Sequence[str]) -> str | None:
     return letters[-1] if letters else None
 
 
-def _same_text(one: str, other: str) -> bool:
-    left, right = (re.sub(r"^(?:the|an?) ", "", undecorated(text).casefold()) for text in (one, other))
-    return left == right or (number(left) is not None and number(left) == number(right))
+def _same_text(first: str, second: str) -> bool:
+    first_text, second_text = (re.sub(r"^(?:the|an?) ", "", undecorated(text).casefold()) for text in (first, second))
+    return first_text == second_text or (number(first_text) is not None and number(first_text) == number(second_text))

@@ -27,8 +27,8 @@ def any_of(*phrases: str) -> str:
     return rf"\b(?:{'|'.join(phrases)})\b"
 
 
-def pattern(*parts: str) -> re.Pattern[str]:
-    return re.compile("".join(parts), re.IGNORECASE)
+def pattern(*segments: str) -> re.Pattern[str]:
+    return re.compile("".join(segments), re.IGNORECASE)
 
 
 # "(nine)", and ", which was built in 1961," in the middle of a sentence
@@ -37,12 +37,12 @@ _BRACKETS = pattern(
     r"|,\s(?:which|who|where)\s[^,;]{1,100}(?=,\s)",
 )
 _THEREFORE = pattern(
-    r"(?:^|[,;:.\s])(?:and\s)?",
+    r"(?<!\bis)(?<!\bare)(?<!\bwas)(?:^|[,;:.\s])(?:and\s)?",
     any_of(
         r"(?<!if )so(?!\s(?:far|that|on|many|much|called|is|are|do|does|long)\b)",
         r"therefore|thus|hence|consequently|accordingly|in conclusion|in other words",
         r"(?:which|this|that) means(?: that)?|meaning(?: that)?",
-        r"more precisely|to be (?:precise|exact)|or rather|that is(?=,)",
+        r"more precisely|to be (?:precise|exact)|or rather|that is(?=,|\s[$\d])",
     ),
     r"(?:\sthat)?[,:]?\s",
 )
@@ -103,7 +103,7 @@ _REASON = pattern(
         r"because|since|given that|due to|while|whereas|although|though|even though|assuming|unlike",
         r"as in|such as|for example|(?<=, )as (?=\$?\d)|compared (?:to|with)|in order to",
         r"as (?=(?:there|it|the|each|we|they|this|that|you|he|she|\w+ (?:is|are|has))\b)",
-        r"which (?=is (?:the|an?|also|why|how|because)\b|was|were|are|has|have|comes?|can|we|you|I)",
+        r"which (?=is (?:the|an?|also|why|how|because)\b|corresponds|was|were|are|has|have|comes?|can|we|you|I)",
         r"who|where|after|before|if|when|once",
     ),
 )
@@ -149,7 +149,7 @@ def conclusion(
     text = _kept(_BRACKETS.sub("", sentence), sentence, holds)
     if not denials:
         text = _kept(_CORRECTS_ITSELF.split(text)[-1], text, holds)
-    text = _after_therefore(text, concludes or holds, numeric=numeric)
+    text = _after_therefore(text, concludes or holds, question or Question(), numeric=numeric)
     text = _kept(_claim(text, holds, question or Question()), text, holds)
     if not denials:
         text = _kept(_DENIED.sub("", text), text, holds)
@@ -162,15 +162,15 @@ def conclusion(
     return text.strip(" ,;:")
 
 
-def _kept(part: str, whole: str, holds: Callable[[str], bool]) -> str:
-    return part if holds(part) else whole
+def _kept(segment: str, original: str, holds: Callable[[str], bool]) -> str:
+    return segment if holds(segment) else original
 
 
-def _after_therefore(text: str, concludes: Callable[[str], bool], *, numeric: bool) -> str:
+def _after_therefore(text: str, concludes: Callable[[str], bool], question: Question, *, numeric: bool) -> str:
     """Return what follows the last "so" that something follows."""
     matches = list(_THEREFORE.finditer(text))
     if numeric:
-        matches += _COMES_TO.finditer(text)
+        matches += [match for match in _COMES_TO.finditer(text) if not question.defines(text[: match.start()])]
     for match in sorted(matches, key=re.Match.start, reverse=True):
         if concludes(text[match.end() :]):
             return text[match.end() :]
@@ -179,11 +179,11 @@ def _after_therefore(text: str, concludes: Callable[[str], bool], *, numeric: bo
 
 def _claim(text: str, holds: Callable[[str], bool], question: Question) -> str:
     """Return which part around a "but" is the claim; the other reports an error, or adds to it."""
-    parts = [part for part in _BUT.split(text) if part.strip()]
-    if len(parts) < 2:
+    segments = [segment for segment in _BUT.split(text) if segment.strip()]
+    if len(segments) < 2:
         return text
-    first = parts[0]
-    last = parts[-1]
+    first = segments[0]
+    last = segments[-1]
     if DENIES.search(first):  # "It isn't 9, but 10"
         return last
     if not holds(last) or MISTAKEN.search(last):
@@ -208,9 +208,9 @@ def _main(text: str, question: Question) -> str:
     return main
 
 
-def _up_to(what: re.Pattern[str], text: str, holds: Callable[[str], bool]) -> str:
+def _up_to(boundary: re.Pattern[str], text: str, holds: Callable[[str], bool]) -> str:
     """Return a text up to the first match that leaves something."""
-    for match in what.finditer(text):
+    for match in boundary.finditer(text):
         if match.start() and holds(text[: match.start()]):
             return text[: match.start()]
     return text

@@ -19,15 +19,15 @@ _NOT_CELLS = re.compile(r"\\(?:begin|end)\{[^{}\n]{1,20}\}|\\boxed\{|\$+|(?:#|//
 
 
 def last_grid(text: str) -> list[Any] | None:
-    """The last grid in a text, whatever surrounds it; None if there is none.
+    """Return the last grid in a text, whatever surrounds it; None if there is none.
 
     A grid is a JSON array of arrays, or two or more lines that are rows: `[0, 1],`, `0 1`, `| 0 | 1 |`, `Row 1: 0 1`,
     `0 & 1 \\\\`.
     """
     grid, end = _last_json_grid(text)
-    rest = text[max(end, len(text) - _TAIL) :].replace("\\\\", "\n")
+    tail = text[max(end, len(text) - _TAIL) :].replace("\\\\", "\n")
     block: list[list[int]] = []
-    for line in reversed(_NOT_CELLS.sub("", rest).splitlines()):
+    for line in reversed(_NOT_CELLS.sub("", tail).splitlines()):
         if (row := _ROW.fullmatch(line)) and not _PLACE.fullmatch(line):
             block.insert(0, [int(cell) for cell in (re.findall(r"\d+", row[1]) if not row[1].isdigit() else row[1])])
         elif len(block) > 1:
@@ -41,15 +41,15 @@ def last_grid(text: str) -> list[Any] | None:
 
 
 def _last_json_grid(text: str) -> tuple[list[Any] | None, int]:
-    """The last JSON array of arrays in a text, and where it ends."""
+    """Return the last JSON array of arrays in a text, and where it ends."""
     # At most twenty tries, which together read the text twice, bound the time for 10 MB of nothing but brackets.
     starts = deque((m.start() for m in re.finditer(r"\[\s{0,99}\[", text)), maxlen=20)
-    left = 2 * len(text) + 10_000
-    while starts and left > 0:
+    budget = 2 * len(text) + 10_000
+    while starts and budget > 0:
         start = starts.pop()
         try:
             grid, end = json.JSONDecoder().raw_decode(text, start)
             return list(grid), end
         except (ValueError, RecursionError) as error:
-            left -= getattr(error, "pos", len(text)) - start
+            budget -= getattr(error, "pos", len(text)) - start
     return None, 0

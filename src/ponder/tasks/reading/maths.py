@@ -12,15 +12,15 @@ from ponder.tasks.reading.texts import TOO_LONG
 from ponder.tasks.subprocess_call import CallFailed, SubprocessFunction, serve
 
 
-def differs(said: str, gold: str) -> str:
-    """Why two final answers are not mathematically equal; "" if they are."""
-    said, gold = map(_latex, (said, gold))
-    left, right = number(said), number(gold)
-    if left is not None and right is not None:  # fast, and exact: math-verify rounds to six decimals
-        return "" if left == right else "wrong answer"
-    if " ".join(said.split()) == " ".join(gold.split()):
+def differs(answer: str, gold: str) -> str:
+    """Return why two final answers are not mathematically equal; "" if they are."""
+    answer, gold = map(_latex, (answer, gold))
+    first, second = number(answer), number(gold)
+    if first is not None and second is not None:  # fast, and exact: math-verify rounds to six decimals
+        return "" if first == second else "wrong answer"
+    if " ".join(answer.split()) == " ".join(gold.split()):
         return ""
-    return "wrong answer" if len(said) > TOO_LONG else _differs(said, gold)
+    return "wrong answer" if len(answer) > TOO_LONG else _differs(answer, gold)
 
 
 def _latex(text: str) -> str:
@@ -48,16 +48,16 @@ _SYMBOLS = str.maketrans(
 
 
 @lru_cache(4096)  # a hundred attempts at a problem give only a few different answers
-def _differs(said: str, gold: str) -> str:
+def _differs(answer: str, gold: str) -> str:
     need_maths()
-    return _math_verify.differs(said, gold)
+    return _math_verify.differs(answer, gold)
 
 
 def need_maths() -> None:
     """Raise `UserError` if math-verify isn't installed."""
     if importlib.util.find_spec("math_verify") is None:
-        what = "comparing mathematical answers needs a package that isn't installed: math-verify"
-        raise UserError(what, hint="pip install 'ponder-lab[maths]'")
+        message = "comparing mathematical answers needs a package that isn't installed: math-verify"
+        raise UserError(message, hint="pip install 'ponder-lab[maths]'")
 
 
 class MathVerify(SubprocessFunction):
@@ -66,9 +66,9 @@ class MathVerify(SubprocessFunction):
     def __init__(self, cpu_seconds: float = 3.0) -> None:
         super().__init__("ponder.tasks.reading.maths", cpu_seconds)
 
-    def differs(self, said: str, gold: str) -> str:
+    def differs(self, answer: str, gold: str) -> str:
         try:
-            return "" if self.call(said, gold) else "wrong answer"
+            return "" if self.call(answer, gold) else "wrong answer"
         except CallFailed as failed:
             return "took too long" if str(failed) == "took too long" else "can't be compared"
 
@@ -83,10 +83,10 @@ def _serve() -> None:
 
     logging.disable()  # it warns that its own timeouts are off
 
-    def same(said: str, gold: str) -> bool:
+    def same(answer: str, gold: str) -> bool:
         try:
-            left, right = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, said))
-            return bool(verify(left, right, timeout_seconds=None))
+            first, second = (parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (gold, answer))
+            return bool(verify(first, second, timeout_seconds=None))
         except Exception:  # text that math-verify can't handle is not a right answer
             return False
 

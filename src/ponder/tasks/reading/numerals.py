@@ -32,7 +32,7 @@ _SMALL = (
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 )  # fmt: skip
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_UNITS = {word: n for n, word in enumerate(_SMALL)} | {word: 10 * n for n, word in enumerate(_TENS, 2)}
+_UNITS = {term: n for n, term in enumerate(_SMALL)} | {term: 10 * n for n, term in enumerate(_TENS, 2)}
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7}
 _PARTS |= {"eighth": 8, "ninth": 9, "tenth": 10, "twelfth": 12, "hundredth": 100}
 _COUNTED = {"once": 1, "twice": 2, "thrice": 3}
@@ -51,6 +51,11 @@ _SPOKEN_OF = re.compile(
 _FRACTION_SIGNS = str.maketrans({"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅛": "1/8", "⁄": "/"})
 
 
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SUPERSCRIPT = re.compile(r"\b10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4})")  # "6.022 × 10²³"
+_E_NOTATION = re.compile(r"\b(\d{1,30}(?:\.\d{1,30})?)[eE]\+?(-?\d{1,3})\b")  # `6.022e23`
+
+
 class Numeral(NamedTuple):
     """A number in a text."""
 
@@ -62,7 +67,7 @@ class Numeral(NamedTuple):
 
     @property
     def form(self) -> tuple[Fraction, str]:
-        """What tells it from others: `3/4`, `6/8` and `0.75` are equal, but not the same answer to every question."""
+        """Return what tells it from others: `3/4`, `6/8` and `0.75` are equal, but different answers at times."""
         fraction = re.search(r"(\d+)/(\d+)|frac\{(\d+)\}\{(\d+)\}", self.written)
         return self.value, "/".join(filter(None, fraction.groups())) if fraction else ""
 
@@ -73,14 +78,14 @@ class Numeral(NamedTuple):
 
 def numerals(text: str) -> list[Numeral]:
     """Return the numbers in a text, in order; those in words come from "two" on, as "one" is a pronoun too."""
-    found = []
-    taken = -1
+    quantities = []
+    end_of_last = -1
     for match in IN_TEXT.finditer(text):
-        if match.start() < taken:
+        if match.start() < end_of_last:
             continue
         value = number(match[0].rstrip(",."))
         if value is None:
-            found += _listed(match)
+            quantities += _listed(match)
             continue
         end = match.start() + len(match[0].rstrip(",."))
         power = _POWER_OF_TEN.match(text, end)
@@ -91,14 +96,14 @@ def numerals(text: str) -> list[Numeral]:
         elif multiple:
             value *= _MULTIPLES[multiple[1].lower()]
             end = multiple.end()
-        taken = end
-        found.append(Numeral(value, match.start(), end, text[match.start() : end]))
+        end_of_last = end
+        quantities.append(Numeral(value, match.start(), end, text[match.start() : end]))
     for match in _IN_WORDS.finditer(text):
-        inside = any(numeral.start <= match.start() < numeral.end for numeral in found)
+        inside = any(numeral.start <= match.start() < numeral.end for numeral in quantities)
         value = None if inside or _SPOKEN_OF.search(text[: match.start()][-9:]) else in_words(match[0])
         if value is not None and match[0].lower() != "one":
-            found.append(Numeral(value, match.start(), match.end(), match[0], in_words=True))
-    return sorted(found, key=lambda numeral: numeral.start)
+            quantities.append(Numeral(value, match.start(), match.end(), match[0], in_words=True))
+    return sorted(quantities, key=lambda numeral: numeral.start)
 
 
 def _listed(match: re.Match[str]) -> list[Numeral]:
@@ -119,20 +124,20 @@ def in_words(text: str) -> Fraction | None:
         return None
     words = re.findall(r"[a-z]+", text.lower())
     negative = words[0] in ("minus", "negative")
-    total = group = part = Fraction(0)
-    for before, word in zip(["", *words], words, strict=False):
-        if word in _UNITS or word in _COUNTED:
-            group += _UNITS.get(word) or _COUNTED.get(word, 0)
-        elif word in ("hundred", "dozen"):
-            group = max(group, Fraction(1)) * _MULTIPLES[word]
-        elif word in _MULTIPLES:
-            total += max(group, Fraction(1)) * _MULTIPLES[word]
+    total = group = segment = Fraction(0)
+    for before, term in zip(["", *words], words, strict=False):
+        if term in _UNITS or term in _COUNTED:
+            group += _UNITS.get(term) or _COUNTED.get(term, 0)
+        elif term in ("hundred", "dozen"):
+            group = max(group, Fraction(1)) * _MULTIPLES[term]
+        elif term in _MULTIPLES:
+            total += max(group, Fraction(1)) * _MULTIPLES[term]
             group = Fraction(0)
-        elif _part(word) and before == "a" and group:  # "two and a half"
-            part = Fraction(1, _part(word))
-        elif _part(word):
-            group = max(group, Fraction(1)) / _part(word)
-    value = total + group + part
+        elif _part(term) and before == "a" and group:  # "two and a half"
+            segment = Fraction(1, _part(term))
+        elif _part(term):
+            group = max(group, Fraction(1)) / _part(term)
+    value = total + group + segment
     return -value if negative else value
 
 
@@ -142,12 +147,12 @@ def denominator_in_words(text: str) -> int:
     return _part(words[-1]) if words else 0
 
 
-def _part(word: str) -> int:
-    return _PARTS.get(word) or _PARTS.get(word.removesuffix("s"), 0)
+def _part(term: str) -> int:
+    return _PARTS.get(term) or _PARTS.get(term.removesuffix("s"), 0)
 
 
 def number(text: str) -> Fraction | None:
-    """A text that is nothing but a number, as an exact fraction: `1,234`, `-0.5`, `3/4`, `\\frac{3}{4}`; else None."""
+    """Return a text that is nothing but a number as an exact fraction: `1,234`, `-0.5`, `\\frac{3}{4}`; else None."""
     if len(plain := text.strip()) > 10_000:  # far more than its digits, below, can take with all separators
         return None
     plain = re.sub(rf"\\[,!]|[{_THIN}_]", "", plain.strip("$").replace("{,}", ","))
@@ -170,24 +175,26 @@ def number(text: str) -> Fraction | None:
 
 
 def signed(text: str) -> str:
-    """A text with its signs as a hyphen: "minus 9", `–9`, "is - 9". After a number, a minus subtracts."""
+    """Return a text with its signs as a hyphen: "minus 9", `–9`, "is - 9". After a number, a minus subtracts."""
     text = re.sub(r"(?<=\d)(?=[½¼¾⅓⅔⅛])", " ", text).translate(_FRACTION_SIGNS)
+    text = _SUPERSCRIPT.sub(lambda power: f"10^{power[1].translate(_SUPERSCRIPTS)}", text)
+    text = _E_NOTATION.sub(r"\1 × 10^\2", text)
     text = re.sub(r"(?i)(?<![\d)] )\b(?:minus|negative)\s{1,3}(?=[\d$])", "-", text)
     text = re.sub(rf"(?<![\w)])[{_MINUS}](?=\d)", "-", text)
     return re.sub(rf"(^|(?:[=:(]|\bis)\s{{0,9}})[-{_MINUS}]\s{{1,3}}(?=\d)", r"\1-", text)
 
 
 def decimal(value: Fraction) -> str:
-    """1/2 as `0.5`, 1/3 as `1/3`."""
-    whole, digits = value, 0
-    while whole.denominator != 1 and digits < 30:
-        whole, digits = whole * 10, digits + 1
-    return f"{Decimal(whole.numerator).scaleb(-digits):f}" if whole.denominator == 1 else str(value)
+    """Return 1/2 as `0.5`, 1/3 as `1/3`."""
+    scaled, digits = value, 0
+    while scaled.denominator != 1 and digits < 30:
+        scaled, digits = scaled * 10, digits + 1
+    return f"{Decimal(scaled.numerator).scaleb(-digits):f}" if scaled.denominator == 1 else str(value)
 
 
 def english(text: str) -> str:
-    """A text with its numbers as in English, if its words are those of a language that writes `1.234,5`."""
+    """Return a text with its numbers as in English, if its words are those of a language that writes `1.234,5`."""
     if len(set(map(str.lower, _COMMA_LANGUAGE.findall(text)))) < 2:
         return text
-    text = re.sub(r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+)(?![\d.])", lambda found: found[1].replace(".", ""), text)
+    text = re.sub(r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+)(?![\d.])", lambda quantities: quantities[1].replace(".", ""), text)
     return re.sub(r"(?<![\d.,])(\d+),(\d+)(?![\d,])", r"\1.\2", text)

@@ -45,18 +45,24 @@ _LESS = (
 )
 
 
+_IN_BRACKETS = re.compile(r"\(([^()]{3,200})\)[.?:]?$")  # "… this headline (World, Sports, Business)."
+
+
+_DEFINES = re.compile(r"((?:[^\W\d]+\s){1,5})(?:is|was|equals|=)\s(?:therefore |thus |then )?[$€£]?\d")
+
+
 @lru_cache(4096)
-def stem(word: str) -> str:
+def stem(term: str) -> str:
     """Return a word without its ending, so that "minutes" is "minute" and "removes" is "remove"."""
-    word = word.casefold()
-    if len(word) <= 3:
-        return word
-    return _ENDINGS.sub("", word) or word
+    term = term.casefold()
+    if len(term) <= 3:
+        return term
+    return _ENDINGS.sub("", term) or term
 
 
 def stems(text: str) -> list[str]:
     """Return the words of a text that carry its content, in order."""
-    return [stem(word) for word in _WORD.findall(text) if word.casefold() not in FUNCTION_WORDS]
+    return [stem(term) for term in _WORD.findall(text) if term.casefold() not in FUNCTION_WORDS]
 
 
 # Past tenses, for telling which of two sentences is about what is asked.
@@ -80,12 +86,12 @@ class Question:
 
     @cached_property
     def text(self) -> str:
-        """The prompt without marks."""
+        """Return the prompt without marks."""
         return plain(self._prompt)
 
     @cached_property
     def numbers(self) -> frozenset[tuple[Fraction, str]]:
-        """The forms of the numbers that the question itself states."""
+        """Return the forms of the numbers that the question itself states."""
         return frozenset(numeral.form for numeral in numerals(signed(self.text)))
 
     def states(self, numeral: Numeral) -> bool:
@@ -94,29 +100,35 @@ class Question:
 
     def repeats(self, text: str) -> bool:
         """Return whether the question has all words of a text that carry content."""
-        words = [word for word in _WORD.findall(text.casefold()) if word not in FUNCTION_WORDS]
+        words = [term for term in _WORD.findall(text.casefold()) if term not in FUNCTION_WORDS]
         return bool(words) and set(words).issubset(_WORD.findall(self.text.casefold()))
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The stems of its words."""
+        """Return the stems of its words."""
         return frozenset(stems(self.text))
 
     @cached_property
     def asked(self) -> frozenset[str]:
-        """The stems of the sentence that asks, without numbers."""
+        """Return the stems of the sentence that asks, without numbers."""
         sentences = _SENTENCE_END.split(self.text)
         asking = [sentence for sentence in sentences if sentence.rstrip().endswith("?")]
-        found = stems(asking[-1] if asking else self.text)
-        return frozenset(word for word in found if not word.isdigit())
+        content = stems(asking[-1] if asking else self.text)
+        return frozenset(term for term in content if not term.isdigit())
 
     def overlap(self, text: str) -> float:
         """Return which fraction of the words that it asks with a text repeats."""
         if not self.asked:
             return 0.0
-        asked = {_PRESENT.get(word, word) for word in self.asked}
-        found = {_PRESENT.get(word, word) for word in stems(text)}
-        return len(asked & found) / len(asked)
+        asked = {_PRESENT.get(term, term) for term in self.asked}
+        content = {_PRESENT.get(term, term) for term in stems(text)}
+        return len(asked & content) / len(asked)
+
+    def closeness(self, text: str) -> float:
+        """Return the overlap; if the question asks with numbers alone, whether a text repeats them all."""
+        if self.asked or not self.numbers:
+            return self.overlap(text)
+        return float(self.numbers <= {numeral.form for numeral in numerals(signed(text))})
 
     def mentions(self, *patterns: str) -> bool:
         """Return whether the question contains one of these phrases."""
@@ -124,23 +136,31 @@ class Question:
 
     @cached_property
     def nouns(self) -> frozenset[str]:
-        """The stems of what is asked for: "minut" of "How many minutes …?" and of "How long … in minutes?"."""
+        """Return the stems of what is asked for: "minut" of "How many minutes …?" and of "How long … in minutes?"."""
         words = [*self.counted, *_ASKED_NOUN.findall(self.text), *_ASKED_UNIT.findall(self.text)]
-        return frozenset(stem(word) for word in words if word.casefold() not in FUNCTION_WORDS)
+        return frozenset(stem(term) for term in words if term.casefold() not in FUNCTION_WORDS)
 
     @cached_property
     def counted(self) -> list[str]:
-        """What the question asks the number of."""
+        """Return what the question asks the number of."""
         return _COUNTED.findall(self.text)
 
     def names(self, numeral: Numeral, text: str) -> bool:
         """Return whether a text attaches a noun that is asked for to a number: "12 edges", "a remainder of 2"."""
         after = re.match(r"(?:\s|-)([^\W\d]+)(?:\s([^\W\d]+))?", text[numeral.end :])
-        before = re.search(r"([^\W\d]+)\s?(?:of|is|=|:|equals|are|was)\s?[$€£]?$", text[: numeral.start][-60:])
-        words = [word for match in (after, before) if match for word in match.groups() if word]
+        before = re.search(
+            r"([^\W\d]+)\s?(?:of|is|=|:|equals|are|was)(?: (?:therefore|thus|then|now|hence|only))?\s?[$€£]?$",
+            text[: numeral.start][-60:],
+        )
+        words = [term for match in (after, before) if match for term in match.groups() if term]
         if after and in_words(after[1]) is not None:  # "from 25 five times"
             words = []
         return not self.nouns.isdisjoint(map(stem, words))
+
+    def defines(self, text: str) -> bool:
+        """Return whether a text gives what is asked for a value: "The probability is 5/8", "The sale price is $36"."""
+        subjects = [match[1] for match in _DEFINES.finditer(text[:LONGEST])]
+        return any(not self.nouns.isdisjoint(stems(subject)) for subject in subjects)
 
     def with_counts(self, text: str) -> str:
         """Return a text with "one nickel" and "no moons" as numbers, if that is what the question counts."""
@@ -152,18 +172,21 @@ class Question:
 
     @cached_property
     def alternatives(self) -> list[str]:
-        """The answers that a question offers in words: "the Sun" and "the Moon" of "…, the Sun or the Moon?"."""
+        """Return the answers that a question offers in words: "the Sun" and "the Moon" of "…, the Sun or the Moon?"."""
+        bracketed = _IN_BRACKETS.search(self.text.rstrip())
+        if bracketed and "," in bracketed[1] and not re.search(r"\d|\b(?:and|with|of|in|as)\b", bracketed[1]):
+            return [segment.strip() for segment in re.split(r",\s(?:or\s)?|\sor\s", bracketed[1])]
         text = re.sub(r"\s?\([^()]{0,100}\)", "", self.text)
-        asking = [part for part in re.split(r"(?<=[.?!])\s|\n", text) if part.rstrip().endswith("?")]
+        asking = [segment for segment in re.split(r"(?<=[.?!])\s|\n", text) if segment.rstrip().endswith("?")]
         offered = asking[-1].rstrip(" ?") if asking else ""
         listed = offered.rpartition(": ")[2]
-        parts = [part.strip(" \"“”'") for part in re.split(r",\s(?:or\s)?|\sor\s", listed)]
-        if len(parts) > 2 and re.match(r"(?i)(?:which|what|who|is|are|does|do|in|of)\b", parts[0]):
-            parts = parts[1:]
-        elif listed == offered and len(parts) == 2:  # "Is it heads or tails if …?"
-            parts = [parts[0].split()[-1], parts[1].split()[0]] if all(parts) else []
-        wanted = len(parts) >= 2 and (" or " in listed or listed != offered)
-        return parts if wanted else []
+        segments = [segment.strip(" \"“”'") for segment in re.split(r",\s(?:or\s)?|\sor\s", listed)]
+        if len(segments) > 2 and re.match(r"(?i)(?:which|what|who|is|are|does|do|in|of)\b", segments[0]):
+            segments = segments[1:]
+        elif listed == offered and len(segments) == 2:  # "Is it heads or tails if …?"
+            segments = [segments[0].split()[-1], segments[1].split()[0]] if all(segments) else []
+        offers_several = len(segments) >= 2 and (" or " in listed or listed != offered)
+        return segments if offers_several else []
 
     def more(self) -> bool | None:
         """Return whether the question asks for the larger of things, or the smaller; None if it doesn't compare."""
@@ -173,12 +196,15 @@ class Question:
 
     @cached_property
     def rounds(self) -> bool:
-        """Whether the question asks for a rounded number."""
-        return self.mentions(r"\bround|\bnearest\b|approximat|\bestimate|\broughly\b|\babout how\b|\bdecimals?\b")
+        """Return whether the question asks for a rounded number."""
+        return self.mentions(
+            r"\bround|\bnearest\b|approximat|\bestimate|\broughly\b|\babout how\b",
+            r"\bdecimals?\b|\bsignificant (?:fig|dig)",
+        )
 
     @cached_property
     def options(self) -> Mapping[str, str]:
-        """The options of a multiple-choice question by letter; none unless they are lettered from A on."""
+        """Return the options of a multiple-choice question by letter; none unless they are lettered from A on."""
         options: dict[str, str] = {}
         for letter, text in _OPTION.findall(self.text):
             if letter.upper() == chr(ord("A") + len(options)):

@@ -10,6 +10,7 @@ wavers or denies states nothing, and neither do the sentences before it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ponder.tasks.reading.clauses import CONDITIONAL, DENIES, HEDGED, INSTRUCTS, IS, any_of, conclusion, pattern
@@ -65,6 +66,7 @@ _COPULA = pattern(
     r"(?:[=→⇒]|->|\b(?:be|equals?|equal to|gives?|get|yields?|makes?|leaves?|resulting in|to get|it['’]s|x)",
     rf"|{IS})\s*[$€£]?$",
 )
+_APPOSED = pattern(r"\b(?:is|was)\s[^,\d]{1,40},\s$")  # "the median is the third one, 7"
 _VERB = any_of(
     r"be|equals?|equal to|equates? to|gives?|giving|gets?|got|yields?|yielding|makes?|making|takes?|costs?|pays?",
     r"owes?|saves?|needs?|requires?|has|have|had|holds?|contains?|leaves?|leaving|becomes?|becoming|totals?|totall?ing",
@@ -81,7 +83,7 @@ _RESULT = pattern(
 )
 # Without the question, only a number that ends its clause is its result: "The sum is 9", "which has 3 ones".
 _ENDS = pattern(r"(?:\s?(?:%|[^\W\d]{1,20}))?\s?(?:$|[,;!])")
-_PART = pattern(
+_SEGMENT = pattern(
     r";\s|,\s(?:and\s|then\s)?|:\s|\s(?:and|then)\s",
     r"(?=(?:[\w'’]+\s){0,4}?(?:is|are|was|were|gives?|makes?|has|have|pays?|\w+ed)\b)",
 )
@@ -120,9 +122,9 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
     A text that is nothing but an answer (`alone`) may hold the number anywhere; in a sentence,
     words around it, or that the question doesn't have it, have to say that it is the result.
     """
-    whole = _whole(sentence) if alone and len(sentence) <= TAIL else Statement()
-    if whole.numeral or len(sentence) > LONG:
-        return whole
+    bare_number = _whole(sentence) if alone and len(sentence) <= TAIL else Statement()
+    if bare_number.numeral or len(sentence) > LONG:
+        return bare_number
     if alone and _INEXACT_BEFORE.fullmatch(sentence.strip()[:2].strip()):  # first, as `> 9` looks like a quote
         return _DOUBT
     text = _prepared(sentence, question, alone=alone)
@@ -134,27 +136,42 @@ def stated_number(sentence: str, question: Question, *, alone: bool) -> Statemen
         leading = _leading(undecorated(ASIDE.sub("", text)))
         if leading.numeral or leading.doubtful:
             return leading
+    text = _restated(text, question)
     adds = any(not question.states(numeral) for numeral in numerals(text))
 
-    def holds(part: str) -> bool:
+    def holds(segment: str) -> bool:
         """Return whether a number of the part may be the result: a new one, if the sentence has any."""
-        found = _candidates(part)
-        if any(_follows(_COPULA, numeral, part) or question.names(numeral, part) for numeral in found):
+        quantities = _candidates(segment)
+        if any(_follows(_COPULA, numeral, segment) or question.names(numeral, segment) for numeral in quantities):
             return True
-        return any(not (adds and question.states(numeral)) for numeral in found)
+        return any(not (adds and question.states(numeral)) for numeral in quantities)
 
-    clause = conclusion(text, holds, lambda part: bool(numerals(part)), question=question, numeric=True)
+    clause = conclusion(text, holds, lambda segment: bool(numerals(segment)), question=question, numeric=True)
     if DENIES.search(clause):
         return _DOUBT
     compared = _compared(clause, question)
     if compared is not None:
         return compared
-    last = numerals(clause)[-1]
+    in_clause = numerals(clause)
+    if not in_clause:
+        return Statement()
+    last = in_clause[-1]
     if INSTRUCTS.search(clause) and not _follows(_RESULT, last, clause) and not question.names(last, clause):
         return Statement()
     if _wavers(clause):
         return _DOUBT
     return _result(clause, question, short=alone or len(text.split()) <= SHORT)
+
+
+def _restated(text: str, question: Question) -> str:
+    """Return the part of a sentence that repeats all numbers of a question: "25% of 80 is 20, which leaves 60"."""
+    if question.asked or not question.numbers:
+        return text
+    for segment in re.split(r",\s(?:which|leaving)\s|;\s", text):
+        values = {numeral.form for numeral in numerals(segment)}
+        if question.numbers <= values and len(values) == len(question.numbers) + 1:
+            return segment
+    return text
 
 
 def _whole(text: str) -> Statement:
@@ -226,18 +243,19 @@ def _compared(clause: str, question: Question) -> Statement | None:
     comparison = _COMPARED.search(clause)
     if comparison is None or not _COMPARES.search(clause, max(0, comparison.start() - 12)):
         return None
-    sides = [numeral for numeral in numerals(clause) if question.states(numeral) or not question]
+    results = [numeral for numeral in numerals(clause) if not _OF_WORK.match(clause, numeral.end)]
+    sides = [numeral for numeral in results if question.states(numeral) or not question]
     before = [numeral for numeral in sides if numeral.end <= comparison.start()]
     after = [numeral for numeral in sides if numeral.start >= comparison.end()]
     if not question:
-        more = comparison[0].strip().lower().startswith(("larg", "great", "bigg", ">"))
-        if len(before) == len(after) == 1 and more:
+        asks_for_more = comparison[0].strip().lower().startswith(("larg", "great", "bigg", ">"))
+        if len(before) == len(after) == 1 and asks_for_more:
             return Statement(before[0], clause)
         return _DOUBT if re.search(r"\bthan\b|[<>]", clause) else None
-    asked = _ASKS_TO_COMPARE.search(question.text)
-    if asked is None:
+    named_quantity = _ASKS_TO_COMPARE.search(question.text)
+    if named_quantity is None:
         return None
-    agrees = comparison[0].strip().lower().startswith(_MORE) == asked[0].strip().lower().startswith(_MORE)
+    agrees = comparison[0].strip().lower().startswith(_MORE) == named_quantity[0].strip().lower().startswith(_MORE)
     if not before and len(after) == 1 and not comparison[1]:  # "The larger number is 9.11"
         return Statement(after[0], clause) if agrees else _DOUBT
     if not before:
@@ -251,9 +269,9 @@ def _compared(clause: str, question: Question) -> Statement | None:
 
 def _result(clause: str, question: Question, *, short: bool) -> Statement:
     """Return the number that a clause states, which neither wavers nor denies."""
-    named = _named(clause)
-    if named is not None:
-        return _exact(named, clause, question)
+    labelled = _named(clause)
+    if labelled is not None:
+        return _exact(labelled, clause, question)
     clause = _ARROW.sub(" = ", clause)
     if "=" in clause:
         return _equated(clause, question)
@@ -269,8 +287,8 @@ def _result(clause: str, question: Question, *, short: bool) -> Statement:
     return _repeated(clause, candidates, question)
 
 
-def _in_digits(found: list[Numeral]) -> list[Numeral]:
-    return [numeral for numeral in found if not numeral.in_words]
+def _in_digits(quantities: list[Numeral]) -> list[Numeral]:
+    return [numeral for numeral in quantities if not numeral.in_words]
 
 
 def _named(clause: str) -> Numeral | None:
@@ -289,83 +307,106 @@ def _named(clause: str) -> Numeral | None:
 def _equated(clause: str, question: Question) -> Statement:
     """Return the number after the last equals sign."""
     result = clause[clause.rfind("=") + 1 :]
-    found = numerals(result)
-    if not found:
+    quantities = numerals(result)
+    if not quantities:
         return Statement()
-    first = found[0]
+    first = quantities[0]
     before = result[: first.start].strip(" $€£*~")
     operand = re.match(r"\s?(?:[-+*×÷/^]\s?[\d(]|\()", result[first.end :])
-    if (not before or len(found) == 1) and not operand:
+    if (not before or len(quantities) == 1) and not operand:
         return _exact(first, result, question)
-    if len({numeral.value for numeral in found}) == 1:
+    if len({numeral.value for numeral in quantities}) == 1:
         return _exact(first, result, question)
-    return _one_of_several(result, found, question)
+    return _one_of_several(result, quantities, question)
 
 
 def _one_of_several(clause: str, added: list[Numeral], question: Question) -> Statement:
     """Return which of several new numbers is the result."""
-    asked = _asked_for(added, clause, question)
-    if asked:
-        return _exact(asked, clause, question)
+    named_quantity = _asked_for(added, clause, question)
+    if named_quantity:
+        return _exact(named_quantity, clause, question)
     results = [numeral for numeral in added if _is_result(numeral, clause, question)]
-    parts = [part for part in _parts(clause) if part.has(added)]
-    overlaps = {part: question.overlap(part.with_subject(clause)) for part in parts}
+    segments = [segment for segment in _segments(clause) if segment.has(added)]
+    overlaps = {segment: question.closeness(segment.with_subject(clause)) for segment in segments}
     if len(set(overlaps.values())) < 2 and len({numeral.value for numeral in results}) == 1:
         return _exact(results[0], clause, question)
     if question:
         results = added
-    parts = [part for part in parts if part.has(results)]
-    if len(parts) < 2:
+    segments = [segment for segment in segments if segment.has(results)]
+    if len(segments) < 2:
         unique = len({numeral.value for numeral in results}) == 1
         return _exact(results[0], clause, question) if unique and results else _DOUBT
-    closest = max(parts, key=lambda part: (overlaps[part], part.start))
+    closest = max(segments, key=lambda segment: (overlaps[segment], segment.start))
     inside = [numeral for numeral in results if closest.has([numeral])]
     if len({numeral.value for numeral in inside}) > 1:
         return _DOUBT
     return _exact(inside[0], clause, question)
 
 
-class _Part(NamedTuple):
+# What a clause speaks of: "World War II" of "World War II began in 1939"
+_SUBJECT = re.compile(r"(?:[Tt]he\s\w+|\w+)(?:\s(?:[A-Z]\w*|of|the|\d+))*(?=\s[a-z])")
+
+
+class _Segment(NamedTuple):
     """One of the coordinated parts of a clause."""
 
     start: int
     text: str
 
-    def has(self, found: list[Numeral]) -> bool:
-        return any(self.start <= numeral.start < self.start + len(self.text) for numeral in found)
+    def has(self, quantities: list[Numeral]) -> bool:
+        return any(self.start <= numeral.start < self.start + len(self.text) for numeral in quantities)
 
     def with_subject(self, clause: str) -> str:
         """Return its words, with those before it if it has no subject: "began in 1939 and ended in 1945"."""
-        without = self.start and re.match(r"\w+(?:ed|s)\b", self.text)
-        return clause[: self.start + len(self.text)] if without else self.text
+        if not self.start or not re.match(r"\w+(?:ed|s)\b", self.text):
+            return self.text
+        subject = _SUBJECT.match(clause)
+        return f"{subject[0]} {self.text}" if subject else self.text
 
 
-def _parts(clause: str) -> list[_Part]:
-    starts = [0, *(match.end() for match in _PART.finditer(clause))]
+def _segments(clause: str) -> list[_Segment]:
+    starts = [0, *(match.end() for match in _SEGMENT.finditer(clause))]
     ends = [*starts[1:], len(clause)]
-    return [_Part(start, clause[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [_Segment(start, clause[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def _repeated(clause: str, found: list[Numeral], question: Question) -> Statement:
+def closest_segment(clause: str, question: Question, holds: Callable[[str], bool]) -> str:
+    """Return the coordinated part of a clause that repeats most of the question, among those that hold something."""
+    segments = [segment for segment in _segments(clause) if holds(segment.text)]
+    if not segments:
+        return clause
+    overlaps = [question.overlap(segment.with_subject(clause)) for segment in segments]
+    closest = [segment for segment, overlap in zip(segments, overlaps, strict=True) if overlap == max(overlaps)]
+    return closest[0].text if len(closest) == 1 else clause
+
+
+def _repeated(clause: str, quantities: list[Numeral], question: Question) -> Statement:
     """Return the result of a clause that has no other numbers than the question."""
-    asked = _asked_for(found, clause, question)
-    if asked and (asked.start == 0 or _is_result(asked, clause, question) or _follows(_WITHIN, asked, clause)):
-        return _exact(asked, clause, question)
-    if asked and re.match(r"\stimes\b", clause[asked.end :]):
-        return _exact(asked, clause, question)
-    found = _in_digits(found) or found
-    results = [numeral for numeral in found if _follows(_COPULA, numeral, clause)]
+    named_quantity = _asked_for(quantities, clause, question)
+    if named_quantity and (
+        named_quantity.start == 0
+        or _is_result(named_quantity, clause, question)
+        or _follows(_WITHIN, named_quantity, clause)
+    ):
+        return _exact(named_quantity, clause, question)
+    if named_quantity and re.match(r"\stimes\b", clause[named_quantity.end :]):
+        return _exact(named_quantity, clause, question)
+    quantities = _in_digits(quantities) or quantities
+    results = [numeral for numeral in quantities if _follows(_COPULA, numeral, clause)]
+    last = quantities[-1:]
+    if not results and last and _follows(_APPOSED, last[0], clause) and not clause[last[0].end :].strip(" .!"):
+        results = last
     if len({numeral.value for numeral in results}) == 1:
         return _exact(results[0], clause, question)
-    if len(found) == 1 and len(clause.split()) <= 3:
-        return _exact(found[0], clause, question)
+    if len(quantities) == 1 and len(clause.split()) <= 3:
+        return _exact(quantities[0], clause, question)
     return Statement()
 
 
 def _asked_for(candidates: list[Numeral], clause: str, question: Question) -> Numeral | None:
     """Return the only number that has the noun which the question asks for, such as "minutes"."""
-    named = [n for n in candidates if question.names(n, clause) and not _follows(_COMPOSITE, n, clause)]
-    return named[0] if len({numeral.value for numeral in named}) == 1 else None
+    labelled = [n for n in candidates if question.names(n, clause) and not _follows(_COMPOSITE, n, clause)]
+    return labelled[0] if len({numeral.value for numeral in labelled}) == 1 else None
 
 
 def _is_result(numeral: Numeral, clause: str, question: Question) -> bool:
@@ -376,17 +417,17 @@ def _is_result(numeral: Numeral, clause: str, question: Question) -> bool:
 
 def _candidates(clause: str) -> list[Numeral]:
     """Return the numbers of a clause that could be a result."""
-    parts = [match.span() for match in _PERCENT_OF.finditer(clause)]
-    found = []
+    segments = [match.span() for match in _PERCENT_OF.finditer(clause)]
+    quantities = []
     for numeral in numerals(clause):
-        if any(start <= numeral.start < end for start, end in parts):
+        if any(start <= numeral.start < end for start, end in segments):
             continue
         if any(words.match(clause, numeral.end) for words in (_OF_WORK, _DIFFERENCE, _OPERATOR_AFTER)):
             continue
         if any(_follows(words, numeral, clause) for words in (_NAME_BEFORE, _ROOT, _OPERATOR_BEFORE)):
             continue
-        found.append(numeral)
-    return found
+        quantities.append(numeral)
+    return quantities
 
 
 def _exact(numeral: Numeral, clause: str, question: Question) -> Statement:
@@ -394,7 +435,9 @@ def _exact(numeral: Numeral, clause: str, question: Question) -> Statement:
 
     One with decimals may be rounded, and any number if the question asks for that: "about 3.14".
     """
-    rounded = _follows(_ROUNDING, numeral, clause) and (numeral.value.denominator > 1 or question.rounds)
+    rounded = _follows(_ROUNDING, numeral, clause) and (
+        numeral.value.denominator > 1 or question.rounds or "10^" in numeral.written
+    )
     if _follows(_ROOT, numeral, clause) or (_follows(_INEXACT_BEFORE, numeral, clause) and not rounded):
         return _DOUBT
     return Statement(numeral, clause)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
 
 from ponder.tasks.reading.clauses import HEDGED, IS, MISTAKEN, any_of, conclusion, pattern
-from ponder.tasks.reading.markup import LONG, plain, undecorated
+from ponder.tasks.reading.markup import LONG, joined_initials, plain, undecorated
 from ponder.tasks.reading.numerals import number
 from ponder.tasks.reading.question import FUNCTION_WORDS, Question, stem, stems
 
@@ -24,21 +25,51 @@ _OPENS_YES_NO = pattern(
 )
 _SAYS_YES_NO = pattern(
     r"(?:\b(?:so|therefore|thus|hence),?\s+",
-    r"|\b(?:statement|claim|sentence|assertion|proposition|that|it|this|which|answer)",
+    r"|\b(?:statement|claim|sentence|assertion|proposition|idea|that|it|this|which|answer)",
+    r"(?: that [^.;]{1,80}?)?",
     r"(?:['’]s|\s(?:is|was|would be))\s(?:(?:therefore|indeed|actually|clearly|thus|a)\s)?)",
     rf"\W{{0,3}}({_YES_NO})\b",
+    r"|\b(?:evaluates to|returns|yields|gives|prints|short answer:|in short,?)\s\W{0,3}(yes|no|true|false)\b",
+    r"|^[^,;.]{1,40},\s(yes|no)\s?[.!]?$",  # "Botanically speaking, yes."
 )
 _SAYS_NOT = pattern(
     r"\b(?:that|it|this|statement|claim)(?:['’]s| is| was) not (?:true|correct|right|the case)\b",
     r"|n['’]t (?:true|correct|right|the case)\b",
 )
+# "It does.", "It isn't, because …", "They can not."
+_SHORT_VERDICT = pattern(
+    r"\W*(?:well, |so |but )?(?:it|they|he|she|you|we|that|there)\s",
+    r"(?:is|are|does|do|did|can|could|was|were|has|have|will|would|should)(n['’]t|\s?not)?",
+    r"(?:,? (?:indeed|actually|in fact))?\s?(?:[.,;:!–—]|$)",
+)
+# "Not really.", "Absolutely not!"
+_NOT_AT_ALL = pattern(
+    r"\W*(?:absolutely|definitely|certainly|of course)?,?\s?not\b\W*$",
+    r"|\W*not (?:really|at all|quite)\b",
+)
 _BOTH = pattern(any_of("yes and no", "yes or no", "true or false", "depends"))
 _NEGATION = pattern(
-    r"\b(?:not|cannot|never|no)\b|\b(?:is|are|does|do|was|were|can|wo|has|have|did)n?['’]t\b",
+    r"\b(?:not|cannot|never|no|unable|incapable)\b|\b(?:is|are|does|do|was|were|can|wo|has|have|did)n?['’]t\b",
 )
 # Words of a question that a statement with the same meaning may lack
 _NOT_ASKED = frozenset(
-    map(stem, ("yes", "no", "true", "false", "number", "statement", "today", "now", "currently", "really", "still"))
+    map(
+        stem,
+        (
+            "yes",
+            "no",
+            "true",
+            "false",
+            "number",
+            "statement",
+            "today",
+            "now",
+            "currently",
+            "really",
+            "still",
+            "speaking",
+        ),
+    )
 )
 
 # Words that may stand before or after an answer in its clause, besides those of the question
@@ -68,6 +99,15 @@ _ASIDES = frozenset(
         """.split(),  # noqa: SIM905
     )
 )
+# "English, ahead of Mandarin": what is compared with the answer, not the answer
+_NEXT_TO = pattern(
+    any_of(
+        r"ahead of|followed by|behind|besides|along with|together with|succeeded by|preceded by|similar to",
+        r"contemporary of|close to|next to|second to|compared (?:to|with)|corresponds? to|as opposed to",
+    ),
+    r"\s(?:the\s)?$",
+)
+_PREDICATE = pattern(r"\b(?:is|was|are|refers to|means|would be)(?: the| an?)?\s[\"“'‘`]?$")
 _PRONOUNS = frozenset(("it", "is", "was", "the", "they", "he", "she", "has", "its", "this", "we", "you", "not"))
 _DENIES = pattern(
     any_of("not", "never", "than", "unlike", "except", "without", "nor", "neither", "cannot", "nobody", "least"),
@@ -82,9 +122,19 @@ _LIST_FOLLOWS = pattern(
 _LINK = pattern(rf"\s(?:{IS}|=)\s|(?<=^it)['’]s\s|(?<=^that)['’]s\s|:\s")
 
 
+_POWER = re.compile(r"(?<=[a-z)])\^\{?(\d{1,3})\}?")  # `x^2`, as `x²` is compared
+_FUNCTION = re.compile(r"\\(log|ln|exp|sin|cos|tan)\b")
+_ROOT_SIGN = re.compile(r"\\?sqrt\{([^{}()]{1,50})\}|\\?sqrt\(([^{}()]{1,50})\)")
+_ABBREVIATIONS = {"mt": "mount", "st": "saint", "dr": "doctor"}
+_ABBREVIATION = re.compile(r"\b(mt|st|dr)\.?(?=\s)")
+
+
 def simplified(text: str) -> str:
     """Return a text as it is compared: without case, subscripts, marks, articles and the spaces around signs."""
-    text = unicodedata.normalize("NFKC", undecorated(text)).casefold()
+    text = unicodedata.normalize("NFKC", joined_initials(undecorated(text))).casefold()
+    text = _POWER.sub(r"\1", _FUNCTION.sub(r"\1", text))
+    text = _ROOT_SIGN.sub(lambda root: f"√{root[1] or root[2]}", text.replace("\\pi", "π").replace("\\cdot", "·"))
+    text = _ABBREVIATION.sub(lambda short: _ABBREVIATIONS[short[1]], text)
     text = " ".join(text.replace("’", "'").split())
     text = re.sub(r"\s?([^\w\s'])\s?", r"\1", text)
     return _ARTICLE.sub("", text).strip(" .!\"'")
@@ -100,12 +150,12 @@ def same_text(parsed: str, gold: str) -> bool:
     return len(gold_items) > 1 and same_items(items(parsed), gold_items)
 
 
-def _same_item(one: str, other: str) -> bool:
-    left = number(one)
-    right = number(other)
-    if left is None or right is None:
-        return simplified(one) == simplified(other) != "" or one == other
-    return left == right
+def _same_item(first: str, second: str) -> bool:
+    first_number = number(first)
+    second_number = number(second)
+    if first_number is None or second_number is None:
+        return simplified(first) == simplified(second) != "" or first == second
+    return first_number == second_number
 
 
 def items(text: str) -> list[str]:
@@ -113,75 +163,169 @@ def items(text: str) -> list[str]:
     text = undecorated(text)
     while len(text) > 1 and (text[0], text[-1]) in (("[", "]"), ("(", ")"), ("{", "}")):
         text = text[1:-1].strip()
-    found = [undecorated(plain(item)) for item in _SPLIT_ITEMS.split(text)]
-    return [item for item in found if item]
+    split_items = [undecorated(plain(item)) for item in _SPLIT_ITEMS.split(text)]
+    return [item for item in split_items if item]
 
 
-def same_items(one: Sequence[str], other: Sequence[str]) -> bool:
-    return len(one) == len(other) and all(map(_same_item, one, other))
+def same_items(first: Sequence[str], second: Sequence[str], *, any_order: bool = False) -> bool:
+    """Return whether two lists have equal items, in the same order or in any."""
+    if len(first) != len(second):
+        return False
+    if all(map(_same_item, first, second)):
+        return True
+    if not any_order or len(first) > 100:
+        return False
+    unmatched = list(second)
+    for item in first:
+        equal = next((candidate for candidate in unmatched if _same_item(item, candidate)), None)
+        if equal is None:
+            return False
+        unmatched.remove(equal)
+    return True
 
 
 def listed(text: str, gold: Sequence[str]) -> list[list[str]]:
     """Return the lists that a text may state, the likeliest first."""
     if len(text) > TOO_LONG:
         return []
-    clause = conclusion(text, lambda part: len(items(part)) > 1)
+    clause = conclusion(text, lambda segment: len(items(segment)) > 1)
     bracketed = re.findall(r"\[[^\[\]]{1,500}\]", clause)
-    parts = _LIST_FOLLOWS.split(clause)
-    candidates = bracketed[-1:] or [parts[-1], clause, parts[0]]
+    segments = _LIST_FOLLOWS.split(clause)
+    candidates = bracketed[-1:] or [segments[-1], clause, segments[0]]
     lists = []
     for candidate in candidates:
         split = [_IN_ORDER.sub("", item) for item in items(candidate)]
         if len(split) == 1 and all(" " not in item for item in gold):  # "3 7 9"
             split = split[0].split()
-        if len(split) > 1:
+        longest = max(len(item.split()) for item in gold) + 2
+        if len(split) > 1 and max(len(item.split()) for item in split) <= longest:
             lists.append(split)
     return lists
 
 
-def states_items(text: str, gold: Sequence[str], question: Question) -> bool:
-    """Return whether a clause ends or begins with these items: "30 factors into 2, 3 and 5"."""
-    found = items(text) if len(text) <= LONG else []
-    if len(found) != len(gold) or not same_items(found[1:-1], gold[1:-1]):
-        return False
-    before = re.fullmatch(rf"(?:(.*?)\s)?{re.escape(gold[0])}", found[0], re.IGNORECASE)
-    after = re.fullmatch(rf"{re.escape(gold[-1])}(\s.*)?", found[-1], re.IGNORECASE)
-    if before is None or after is None or _DENIES.search(text):
-        return False
-    return _may_precede(f"{before[1] or ''} ", question, proper=False) and _may_follow(after[1] or "", question)
+# What stands between the items of a list in a sentence: "3 comes first, followed by 7 and finally 9"
+_BETWEEN_ITEMS = pattern(
+    r"(?:[\s,;:.<>×*&/()\"“”'`→-]|",
+    any_of(
+        r"and|then|followed|by|next|finally|lastly|after|that|come|comes|came|first|second|third|fourth|last|is|are|to|the",
+        r"with|also|plus|as well as",
+    ),
+    r"|\b[a-z]\s?=){1,60}",
+)
 
 
-def yes_no(sentence: str, question: Question) -> str | None:
-    """Return "yes" or "no" if a sentence says so, in a word or by affirming or denying what is asked; else None."""
+def names_items(text: str, gold: Sequence[str], question: Question, *, any_order: bool = False) -> bool:
+    """Return whether a clause names these items and no others: "3 comes first, followed by 7 and finally 9"."""
+    if len(text) > LONG or len(gold) > 50:
+        return False
+    spans = []
+    position = 0
+    for item in gold:
+        match = _whole(item).search(text, 0 if any_order else position)
+        if match is None:
+            return False
+        spans.append(match.span())
+        position = match.end()
+    spans.sort()
+    before = text[: spans[0][0]]
+    head = re.search(r"\b([^\W\d]+)\s$", before)  # "vitamin A, vitamin D and vitamin E"
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        gap = text[end:start]
+        if head and gap.endswith(head[0]):
+            gap = gap.removesuffix(head[0]) + " "
+        if not _BETWEEN_ITEMS.fullmatch(gap):
+            return False
+    after = text[spans[-1][1] :]
+    if _DENIES.search(text) or re.search(r"[\d+×*^]\s?$", before):
+        return False
+    equated = re.search(r"(\S*)\s?=\s?$", before)
+    if _MORE_ITEMS.match(after) or (equated and not re.fullmatch(r"[a-z]", equated[1])):
+        return False
+    return _may_precede(before, question, proper=False) and _may_follow(after, question)
+
+
+# Another item: "3, 7, 9, 8", "3, 7, 9 and 11"; not "3, 7 and 9, because …"
+_MORE_ITEMS = pattern(
+    r"\s?[×*/<>]|\s?[,;]?\s(?:and|or)\s(?!it|they|this|that|these|those|there|we|you|is|are)",
+    rf"|\s?,\s(?!{any_of(*sorted(FUNCTION_WORDS), 'since', 'though', 'although', 'whereas', 'respectively')}|\w+ing\b)",
+)
+
+
+def mentions_all(text: str, gold: Sequence[str]) -> bool:
+    """Return whether a text contains all items of a list."""
+    return all(_whole(item).search(text) for item in gold)
+
+
+def _whole(item: str) -> re.Pattern[str]:
+    """Return the pattern of an item that is not a part of a longer word or number."""
+    return re.compile(rf"(?<![\w.-]){re.escape(item)}(?![\w-]|\.\d)", re.IGNORECASE)
+
+
+def explicit_yes_no(sentence: str) -> str | None:
+    """Return "yes" or "no" if a sentence says so in a word: "No, …", "The claim is false.", "It does."; else None."""
     if len(sentence) > LONG or _BOTH.search(sentence):
         return None
     if _SAYS_NOT.search(sentence):
         return "no"
-    words = [match[1].lower() for match in _SAYS_YES_NO.finditer(sentence)]
+    words = [(match[1] or match[2] or match[3]).lower() for match in _SAYS_YES_NO.finditer(sentence)]
     opens = _OPENS_YES_NO.match(sentence)
     if opens:
         words.append(opens[1].lower())
     if words:
         return "yes" if words[-1] in YES else "no"
+    short = _SHORT_VERDICT.match(re.split(r",?\sbut\s", sentence)[-1])
+    if short:
+        return "no" if short[1] else "yes"
+    return "no" if _NOT_AT_ALL.match(sentence) else None
+
+
+def implied_yes_no(sentence: str, question: Question) -> str | None:
+    """Return "yes" or "no" if a sentence affirms or denies what is asked; else None."""
+    if len(sentence) > LONG or _BOTH.search(sentence):
+        return None
     asked = question.asked - _NOT_ASKED
-    clause = conclusion(sentence, lambda part: asked.issubset(stems(part)), denials=True)
+    clause = conclusion(sentence, lambda segment: asked.issubset(stems(segment)), denials=True)
     if HEDGED.search(clause) or MISTAKEN.search(clause):
         return None
-    if not asked or not asked.issubset(stems(clause)):
+    if not asked or (not asked.issubset(stems(clause)) and not _of_pronoun(clause, question)):
+        return None
+    if not _same_comparison(clause, question):
         return None
     denials = len(_NEGATION.findall(clause))
     return {0: "yes", 1: "no"}.get(denials)
 
 
+def _same_comparison(clause: str, question: Question) -> bool:
+    """Return whether what stands after "than" is the same in a clause as in the question."""
+    compared = re.search(r"\bthan\b(.*)", clause)
+    asked = re.search(r"\bthan\b(.*)", question.text)
+    if compared is None or asked is None:
+        return True
+    return not set(stems(compared[1])).isdisjoint(stems(asked[1])) and not set(stems(clause[: compared.start()])) & set(
+        stems(asked[1])
+    )
+
+
+def _of_pronoun(clause: str, question: Question) -> bool:
+    """Return whether a clause says of "it" what the question asks: "It isn't flat" to "Is the Earth flat?"."""
+    pronoun = re.match(
+        r"\W*(?:it|they|he|she)(?:['’]s|['’]re|\s(?:is|are|was|were|does|do|can|has|have)(?:n['’]t)?)\b",
+        clause,
+        re.IGNORECASE,
+    )
+    ordered = [term for term in stems(question.text.rstrip(" ?").rpartition(". ")[2]) if term in question.asked]
+    return pronoun is not None and bool(ordered) and stems(clause)[:1] == ordered[-1:]
+
+
 def new_words(text: str, question: Question) -> list[str]:
     """Return the words of a text that could be an answer: not those of the question, verbs and asides."""
-    words = [word for word in _WORD.findall(text) if word.casefold() not in FUNCTION_WORDS and word != "s"]
-    words = [word for word in words if stem(word) not in _VERBS | _ASIDES and not word.endswith("ly")]
-    return [word for word in words if not question.repeats(word)]
+    words = [term for term in _WORD.findall(text) if term.casefold() not in FUNCTION_WORDS and term != "s"]
+    words = [term for term in words if stem(term) not in _VERBS | _ASIDES and not term.endswith("ly")]
+    return [term for term in words if not question.repeats(term)]
 
 
-def is_verb(word: str) -> bool:
-    return stem(word) in _VERBS
+def is_verb(term: str) -> bool:
+    return stem(term) in _VERBS
 
 
 def asserts(clause: str, gold: str, question: Question) -> bool:
@@ -190,33 +334,44 @@ def asserts(clause: str, gold: str, question: Question) -> bool:
     What stands next to it must be a word of the question or one that can't be part of the answer.
     """
     text = " ".join(unicodedata.normalize("NFKC", clause[: LONG + 1]).split())
-    wanted = _ARTICLE.sub("", " ".join(unicodedata.normalize("NFKC", undecorated(gold)).split()))
-    if not wanted or len(clause) > LONG:
+    target = _ARTICLE.sub("", " ".join(unicodedata.normalize("NFKC", joined_initials(undecorated(gold))).split()))
+    if gold[:1].isupper():
+        text = _without_accents(text)
+        target = _without_accents(target)
+    if not target or len(clause) > LONG:
         return False
-    repeated = question.repeats(wanted)
+    repeated = question.repeats(target)
     if repeated and not _same_direction(text, question):
         return False
-    for match in re.finditer(_inflected(wanted, question), text, re.IGNORECASE):
+    for match in re.finditer(_inflected(target, question), text, re.IGNORECASE):
         before = text[: match.start()]
         after = text[match.end() :]
         proper = match[0][:1].isupper()
-        # A word of the question answers it only as the subject: "Feathers are heavier".
-        if repeated and not (_opens(before) and not new_words(after, question)):
+        # A word of the question answers it only as the subject ("Feathers are heavier") or after "is" ("the verb is").
+        as_subject = _opens(before) and not new_words(after, question)
+        as_predicate = bool(_PREDICATE.search(before)) and not new_words(before, question)
+        if repeated and not (as_subject or as_predicate):
             continue
-        if _DENIES.search(before) or not _may_precede(before, question, proper=proper):
+        if _DENIES.search(before) or _NEXT_TO.search(before) or not _may_precede(before, question, proper=proper):
             continue
         if _may_follow(after, question) or _is_subject(before, after, question, proper=proper):
             return True
-    shorter = _without_question_words(wanted, question)
-    return shorter != wanted and asserts(clause, shorter, question)
+    shorter = _without_question_words(target, question)
+    return shorter != target and asserts(clause, shorter, question)
 
 
-def _inflected(wanted: str, question: Question) -> str:
+def _without_accents(text: str) -> str:
+    """Return a name without accents: "Brasilia" for "Brasília"."""
+    decomposed = unicodedata.normalize("NFKD", text)
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
+
+
+def _inflected(target: str, question: Question) -> str:
     """Return the pattern of a text as whole words, in the singular and plural if the question doesn't ask for one."""
-    plain_word = len(wanted) > 3 and wanted[-1].isalpha()
+    plain_word = len(target) > 3 and target[-1].isalpha()
     if plain_word and not question.mentions("plural", "singular", "spell", "tense", "form of"):
-        return rf"(?<![\w-]){re.escape(wanted.removesuffix('s'))}(?:e?s)?(?![\w-])"
-    return rf"(?<![\w-]){re.escape(wanted)}(?![\w-])"
+        return rf"(?<![\w-]){re.escape(target.removesuffix('s'))}(?:e?s)?(?![\w-])"
+    return rf"(?<![\w-]){re.escape(target)}(?![\w-])"
 
 
 def _opens(before: str) -> bool:
@@ -251,14 +406,14 @@ def _may_precede(before: str, question: Question, *, proper: bool) -> bool:
     last = re.search(r"([\w'’]+)\W*$", before)
     if last is None or re.search(r"[?:=→\"“'`(*]\s?$", before):
         return True
-    word = last[1].casefold()
-    if proper and before.endswith(", ") and stem(word) in question.words | _ASIDES:  # "our own planet, Earth"
+    term = last[1].casefold()
+    if proper and before.endswith(", ") and stem(term) in question.words | _ASIDES:  # "our own planet, Earth"
         return True
     if re.search(r"[,;/&]\s?$|\b(?:and|or)\s?$", before, re.IGNORECASE):  # one of several, unless "So, 9"
-        return word in ("so", "yes", "answer", "well", "therefore", "thus", "hence", "is", "then")
-    if word in FUNCTION_WORDS or re.search(r"['’](?:s|re|d|ll|m)$", word):
+        return term in ("so", "yes", "answer", "well", "therefore", "thus", "hence", "is", "then")
+    if term in FUNCTION_WORDS or re.search(r"['’](?:s|re|d|ll|m)$", term):
         return True
-    if stem(word) in question.words | _VERBS | _ASIDES:
+    if stem(term) in question.words | _VERBS | _ASIDES:
         return True
     return proper and last[1].islower()  # "the novelist Jane Austen"
 
@@ -267,38 +422,64 @@ def _may_follow(after: str, question: Question) -> bool:
     """Return whether an answer may stand before these words."""
     if re.match(r"\s?[/&+]|,?\sor\s", after):
         return False
-    coordinated = re.match(r",?\sand\s([\w'’]+)", after)
+    coordinated = re.match(r",?\sand\s(?:(?:first|later|then|also|originally|was|is)\s)?([\w'’]+)", after)
     if coordinated:  # a verb begins a clause: "Plants take in oxygen and release …"
-        word = coordinated[1].casefold()
-        return is_verb(word) or word in _PRONOUNS or word.endswith("ed")
+        term = coordinated[1].casefold()
+        return is_verb(term) or term in _PRONOUNS or term.endswith("ed")
     following = re.match(r"(\W*)([\w'’]+)", after)
     if following is None:
         return True
     if re.search(r"[,.;:!?()\[\]–—\"”]", following[1]):
         return not re.match(r"\W*,\s?\w+,?\s(?:and|or)\s", after)  # not a list
-    word = following[2].casefold()
-    if word in FUNCTION_WORDS or word.endswith(("ed", "ly")):
+    term = following[2].casefold()
+    if term in FUNCTION_WORDS or term.endswith(("ed", "ly")):
         return True
-    return stem(word) in question.words | _VERBS | _ASIDES
+    return stem(term) in question.words | _VERBS | _ASIDES
+
+
+_AREA_UNIT = re.compile(r"(?:\ssquare|\scubic)?\s(?:units?|cm|m|km|in|ft)[²³]?$")  # "9π square units"
 
 
 def same_answer_text(parsed: str, gold: str, question: Question) -> bool:
     """Return whether two texts are equal, or would be with the words of the question that one of them leaves out."""
     if same_text(parsed, gold):
         return True
+    if _with_adjective(parsed, gold, question) or (question.mentions(r"\bwho\b") and _is_surname(parsed, gold)):
+        return True
+    if same_text(_AREA_UNIT.sub("", parsed), gold):
+        return True
     shorter = _without_question_words(_ARTICLE.sub("", undecorated(gold)), question)
     return same_text(parsed, shorter) or simplified(parsed) == f"{simplified(gold)}()"
+
+
+def _with_adjective(parsed: str, gold: str, question: Question) -> bool:
+    """Return whether a text adds only a word of the question to the right answer: "Japanese yen" for "Yen" of Japan."""
+    words = simplified(re.sub(r"\s?\([^()]*\)", "", parsed)).split()
+    added = words[: -len(simplified(gold).split())]
+    if not added or " ".join(words[len(added) :]) != simplified(gold):
+        return False
+    return all(
+        any(term.startswith(asked_word[:5]) and len(asked_word) > 3 for asked_word in question.words) for term in added
+    )
+
+
+def _is_surname(parsed: str, gold: str) -> bool:
+    """Return whether a text is the last of the names of a person: "Einstein", "Einstein did" for "Albert Einstein"."""
+    names = gold.split()
+    if not 2 <= len(names) <= 3 or not all(name[:1].isupper() and name.isalpha() for name in names):
+        return False
+    return re.fullmatch(rf"{re.escape(names[-1])}(?: did| was| is)?", parsed.strip()) is not None
 
 
 def complement(clause: str, question: Question) -> str:
     """Return what a clause adds to its question: "Canberra" of "The capital of Australia is Canberra"."""
     if len(clause) > LONG:
         return clause
-    parts = _LINK.split(clause, maxsplit=1)
-    if len(parts) != 2:
+    segments = _LINK.split(clause, maxsplit=1)
+    if len(segments) != 2:
         return clause
-    subject = parts[0].strip()
-    predicate = parts[1].strip()
+    subject = segments[0].strip()
+    predicate = segments[1].strip()
     if question.overlap(predicate) > question.overlap(subject) and stems(subject):
         return subject
     return predicate or clause
@@ -309,21 +490,21 @@ def chosen_alternative(clause: str, question: Question) -> str | None:
 
     It may be the only one that is named, or the one that a comparison is in favour of.
     """
-    places = {}
+    passages = {}
     for alternative in question.alternatives:
         match = re.search(rf"(?<![\w-]){re.escape(_ARTICLE.sub('', alternative))}(?![\w-])", clause, re.IGNORECASE)
         if match:
-            places[alternative] = match.start()
-    named = sorted(places, key=lambda alternative: places[alternative])
+            passages[alternative] = match.start()
+    in_order = sorted(passages, key=lambda alternative: passages[alternative])
     direction = Question(clause).more()
     agrees = direction is None or direction == question.more()
     if _DENIES.search(re.sub(r"\bthan\b", "", clause)):
         return None
-    if len(named) == 2 and re.search(r"\bthan\b", clause):
-        return named[0] if agrees else named[1]
-    if len(named) != 1:
+    if len(in_order) == 2 and re.search(r"\bthan\b", clause):
+        return in_order[0] if agrees else in_order[1]
+    if len(in_order) != 1:
         return None
     if agrees:
-        return named[0]
-    others = [alternative for alternative in question.alternatives if alternative != named[0]]
-    return others[0] if len(others) == 1 else None
+        return in_order[0]
+    alternatives_left = [alternative for alternative in question.alternatives if alternative != in_order[0]]
+    return alternatives_left[0] if len(alternatives_left) == 1 else None

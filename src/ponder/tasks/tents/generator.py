@@ -10,14 +10,20 @@ few percent, by a tenth at most.
 The difficulties mean what they mean there: the easy deductions solve an easy puzzle; a tricky one needs the tricky
 deductions too. In both cases deduction finds the only solution and the only pairing of tents and trees. One difference:
 `tents.c` silently makes 4×4 tricky puzzles easy, here `possible` returns False. Sides down to 2 work.
+
+A camp is tents that don't touch, each with its tree; a puzzle made from it may have many solutions. As in `tents.c`
+there are ⌊area / 5⌋ tents in random places, each with a tree on a random side, and no row or column is bare (without
+tent and tree). He starts again if the tents don't fit or a row or column is bare, which on large or long boards happens
+almost always; here tents are moved instead. If a side is below 4, his minimum, bare rows and columns are allowed,
+because there are few such camps without one, or none.
 """
 
 from __future__ import annotations
 
 import random
+from itertools import islice
 
-from ponder.tasks.tents.board import bits, board
-from ponder.tasks.tents.camp import Camp, random_camp
+from ponder.tasks.tents.board import Board, bits, board
 from ponder.tasks.tents.deduction import Difficulty, State, deduce
 from ponder.tasks.tents.puzzle import Puzzle
 
@@ -76,3 +82,96 @@ def _repaired(trial: _Trial, rng: random.Random) -> _Trial:
         if other.undecided <= trial.undecided or not patience:
             trial, patience = other, patience or PATIENCE
     return trial
+
+
+class Camp:
+    """Trees with their tents, and both as sets of cells."""
+
+    __slots__ = ("board", "tent_of", "tents", "trees")
+
+    def __init__(self, board: Board, tent_of: dict[int, int], tents: int, trees: int) -> None:
+        self.board, self.tent_of, self.tents, self.trees = board, tent_of, tents, trees
+
+    def moved(self, tree: int, rng: random.Random) -> Camp:
+        """The camp with one tree and its tent moved to a random free place, possibly the old one."""
+        tent = self.tent_of[tree]
+        tents, trees = self.tents ^ tent, self.trees ^ tree
+        places = self.board.cells & ~(tents | trees | self.board.around(tents))
+        while True:
+            new_tent = any_of(places, rng)
+            sides = self.board.beside(new_tent) & ~(tents | trees)
+            if sides:
+                break
+        new_tree = any_of(sides, rng)
+        tent_of = self.tent_of.copy()
+        del tent_of[tree]
+        tent_of[new_tree] = new_tent
+        return Camp(self.board, tent_of, tents | new_tent, trees | new_tree)
+
+    def bare(self) -> int:
+        """The number of rows and columns with neither tree nor tent; 0 if a side is below 4."""
+        board, used = self.board, self.trees | self.tents
+        if min(board.width, board.height) < 4:
+            return 0
+        return [used & line for line in board.rows].count(0) + [used & line for line in board.columns].count(0)
+
+
+def random_camp(board: Board, rng: random.Random) -> Camp:
+    tents = _pitched(board, rng)
+    tent_of = _planted(board, tents, rng)
+    camp = Camp(board, tent_of, sum(tents), sum(tent_of))
+    bare = camp.bare()
+    while bare:
+        other = camp.moved(any_of(camp.trees, rng), rng)
+        if other.bare() <= bare:
+            camp, bare = other, other.bare()
+    return camp
+
+
+def any_of(cells: int, rng: random.Random) -> int:
+    return next(islice(bits(cells), rng.randrange(cells.bit_count()), None))
+
+
+def _pitched(board: Board, rng: random.Random) -> list[int]:
+    """⌊area / 5⌋ tents, none touching.
+
+    Filling cells in random order gets stuck at 0.187 tents per cell on large boards (random sequential adsorption of
+    2×2 squares), short of 0.2. From there on, tents are moved to random free cells until there is room for one more.
+    """
+    wanted = board.width * board.height // 5
+    tents: list[int] = []
+    free = board.cells
+    order = list(bits(free))
+    rng.shuffle(order)
+    for cell in order:
+        if cell & free and len(tents) < wanted:
+            tents.append(cell)
+            free &= ~(cell | board.around(cell))
+    while len(tents) < wanted:
+        if not free:
+            tents.pop(rng.randrange(len(tents)))
+            taken = sum(tents)
+            free = board.cells & ~(taken | board.around(taken))
+        tents.append(any_of(free, rng))
+        free &= ~(tents[-1] | board.around(tents[-1]))
+    return tents
+
+
+def _planted(board: Board, tents: list[int], rng: random.Random) -> dict[int, int]:
+    """A tree beside each tent, as {tree: tent}. A tent without a free side takes another tent's tree, which moves.
+
+    It terminates: a tent has at least two cells beside it, and a cell at most two tents, so a perfect matching exists.
+    """
+    tent_of: dict[int, int] = {}
+    free = board.cells & ~sum(tents)
+    sides = free
+    queue = tents.copy()
+    while queue:
+        tent = queue.pop()
+        beside = board.beside(tent)
+        tree = any_of(beside & free or beside & sides, rng)
+        if tree in tent_of:
+            queue.append(tent_of[tree])
+        tent_of[tree] = tent
+        free &= ~tree
+    return tent_of

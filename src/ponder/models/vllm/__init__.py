@@ -35,11 +35,11 @@ from ponder.core import (
     not_in_key,
     weights_fingerprint,
 )
-from ponder.models import _vllm_servers
 from ponder.models._local_weights import LocalWeights, as_folder
-from ponder.models._vllm_client import VllmChat, VllmIds
-from ponder.models._vllm_server import Launch, Weights, check_vllm
-from ponder.models._vllm_servers import Servers
+from ponder.models.vllm import servers as vllm_servers
+from ponder.models.vllm.client import VllmClient
+from ponder.models.vllm.server import Launch, Weights, check_vllm
+from ponder.models.vllm.servers import ServerGroup
 
 # Flags that have a setting of their own, or that Ponder sets.
 OWN_FLAGS = {
@@ -91,7 +91,7 @@ class Vllm(LocalWeights, Served):
             if instead := OWN_FLAGS.get(name.replace("-", "_")):
                 hint = instead.format(json.dumps(value, default=str))
                 raise UserError(f"`{name}` can't be in `args`: it has a setting of its own", hint=hint)
-        self._clients: dict[Path, VllmChat] = {}
+        self._clients: dict[Path, VllmClient] = {}
         self._opening: asyncio.Lock | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -135,11 +135,11 @@ class Vllm(LocalWeights, Served):
         return other
 
     def start(self, task: Task) -> Iterator[Progress]:
-        servers = yield from _vllm_servers.take(*self._wanted(task))
+        servers = yield from vllm_servers.take(*self._wanted(task))
         servers.release()
 
     def kept_open(self) -> AbstractContextManager[None]:
-        return _vllm_servers.held()
+        return vllm_servers.held()
 
     def _wanted(self, task: Task) -> tuple[Launch, Weights]:
         """What to start, and the weights to load."""
@@ -209,9 +209,9 @@ class Vllm(LocalWeights, Served):
                     self._clients[source.folder] = await client.__aenter__()
         return await self._clients[source.folder].complete(request)
 
-    def _client(self, task: Task, codec: str) -> VllmChat:
+    def _client(self, task: Task, codec: str) -> VllmClient:
         """A client of running servers, which are started if need be."""
-        servers = _drained(_vllm_servers.take(*self._wanted(task)))
+        servers = _drained(vllm_servers.take(*self._wanted(task)))
         settings: dict[str, Any] = {
             "id": servers.weights.adapter[1] if servers.weights.adapter else servers.name,
             "url": tuple(f"{server.url}/v1" for server in servers.each),
@@ -221,23 +221,24 @@ class Vllm(LocalWeights, Served):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "template": self.template,
+            "codec_of": codec,
             "count_prompt": self.prompt_tokens,
             "concurrency": self.concurrency,
             "timeout": self.timeout,
         }
         try:
-            return VllmIds(codec_of=codec, **settings) if codec else VllmChat(**settings)
+            return VllmClient(**settings)
         except (OSError, HTTPException) as error:
             servers.release()
             raise ModelFailure(f"vLLM stopped answering: {error}") from None
 
 
-def _drained(starting: Any) -> Servers:
+def _drained(starting: Any) -> ServerGroup:
     try:
         while True:
             next(starting)
     except StopIteration as end:
-        servers: Servers = end.value
+        servers: ServerGroup = end.value
         return servers
 
 

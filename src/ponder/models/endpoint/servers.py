@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from yarl import URL
 
 from ponder.core import UserError
-from ponder.models._counting import ServerTokenizer
-from ponder.models._failures import WrongServer
+from ponder.models.endpoint.counting import ServerTokenizer
+from ponder.models.endpoint.failures import WrongServer
 
 LONGEST_ASIDE = 60.0  # seconds that a server is set aside, unless it asks for more
 

@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ponder.core import Codec, Request, UserError, plugins
-from ponder.models._failures import NoAnswer
-from ponder.models._reply import Choice, Malformed, Reply, Said, read
-from ponder.models._servers import Server
-from ponder.models._vllm_servers import Servers
 from ponder.models.endpoint import Endpoint
+from ponder.models.endpoint.failures import NoAnswer
+from ponder.models.endpoint.reply import Choice, Malformed, Reply, Said, read
+from ponder.models.endpoint.servers import Server
+from ponder.models.vllm.servers import ServerGroup
 
 
 @dataclass(kw_only=True)
-class VllmChat(Endpoint):
-    """Asks for a chat."""
+class VllmClient(Endpoint):
+    """Asks for a chat or, if the weights have a codec, for a completion of the token ids that it renders."""
 
-    servers: Servers
+    servers: ServerGroup
     top_k: int = 0
     template: dict[str, Any] = field(default_factory=dict)  # values for the chat template
     count_prompt: Callable[[Request], int | None]  # how long a prompt is, if that is known
+    codec_of: str = ""  # the model plugin whose codec renders prompts and reads replies; "": the chat template
 
     proxies: ClassVar[bool] = False  # the servers are on this machine
 
@@ -37,11 +38,24 @@ class VllmChat(Endpoint):
         self._begin, self._end = (_one_id(first, self.id, tag) for tag in ("<think>", "</think>"))
         self._room = int(first.post("/tokenize", {"model": self.id, "prompt": "a"})["max_model_len"])
 
+    def _page(self) -> str:
+        return "completions" if self.codec_of else super()._page()
+
     def _payload(self, request: Request, budget: int | None) -> dict[str, Any]:
         payload = super()._payload(request, self._fitting(request, budget))
         # Special tokens stay in the text: in some vocabularies `</think>` is one.
-        more = {"top_k": self.top_k, "return_token_ids": True, "skip_special_tokens": False}
-        return {**payload, **more} | ({"chat_template_kwargs": self.template} if self.template else {})
+        payload |= {"top_k": self.top_k, "return_token_ids": True, "skip_special_tokens": False}
+        if self.template:
+            payload["chat_template_kwargs"] = self.template
+        if self.codec_of:
+            del payload["messages"]
+            payload["prompt"] = self._codec(request).prompt_ids(request)
+        return payload
+
+    def _codec(self, request: Request) -> Codec:
+        codec = plugins.codec(self.codec_of, request.task.plugin_name())
+        assert codec is not None
+        return codec
 
     def _fitting(self, request: Request, budget: int | None) -> int | None:
         """The budget, or what the prompt leaves of the server's longest text, as a model in this process stops there.
@@ -66,14 +80,18 @@ class VllmChat(Endpoint):
         if reply.model != self.id:
             what = f"the server at {' or '.join(self.urls)} answers as `{str(reply.model)[:100]}`, not as `{self.id}`"
             raise UserError(what, hint="another server has taken the port: leave out `port`")
-        ids, prompt = self.reply_ids(reply), self.asked_ids(reply)
-        said, thought = self.understood(request, reply, ids, prompt)
+        ids = _reply_ids(reply)
+        prompt = self._prompt_ids(reply)
+        if self.codec_of:
+            said, thought = self._read_codec(request, reply, ids, prompt)
+        else:
+            said, thought = self._read_chat(reply, ids, prompt)
         usage = reply.usage if isinstance(reply.usage, dict) else {}
         counts = {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}
         return said, {**usage, **counts, "completion_tokens_details": {"reasoning_tokens": thought}}
 
-    def understood(self, request: Request, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:  # noqa: ARG002
-        """What a reply says, and how many thinking tokens it has; 0 if that must be counted in its text."""
+    def _read_chat(self, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:
+        """Return what a reply says, and how many thinking tokens it has; 0 if that must be counted in its text."""
         said = read(reply)
         if self._end is not None and self._end in ids:
             return said, ids.index(self._end) + 1
@@ -82,44 +100,30 @@ class VllmChat(Endpoint):
             said = Said(said.answer.strip(), "", said.stop, said.note, written=said.written)
         return said, len(ids) if said.thinking and not said.answer else 0
 
-    def _ids(self, reply: Reply) -> dict[str, Any]:
-        return {"tokens": self.reply_ids(reply), "prompt": self.asked_ids(reply)}
-
-    def reply_ids(self, reply: Reply) -> list[int]:
-        return _ids((reply.choices or [Choice()])[0].token_ids)
-
-    def asked_ids(self, reply: Reply) -> list[int]:
-        return _ids(reply.prompt_token_ids)
-
-
-@dataclass(kw_only=True)
-class VllmIds(VllmChat):
-    """Asks by token ids, which a codec makes and reads."""
-
-    codec_of: str  # the model plugin that has the codec
-
-    page: ClassVar[str] = "completions"
-
-    def _codec(self, request: Request) -> Codec:
-        codec = plugins.codec(self.codec_of, request.task.plugin_name())
-        assert codec is not None
-        return codec
-
-    def _payload(self, request: Request, budget: int | None) -> dict[str, Any]:
-        payload = super()._payload(request, budget)
-        del payload["messages"]
-        return payload | {"prompt": self._codec(request).prompt_ids(request)}
-
-    def understood(self, request: Request, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:
-        if prompt != (sent := self._codec(request).prompt_ids(request)):
+    def _read_codec(self, request: Request, reply: Reply, ids: list[int], prompt: list[int]) -> tuple[Said, int]:
+        """Return what the codec reads in a reply, and how many thinking tokens it has."""
+        codec = self._codec(request)
+        sent = codec.prompt_ids(request)
+        if prompt != sent:
             raise UserError(f"vLLM was sent the prompt {sent[:8]}… and read {prompt[:8]}…: its token ids don't match")
-        thinking, answer, thought = self._codec(request).reply(request, ids)
-        finish = (reply.choices or [Choice()])[0].finish_reason
-        stop: Literal["end", "length"] = "length" if finish == "length" else "end"
-        return Said(thinking, answer, stop, "" if thinking or answer or stop == "length" else "empty reply"), thought
+        thinking, answer, thought = codec.reply(request, ids)
+        stop: Literal["end", "length"] = "length" if _choice(reply).finish_reason == "length" else "end"
+        note = "" if thinking or answer or stop == "length" else "empty reply"
+        return Said(thinking, answer, stop, note), thought
 
-    def asked_ids(self, reply: Reply) -> list[int]:
-        return _ids((reply.choices or [Choice()])[0].prompt_token_ids)
+    def _ids(self, reply: Reply) -> dict[str, Any]:
+        return {"tokens": _reply_ids(reply), "prompt": self._prompt_ids(reply)}
+
+    def _prompt_ids(self, reply: Reply) -> list[int]:
+        return _ids(_choice(reply).prompt_token_ids if self.codec_of else reply.prompt_token_ids)
+
+
+def _choice(reply: Reply) -> Choice:
+    return (reply.choices or [Choice()])[0]
+
+
+def _reply_ids(reply: Reply) -> list[int]:
+    return _ids(_choice(reply).token_ids)
 
 
 def _one_id(server: Any, model: str, tag: str) -> int | None:

@@ -26,13 +26,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ponder.core import Estimate, UserError
+from ponder.stats.columns import Floats, Ints
 from ponder.stats.designs.critical_size import expected_variance
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 Results: TypeAlias = Mapping[int, tuple[int, int]]  # by size: right answers, and attempts
 

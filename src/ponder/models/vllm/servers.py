@@ -18,18 +18,18 @@ from dataclasses import dataclass, field
 
 from ponder.core import Progress, UserError
 from ponder.models._gpu_memory import drop_cached_weights
-from ponder.models._vllm_server import Launch, VllmServer, Weights
+from ponder.models.vllm.server import Launch, VllmServer, Weights
 
 IDLE_SECONDS = 60.0  # until a server that nobody uses is stopped
 START_SECONDS = 3600.0
 
 _lock = threading.RLock()
-_running: list[Servers] = []
+_running: list[ServerGroup] = []
 _holds = 0  # blocks that keep unused servers running
 
 
 @dataclass(eq=False)
-class Servers:
+class ServerGroup:
     """The servers of one launch, all with the same weights."""
 
     launch: Launch
@@ -96,7 +96,7 @@ class Servers:
                 self._idle.daemon = True
                 self._idle.start()
 
-    def taken(self) -> Servers:
+    def taken(self) -> ServerGroup:
         self.users += 1
         if self._idle:
             self._idle.cancel()
@@ -114,8 +114,8 @@ class Servers:
             server.stop()
 
 
-def take(launch: Launch, weights: Weights) -> Generator[Progress, None, Servers]:
-    """Servers with these weights, for one user, who releases them; yields progress while they start."""
+def take(launch: Launch, weights: Weights) -> Generator[Progress, None, ServerGroup]:
+    """ServerGroup with these weights, for one user, who releases them; yields progress while they start."""
     with _lock:
         for servers in [*_running]:
             if not servers.users and not all(server.healthy() for server in servers.each):
@@ -124,7 +124,7 @@ def take(launch: Launch, weights: Weights) -> Generator[Progress, None, Servers]
         if ready := next((servers for servers in same if servers.weights == weights), None):
             return ready.taken()
         idle = next((servers for servers in same if not servers.users), None)
-        servers = idle or Servers(launch, weights)
+        servers = idle or ServerGroup(launch, weights)
         try:
             if idle:
                 yield from servers.load(weights)

@@ -1,6 +1,6 @@
 """One vLLM server on this machine: its process, its pages, and the weights that it is given.
 
-It ends with this process, however that ends, and if it fails, the error has the cause from its log. `_vllm_servers`
+It ends with this process, however that ends, and if it fails, the error has the cause from its log. `servers.py`
 keeps servers running from one model to the next.
 """
 # ruff: noqa: S603 the user chooses the interpreter
@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from ponder.core import UserError
 from ponder.core.text import encodable
-from ponder.models import _keeper
-from ponder.models._vllm_log import cause
+from ponder.models import _watchdog
 
 MODULE = "vllm.entrypoints.openai.api_server"
 OLDEST = (0, 11)  # the first release that returns token ids as asked here
@@ -125,7 +124,7 @@ class VllmServer:
         command = [self._launch.python, "-m", MODULE, "--model", self._weights.path, *place, *flags]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", _keeper.__file__, *command],
+                [sys.executable, "-I", _watchdog.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -263,3 +262,54 @@ def _free_port() -> int:
         any_port.bind(("127.0.0.1", 0))
         port: int = any_port.getsockname()[1]
         return port
+
+
+# Why a server ended. The last lines of its log only say that an engine failed; the cause is the first exception, mostly
+# a worker's, before the exceptions of the processes that waited for it. A line of the log:
+# (Worker pid=17) ERROR 11-17 12:10:39 [executor.py:953] ValueError: …
+_PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:(?:ERROR|WARNING|INFO) [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)")
+_FOLLOWS = re.compile(r"initialization failed|failed to start|EngineDeadError|See (?:the )?(?:stack trace|root cause)")
+_HINTS = (
+    (r"[Aa]ddress already in use", "leave out `port`, and a free one is found"),
+    (
+        r"unrecognized arguments|invalid choice|argument --",
+        "`args` holds flags of vLLM: args = { max_model_len = 8192 }",
+    ),
+    (r"attention configuration|head size", "this vLLM has no attention kernel for these weights on this machine"),
+    (r"max_model_len|max seq len|context length", "args = { max_model_len = 8192 }"),
+    (
+        r"out of memory|memory for|[Ff]ree memory|KV cache|cache blocks|[Aa]vailable memory|gpu_memory_utilization",
+        "args = { gpu_memory_utilization = 0.8, max_model_len = 8192 }, or more GPUs; on a CPU $VLLM_CPU_KVCACHE_SPACE",
+    ),
+    (
+        r"not recognize this architecture|not supported|[Ss]afetensor|deserializing|state_dict|Repo id|config\.json",
+        "`id` must be weights that this vLLM can load: a folder in the Hugging Face format, or org/name on the hub",
+    ),
+)
+
+
+def cause(log: str, code: int | None) -> tuple[str, str]:
+    """What went wrong, and a hint."""
+    lines = [_PREFIX.sub("", line) for line in log.splitlines()]
+    why = _first_exception(lines) or _ending(lines, code)
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, why)), "its log has the rest")
+    return why[:400], hint
+
+
+def _first_exception(lines: list[str]) -> str:
+    for n, line in enumerate(lines):
+        if line.startswith("api_server.py: error: "):
+            return line.removeprefix("api_server.py: error: ")
+        if (match := _EXCEPTION.match(line)) and not _FOLLOWS.search(line):
+            if "validation error" in line and n + 1 < len(lines):
+                return lines[n + 1].strip().removeprefix("Value error, ")
+            return f"{match[1]}: {match[2]}"
+    return ""
+
+
+def _ending(lines: list[str], code: int | None) -> str:
+    if code in (137, -9):
+        return "it was killed (SIGKILL), which is what Linux does to a process when memory runs out: out of memory"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+    return f"it ended with code {code}: {last}"

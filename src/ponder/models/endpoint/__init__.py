@@ -35,8 +35,8 @@ from ponder.core import Completion, EnvVar, Model, ModelFailure, Request, Retry,
 from ponder.core.plugins import closest
 from ponder.core.secrets import REFERENCE, Secrets, check_body, check_headers, check_sendable, check_url
 from ponder.core.text import count, encodable
-from ponder.models._counting import ServerTokenizer, beside_v1
-from ponder.models._failures import (
+from ponder.models.endpoint.counting import ServerTokenizer, beside_v1
+from ponder.models.endpoint.failures import (
     NoAnswer,
     Refusal,
     WrongServer,
@@ -51,8 +51,8 @@ from ponder.models._failures import (
     speaks_https,
     status_inside,
 )
-from ponder.models._pace import Pace
-from ponder.models._reply import (
+from ponder.models.endpoint.rate_limit import RateLimit
+from ponder.models.endpoint.reply import (
     Malformed,
     NoChoices,
     Reply,
@@ -68,9 +68,9 @@ from ponder.models._reply import (
     slack,
     whole,
 )
-from ponder.models._served_names import ServedNames, alike
-from ponder.models._servers import Server, Servers
-from ponder.models._stream import Deadline, assemble
+from ponder.models.endpoint.served_names import ServedNames, alike
+from ponder.models.endpoint.servers import Server, Servers
+from ponder.models.endpoint.stream import Deadline, assemble
 
 BACK_OFF = 60.0  # seconds between two tries at most, unless the server asks for more
 ANOTHER_SERVER = 0.01  # seconds until the next try if another server can be asked
@@ -140,7 +140,6 @@ class Endpoint(Model, Served, Sampled):
     tokens_per_minute: float | None = not_in_key(None)  # rate limit, prompt tokens included
 
     example: ClassVar[dict[str, Any]] = {"id": "model", "retries": 0}
-    page: ClassVar[str] = "chat/completions"
     proxies: ClassVar[bool] = True  # whether to ask through the proxy that the environment names, if any
 
     def __post_init__(self) -> None:
@@ -229,7 +228,7 @@ class Endpoint(Model, Served, Sampled):
         connections = [(url, *self._connect(url, self._secrets)) for url in self.urls]
         self._body = self._secrets.fill_json(self.body)
         self._count = load_tokenizer(self.tokenizer) if self.tokenizer else None
-        self._pace = Pace(self.requests_per_minute, self.tokens_per_minute)
+        self._rate_limit = RateLimit(self.requests_per_minute, self.tokens_per_minute)
         self._places: Semaphore | None = None
         self._first = Lock()
         self._session = aiohttp.ClientSession(
@@ -246,8 +245,12 @@ class Endpoint(Model, Served, Sampled):
         self._names = ServedNames(self.id)
         return self
 
+    def _page(self) -> str:
+        """Return the page that answers, below `url`."""
+        return "chat/completions"
+
     def _server(self, name: str, url: URL, headers: dict[str, str]) -> Server:
-        asked, models = ((url / page).with_query(url.query) for page in (self.page, "models"))
+        asked, models = ((url / page).with_query(url.query) for page in (self._page(), "models"))
         tokenizer = ServerTokenizer(self._session, url, headers, self.id)
         return Server(name, asked, models, headers, tokenizer, beside_v1(url, "props"))
 
@@ -290,9 +293,9 @@ class Endpoint(Model, Served, Sampled):
         return UserError(why, hint=hint)
 
     async def complete(self, request: Request) -> Completion:
-        async with request.alone or nullcontext():
+        async with request.observer.alone or nullcontext():
             completion = await self._complete(request)
-            request.on_bill(request, completion.bill)
+            request.observer.billed(request, completion.bill)
         return completion
 
     async def _complete(self, request: Request) -> Completion:
@@ -303,7 +306,7 @@ class Endpoint(Model, Served, Sampled):
                 return await self._try(payload, budget, request)
             except NoAnswer as failure:
                 wait, why = self._back_off(failure, tries)
-                request.on_retry(request, Retry(failure.kind, why, failure.billed, wait))
+                request.observer.retried(request, Retry(failure.kind, why, failure.billed, wait))
                 if not wait:
                     raise ModelFailure(why) from None
             await sleep(wait)
@@ -339,7 +342,7 @@ class Endpoint(Model, Served, Sampled):
     async def _try(self, payload: bytes, budget: int | None, request: Request) -> Completion:
         prompt = len(payload) // 3  # estimated
         async with await self._free():
-            charge = await self._pace.start(prompt, budget, partial(request.on_send, request))
+            charge = await self._rate_limit.start(prompt, budget, partial(request.observer.sent, request))
             started = time.monotonic()
             with self._servers.chosen() as server:
                 try:
@@ -351,13 +354,13 @@ class Endpoint(Model, Served, Sampled):
                     raise NoAnswer(self._shown(str(error)), billed=True, passing=passing) from None
                 except NoAnswer as failure:
                     if not failure.billed:
-                        self._pace.end(charge, None)
+                        self._rate_limit.end(charge, None)
                     if failure.passing:
                         server.set_aside(failure.wait)
                     raise
                 server.answered()
             cost = bill(usage, said, time.monotonic() - started, self._count, prompt)
-            self._pace.end(charge, cost)
+            self._rate_limit.end(charge, cost)
         if cost.counted_by == "estimate" and self.probe:
             usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
@@ -411,7 +414,7 @@ class Endpoint(Model, Served, Sampled):
         if name and self._names.new(server.url, name):
             alias = not alike(name, self.id) and self.id in await self._listed(server)
             if warning := self._names.warning(server.url, name, alias=alias):
-                request.on_warning(warning)
+                request.observer.warned(warning)
 
     async def _listed(self, server: Server) -> list[str]:
         """Return the names in a server's model list; none if it has no list, or isn't asked for it."""
@@ -436,7 +439,7 @@ class Endpoint(Model, Served, Sampled):
             warned, server.wrong = server.wrong, error
             self._servers.check([one.wrong for one in self._servers.all])
             if not warned:
-                request.on_warning(f"{error.what}; this server is set aside")
+                request.observer.warned(f"{error.what}; this server is set aside")
             raise NoAnswer(error.what) from None
 
     async def _post(self, server: Server, payload: bytes) -> tuple[Reply, float | None]:

@@ -19,7 +19,7 @@ import msgspec
 from yarl import URL
 
 from ponder.core import Message
-from ponder.models._reply import (
+from ponder.models.endpoint.reply import (
     Malformed,
     Said,
     as_count,

@@ -14,7 +14,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ponder.models._reply import MOST_STREAMED, Choice, Malformed, Reply, ReplyMessage, decode_json, filtered, limited
+from ponder.models.endpoint.reply import (
+    MOST_STREAMED,
+    Choice,
+    Malformed,
+    Reply,
+    ReplyMessage,
+    decode_json,
+    filtered,
+    limited,
+)
 
 TEXTS = ReplyMessage.__struct_fields__
 

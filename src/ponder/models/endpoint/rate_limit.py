@@ -31,7 +31,7 @@ class Charge:
     counts: bool = True  # until its minute has passed
 
 
-class Pace:
+class RateLimit:
     def __init__(self, requests: float | None, tokens: float | None) -> None:
         self._requests, self._limit = requests, tokens
         self._next = 0.0  # when the next request may start

@@ -1,0 +1,266 @@
+"""Cells: a cell is one model with its methods, asked one task at one size. A study is a list of cells.
+
+A cell is identity only. It travels from the study file to the dot on the page: an attempt has its cell, a row of a
+figure's table has the cells that it was computed from, and a page links by them. The store finds a cell's attempts by
+its key. Whatever is in the key makes another cell when it changes, with attempts of its own; whatever is not in the
+key can change, and the stored attempts still count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
+
+from ponder.core.capabilities import Prepared, training_seed
+from ponder.core.contracts import Method, Model, Plugin, Task
+from ponder.core.keys import digest, seed_from
+from ponder.core.nouns import Ended, Memory, Problem, TurnLimit
+
+ENDINGS: tuple[Ended, ...] = get_args(Ended)
+ANSWERED: tuple[Ended, ...] = ("right", "wrong", "unparsed", "truncated")  # the endings that estimates count
+DEFAULT_MEMORY = Memory()
+SEED = "seed"  # the setting that `Prepared.training_seed` returns
+
+
+class MethodUse(NamedTuple):
+    """One method of the chain that a model was put under, with every setting, defaults included."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One combination of task, size, model and methods. Two cells are equal if they have the same attempts."""
+
+    task: Task
+    size: int
+    model: Model
+    methods: tuple[Method, ...] = ()
+    memory: Memory = DEFAULT_MEMORY
+    seed: int = 0  # of the problems
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Cell) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @cached_property
+    def source(self) -> bytes:
+        """Key of the problems: cells with the same source ask the same problems."""
+        return digest(self.task.identity(), self.task.version, self.size, self.seed)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Key of the cell. With a problem's position and a sample's index it identifies an attempt."""
+        return digest(self.source.hex(), self.model.identity(), self._method_identities, *self._memory_identity)
+
+    @cached_property
+    def task_key(self) -> bytes:
+        """Key of the task and what of a conversation is shown in later turns, whatever the size."""
+        return digest(self.task.identity(), self.task.version, *self._memory_identity)
+
+    @cached_property
+    def base_key(self) -> bytes:
+        """Key of the model without its methods."""
+        return digest(self.model.identity())
+
+    @cached_property
+    def model_key(self) -> bytes:
+        """Key of the model with its methods."""
+        return digest(self.model.identity(), self._method_identities)
+
+    @cached_property
+    def variant_key(self) -> bytes:
+        """Key of the model with its methods, without training seeds: equal for all seeds of one recipe."""
+        seedless = []
+        for method in self.methods:
+            identity = method.identity()
+            if training_seed(method) is not None:
+                identity.pop(SEED, None)
+            seedless.append(identity)
+        return digest(self.model.identity(), seedless)
+
+    @property
+    def _method_identities(self) -> list[dict[str, Any]]:
+        return [method.identity() for method in self.methods]
+
+    @property
+    def _memory_identity(self) -> list[dict[str, Any]]:
+        if self.memory == DEFAULT_MEMORY:  # left out of the key, as every default is
+            return []
+        return [asdict(self.memory)]
+
+    def spec(self) -> dict[str, Any]:
+        """Return what the key is made of, as JSON."""
+        task = {**self.task.identity(), "version": self.task.version, "size": self.size, "seed": self.seed}
+        return {
+            "task": task,
+            "model": self.model.identity(),
+            "methods": self._method_identities,
+            "memory": asdict(self.memory),
+        }
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Every setting in the key, defaults included, by its dotted name: `task.mode`, `model.temperature`, `vote.n`.
+
+        If a chain has a method twice, the second is `vote[1].n`.
+        """
+        table = {f"task.{name}": value for name, value in self.task_settings.items()}
+        table |= {f"model.{name}": value for name, value in self.model_settings.items()}
+        for owner, use in self.owners.items():
+            table |= {f"{owner}.{name}": value for name, value in use.settings.items()}
+        return MappingProxyType(table)
+
+    @cached_property
+    def owners(self) -> Mapping[str, MethodUse]:
+        """The methods in the order in which they were applied, by the first part of their settings' dotted names."""
+        uses: dict[str, MethodUse] = {}
+        earlier: Counter[str] = Counter()
+        for use in self.chain:
+            place = f"[{earlier[use.name]}]" if earlier[use.name] else ""
+            uses[f"{use.name}{place}"] = use
+            earlier[use.name] += 1
+        return MappingProxyType(uses)
+
+    @cached_property
+    def chain(self) -> tuple[MethodUse, ...]:
+        """The methods in the order in which they were applied."""
+        return tuple(MethodUse(method.plugin_name(), _method_settings(method)) for method in self.methods)
+
+    @cached_property
+    def task_settings(self) -> Mapping[str, Any]:
+        """The task's name and its settings, with `remember` and `window`, as JSON."""
+        return MappingProxyType(_plugin_settings(self.task) | asdict(self.memory))
+
+    @cached_property
+    def model_settings(self) -> Mapping[str, Any]:
+        """The name of the model's plugin and its settings, as JSON."""
+        return MappingProxyType(_plugin_settings(self.model))
+
+    @cached_property
+    def training_seeds(self) -> tuple[int, ...]:
+        """One seed per method of the chain that trains."""
+        seeds = map(training_seed, self.methods)
+        return tuple(seed for seed in seeds if seed is not None)
+
+    @cached_property
+    def turn_limit(self) -> TurnLimit:
+        """The most that one turn may take, with every call that the methods make."""
+        limit: TurnLimit = self.model.turn_limit
+        for method in self.methods:
+            limit = method.turn_limit(limit)
+        return limit
+
+    @cached_property
+    def reply_limit(self) -> int | None:
+        """The most tokens that a reply has where later turns show it; None if there is no limit."""
+        if self.memory.remember != "all":
+            return self.model.max_tokens()
+        turn = self.turn_limit(0, None)  # with all its thinking, also of a call before the last
+        return turn and turn.completion_tokens
+
+    def asks(self) -> list[Model]:
+        """Return the other models that the methods ask, such as a judge."""
+        return [model for method in self.methods for model in method.asks()]
+
+    def prepared_by(self) -> list[Model]:
+        """Return the models that preparations still have to ask, such as teachers."""
+        prepared = [method for method in self.methods if isinstance(method, Prepared)]
+        return [model for method in prepared for model in method.samplers(self.model)]
+
+    def attempt_seed(self, problem: Problem, sample: int, turn: int) -> int:
+        """Return the seed of one request: different for every turn of every attempt."""
+        return seed_from(self.key.hex(), problem.id, sample, turn)
+
+
+class Basis(str):
+    """The attempts that a row of a figure's table was computed from: those of some cells that ended in some ways.
+
+    As text it is a short id, which is all that a chart's data hold of it.
+    """
+
+    cells: tuple[Cell, ...]
+    ended: tuple[Ended, ...]  # empty: however they ended
+
+    def __new__(cls, cells: Iterable[Cell], ended: Iterable[Ended] = ANSWERED) -> Basis:
+        distinct = tuple(dict.fromkeys(cells))
+        endings = tuple(ended)
+        keys = sorted(cell.key.hex() for cell in distinct)
+        basis = super().__new__(cls, digest(keys, sorted(endings)).hex()[:10])
+        basis.cells = distinct
+        basis.ended = endings
+        return basis
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # for copies
+        return self.cells, self.ended
+
+
+def settings_in_key(plugin: Plugin) -> dict[str, Any]:
+    """Return the settings of a plugin that are part of an attempt's key, defaults included."""
+    fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
+    return {f.name: getattr(plugin, f.name) for f in fields if not f.metadata.get("not_in_key")}
+
+
+def _method_settings(plugin: Plugin) -> dict[str, Any]:
+    """Return the settings in the key. A plugin inside it is shown by its title, with its own settings as `reward.size`.
+
+    Of several plugins, such as teachers, each is shown by its label if it has one.
+    """
+    settings: dict[str, Any] = {}
+    for name, value in settings_in_key(plugin).items():
+        if isinstance(value, tuple):
+            settings[name] = tuple(getattr(item, "label", "") or described(item) for item in value)
+        elif isinstance(value, Plugin):
+            settings[name] = value.title()
+            settings |= {f"{name}.{key}": inner for key, inner in _method_settings(value).items()}
+        else:
+            settings[name] = value
+    return settings
+
+
+def _plugin_settings(plugin: Plugin) -> dict[str, Any]:
+    """Return what the key holds of a task or a model, defaults included, as JSON; a file by its path."""
+    fields = dataclasses.fields(plugin)  # type: ignore[arg-type]
+    names = {f.metadata.get("was") or f.name for f in fields if not f.metadata.get("not_in_key")}
+    # What the key holds besides settings, such as a digest of the weights.
+    more = {key: value for key, value in plugin.identity().items() if key not in names}
+    return more | {name: _plain(value) for name, value in settings_in_key(plugin).items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting's value as JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    value = described(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no infinity
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def described(value: Any) -> Any:
+    """Return a plugin's title with the settings that its title doesn't show; other values as they are."""
+    if not isinstance(value, Plugin):
+        return value
+    defaults = {f.name: f.default for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+    title = value.title()
+    parts = [title]
+    for name, setting in settings_in_key(value).items():
+        if setting == defaults[name]:
+            continue
+        text = str(_plain(setting))
+        if text not in title and title not in text:
+            parts.append(f"{name}={text}")
+    return " ".join(parts)
