@@ -164,7 +164,7 @@ class Preparations:
                 spent = account or Account(lost, lost, int(lost != NOTHING))  # it was killed: nobody knows
                 ledger.pay(claim, spent.spent, spent.lost, spent.lost_calls)
             ledger.overbilled = ledger.overbilled or spent.overbilled
-            if spent.refused is None and spent.overbilled is None:
+            if spent.refused is None and not spent.overbilled:
                 return
             left = ledger.left()
             if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
