@@ -5,7 +5,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """A task's module on first use: `ponder.tasks.tents`."""
+    """Import a task's module on first use: `ponder.tasks.tents`."""
     if not name.startswith("_"):
         try:
             return importlib.import_module(f"ponder.tasks.{name}")

@@ -1,7 +1,8 @@
 """Reads a published benchmark, a fixed set of problems, from the Hugging Face hub or from a file.
 
-Ponder ships none of them. A benchmark is read when its problems are first needed, so a study that names one can be
-loaded without it. It is identified by the content of its problems, not by where they came from.
+Ponder ships none of them. A benchmark is read when its problems are first needed, so a study that
+names one can be loaded without it. It is identified by the content of its problems, not by where
+they came from.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ponder.core.parquet import parquet_rows
 from ponder.tasks.reading import differs, expressions, final, need_maths
 
 DataRow: TypeAlias = dict[str, Any]  # column names in lower case
-FORMATS = (".jsonl", ".csv", ".parquet")  # if a dataset on the hub has several, the first of these is read
+# If a dataset on the hub has several, the first of these is read.
+FORMATS = (".jsonl", ".csv", ".parquet")
 # Columns that are kept with each problem.
 FACTS = ("id", "unique_id", "record id", "subject", "level", "subdomain", "url")
 LINE = '{"problem": "What is 2 + 2?", "answer": "4"}'
@@ -33,13 +35,15 @@ STEP_BY_STEP = "\n\nPlease reason step by step, and put your final answer within
 
 @dataclass(frozen=True)
 class Benchmark(Task, WithWarning):
-    # Not in the key: where the problems come from can't change an answer. Their content is in the key, below.
+    # Not in the key: where the problems come from can't change an answer. Their content is in the
+    # key, below.
     file: Path | None = not_in_key(None)  # JSONL, CSV or parquet, relative to the study's folder; default: from the hub
     revision: str = not_in_key("main")  # branch, tag or commit of the dataset on the hub
     digest: str = not_in_key("")  # raise an error unless the problems have this digest
 
     dataset: ClassVar[str]  # its id on the hub
-    patterns: ClassVar[tuple[str, ...]] = tuple(f"*{ending}" for ending in FORMATS)  # of its files there
+    # Of its files there.
+    patterns: ClassVar[tuple[str, ...]] = tuple(f"*{ending}" for ending in FORMATS)
     count: ClassVar[int]  # number of problems
     default_sizes = (0,)
 
@@ -49,7 +53,7 @@ class Benchmark(Task, WithWarning):
 
     @abstractmethod
     def from_row(self, row: DataRow, where: str) -> Problem:
-        """The problem in one row of the data; `where` is the row's place, for errors."""
+        """Return the problem in one row of the data; `where` is the row's place, for errors."""
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "problems": self._digest}
@@ -62,17 +66,18 @@ class Benchmark(Task, WithWarning):
             raise UserError(f"{self.plugin_name()} has no sizes", hint="leave `size` out")
 
     def fixed(self) -> Sequence[Problem]:
-        # What comes from the hub must be complete, so its number is known before it is read.
-        return _LazyProblems(lambda: self._problems, None if self.file else self.count)
+        # A dataset from the hub must be complete, so its number of problems needs no reading.
+        count = None if self.file else self.count
+        return _LazyProblems(lambda: self._problems, count)
 
     def warning(self) -> str:
         if self.file is None:
             return ""
         name = self.plugin_name()
         stem = re.sub(r"[^a-z0-9]", "", self.file.stem.casefold())
-        others = [task for task in plugins.names("tasks") if task in stem]
-        if others and name not in others:
-            return f"task `{name}` reads {self.file.name}, which is named like the task `{others[0]}`"
+        tasks = [task for task in plugins.names("tasks") if task in stem]
+        if tasks and name not in tasks:
+            return f"task `{name}` reads {self.file.name}, which is named like the task `{tasks[0]}`"
         if len(self._problems) < self.count:
             problems = f"{len(self._problems)} problems, where {name} has {self.count}"
             return f"task `{name}`: {self.file.name} has {problems}\nhint: {OWN_SET}"
@@ -83,7 +88,11 @@ class Benchmark(Task, WithWarning):
 
     @cached_property
     def _digest(self) -> str:
-        """The digest that the problems have, or must have when they come from the hub: then they needn't be read."""
+        """Return the problems' digest.
+
+        A digest that problems from the hub must have is taken as it is, so that they needn't be
+        read.
+        """
         if self.digest and not self.file:
             return self.digest
         return _digest(self._problems)
@@ -91,7 +100,8 @@ class Benchmark(Task, WithWarning):
     @cached_property
     def _problems(self) -> list[Problem]:
         by_id: dict[str, Problem] = {}
-        for path in [self.file] if self.file else self._from_hub():
+        paths = [self.file] if self.file else self._from_hub()
+        for path in paths:
             for where, row in _rows(path):
                 problem = self.from_row(row, where)
                 if problem.id in by_id:
@@ -105,35 +115,41 @@ class Benchmark(Task, WithWarning):
             hint = f'download it as one file, and set file = "{self.plugin_name()}.jsonl"'
             raise UserError(f"{len(problems)} problems, not {self.count}", where=where, hint=hint)
         if self.file and len(problems) > self.count:
-            what = f"{len(problems)} problems, but {self.plugin_name()} has {self.count}: this is another set"
-            raise UserError(what, where=where, hint=OWN_SET)
-        if self.digest and self.digest != (theirs := _digest(problems)):
-            raise UserError(f"the problems' digest is {theirs}, not {self.digest}", where=where)
+            message = f"{len(problems)} problems, but {self.plugin_name()} has {self.count}: this is another set"
+            raise UserError(message, where=where, hint=OWN_SET)
+        if self.digest:
+            actual_digest = _digest(problems)
+            if actual_digest != self.digest:
+                raise UserError(f"the problems' digest is {actual_digest}, not {self.digest}", where=where)
         return problems
 
     def _from_hub(self) -> list[Path]:
+        """Download the dataset's files; raise `UserError` with another way if that fails."""
         name = self.plugin_name()
         page = f"https://huggingface.co/datasets/{self.dataset}"
-        other = f'download it from {page}, and set file = "{name}.jsonl" (docs/benchmarks.md)'
+        alternative = f'download it from {page}, and set file = "{name}.jsonl" (docs/benchmarks.md)'
         try:
             from huggingface_hub import snapshot_download
         except ModuleNotFoundError:
-            what = f"reading {name} from the hub needs a package that isn't installed: huggingface_hub"
-            raise UserError(what, hint=f"pip install huggingface_hub; or {other}") from None
+            message = f"reading {name} from the hub needs a package that isn't installed: huggingface_hub"
+            raise UserError(message, hint=f"pip install huggingface_hub; or {alternative}") from None
         try:
             # Without a network it returns what it downloaded before.
-            folder = Path(
-                snapshot_download(
-                    self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=list(self.patterns)
-                )
+            folder = snapshot_download(
+                self.dataset,
+                repo_type="dataset",
+                revision=self.revision,
+                allow_patterns=list(self.patterns),
             )
         except (OSError, ValueError) as error:  # the base classes of all its errors
-            first = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise UserError(f"can't get {self.dataset} from the hub: {first}", hint=other) from None
+            first_line = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UserError(f"can't get {self.dataset} from the hub: {first_line}", hint=alternative) from None
         for ending in FORMATS:
-            if paths := sorted(folder.rglob(f"*{ending}")):
+            paths = sorted(Path(folder).rglob(f"*{ending}"))
+            if paths:
                 return paths
-        raise UserError(f"{self.dataset} on the hub has no file that matches {' or '.join(self.patterns)}", hint=other)
+        patterns = " or ".join(self.patterns)
+        raise UserError(f"{self.dataset} on the hub has no file that matches {patterns}", hint=alternative)
 
 
 class Maths(ParsesAnswers, ComparesAnswers, SlowGrading):
@@ -146,18 +162,21 @@ class Maths(ParsesAnswers, ComparesAnswers, SlowGrading):
         need_maths()  # before tokens are spent on answers that can't be compared
 
     def from_row(self, row: DataRow, where: str) -> Problem:
-        prompt, gold = text(row, where, *PROBLEM) + STEP_BY_STEP, text(row, where, "answer")
+        prompt = text(row, where, *PROBLEM) + STEP_BY_STEP
+        gold = text(row, where, "answer")
         return Problem(digest(prompt, gold).hex(), 0, (prompt,), gold, facts=facts(row))
 
     def solve(self, problem: Problem) -> str:
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        if not (parsed := final(answer)):
+        parsed = final(answer)
+        if not parsed:
             return Grade(correct=False, why="no answer")
         why = ""
         for reading in expressions(parsed):
-            if not (why := differs(reading, problem.gold)):
+            why = differs(reading, problem.gold)
+            if not why:
                 break
         return Grade(correct=not why, parsed=parsed, why=why)
 
@@ -177,22 +196,25 @@ class _LazyProblems(Sequence[Problem]):
         self._count = count
 
     def __len__(self) -> int:
-        return len(self._read()) if self._count is None else self._count
+        if self._count is not None:
+            return self._count
+        return len(self._read())
 
-    def __getitem__(self, at: Any) -> Any:
-        return self._read()[at]
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
 
 
 def _digest(problems: Sequence[Problem]) -> str:
-    return digest([p.id for p in problems]).hex()
+    return digest([problem.id for problem in problems]).hex()
 
 
 PROBLEM = ("problem", "prompt", "question")  # column names of the question
 
 
 def text(row: DataRow, where: str, *names: str) -> str:
-    """The text in the first of these columns that the row has."""
-    value = next((row[name] for name in names if row.get(name) is not None), None)
+    """Return the text in the first of these columns; raise `UserError` if there is none."""
+    values = [row[name] for name in names if row.get(name) is not None]
+    value = values[0] if values else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some benchmarks write 27 as 27.0
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
@@ -202,11 +224,12 @@ def text(row: DataRow, where: str, *names: str) -> str:
 
 
 def facts(row: DataRow) -> dict[str, Any]:
-    return {k: row[k] for k in FACTS if isinstance(row.get(k), str | int)}
+    """Return the columns that are kept with a problem."""
+    return {column: row[column] for column in FACTS if isinstance(row.get(column), str | int)}
 
 
 def _rows(path: Path) -> Iterator[tuple[str, DataRow]]:
-    """Each row of a file, with its place for errors."""
+    """Yield each row of a file, with its place for errors."""
     readers = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:
         raise UserError(f"{path.name} is not {', '.join(readers)}", hint="docs/benchmarks.md describes the format")
@@ -229,5 +252,5 @@ def _csv(path: Path) -> Iterator[tuple[str, DataRow]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, DataRow]]:
-    for n, row in enumerate(parquet_rows(path), 1):
-        yield f"{path}, row {n}", row
+    for number, row in enumerate(parquet_rows(path), 1):
+        yield f"{path}, row {number}", row

@@ -1,10 +1,9 @@
-"""Checks the sums that a text states, such as `12 + 7 - 3 = 16`: what tasks of arithmetic know about single steps."""
+"""Checks the sums that a text states, such as `12 + 7 - 3 = 16`, for tasks of arithmetic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+"
 _SUM = re.compile(
@@ -13,8 +12,8 @@ _SUM = re.compile(
 
 
 def true_sums(text: str) -> bool:
-    """Whether every sum that a text states is right; a text that states none is."""
-    return all(_value(stated[1]) == _value(stated[2]) for stated in _SUM.finditer(text))
+    """Return whether every sum that a text states is right; a text that states none is."""
+    return all(_value(terms) == _value(result) for terms, result in _SUM.findall(text))
 
 
 def states_a_sum(text: str) -> bool:
@@ -22,10 +21,22 @@ def states_a_sum(text: str) -> bool:
 
 
 def up_to_the_first_error(steps: Sequence[str], right: Callable[[str], bool]) -> list[bool]:
-    """For each step whether it and all before it are right: what builds on an error is wrong too."""
-    return list(accumulate((right(step) for step in steps), lambda before, now: before and now))
+    """Return for each step whether it and all before it are right."""
+    verdicts = []
+    right_so_far = True
+    for step in steps:
+        right_so_far = right_so_far and right(step)
+        verdicts.append(right_so_far)
+    return verdicts
 
 
 def _value(text: str) -> int:
-    terms = re.findall(rf"([-−+]?)\s*({_NUMBER})", text)
-    return sum((-1 if sign in ("-", "−") else 1) * int(digits.replace(",", "")) for sign, digits in terms)
+    """Return the value of a sum such as `12 + 7 - 3`."""
+    total = 0
+    for sign, digits in re.findall(rf"([-−+]?)\s*({_NUMBER})", text):
+        number = int(digits.replace(",", ""))
+        if sign in ("-", "−"):
+            total -= number
+        else:
+            total += number
+    return total

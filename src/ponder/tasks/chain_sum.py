@@ -6,7 +6,6 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from ponder.core import Grade, Problem, Task, UserError
 from ponder.core.capabilities import Addends, CheckedSteps
@@ -15,7 +14,8 @@ from ponder.tasks.reading import final_number
 
 LARGEST = 100_000  # a problem of 0.5 MB, made in 0.1 s
 MOST_SHOTS = 100
-# An empty pair of tags in a prompt is copied by some models; this wording made two small ones work in steps (35 of 36).
+# An empty pair of tags in a prompt is copied by some models; this wording made two small ones work
+# in steps (35 of 36).
 ASK = "Work step by step, then write the final number between <answer> and </answer>."
 
 
@@ -43,13 +43,18 @@ class ChainSum(Task, CheckedSteps, Addends):
     def problem(self, size: int, seed: int) -> Problem:
         numbers = self._numbers(size, random.Random(seed))
         chain = _chain(numbers)
-        shots = "".join(_shot(self._numbers(4, random.Random(f"shot {n}"))) for n in range(self.shots))
+        shots = ""
+        for n in range(self.shots):
+            shots += _shot(self._numbers(4, random.Random(f"shot {n}")))
         return Problem(id=chain, size=size, turns=(f"{shots}What is {chain}? {ASK}",), gold=sum(numbers))
 
     def _numbers(self, size: int, rng: random.Random) -> list[int]:
-        low, high = 10 ** (self.digits - 1), 10**self.digits - 1
-        numbers = [rng.choice((1, -1)) * rng.randint(low, high) for _ in range(size)]
-        return [abs(numbers[0]), *numbers[1:]]
+        """Return random numbers, the first one positive."""
+        smallest = 10 ** (self.digits - 1)
+        largest = 10**self.digits - 1
+        numbers = [rng.choice((1, -1)) * rng.randint(smallest, largest) for _ in range(size)]
+        numbers[0] = abs(numbers[0])
+        return numbers
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold}</answer>"
@@ -60,8 +65,13 @@ class ChainSum(Task, CheckedSteps, Addends):
 
     @classmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:  # noqa: ARG003 a sum is right or not
-        """Steps are right up to the first false sum; numbers may be added in any order."""
-        return up_to_the_first_error(steps, true_sums) if any(map(states_a_sum, steps)) else None
+        """Return which steps are right: those before the first false sum.
+
+        Numbers may be added in any order.
+        """
+        if not any(map(states_a_sum, steps)):
+            return None
+        return up_to_the_first_error(steps, true_sums)
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         parsed = final_number(answer, question=problem.turns[0])
@@ -72,11 +82,20 @@ class ChainSum(Task, CheckedSteps, Addends):
 
 
 def _chain(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in numbers[1:])
+    """Return a sum as text: `31 - 7 + 54`."""
+    terms = [str(numbers[0])]
+    for number in numbers[1:]:
+        sign = "-" if number < 0 else "+"
+        terms.append(f"{sign} {abs(number)}")
+    return " ".join(terms)
 
 
 def _shot(numbers: Sequence[int]) -> str:
-    """A worked example."""
-    sums = list(accumulate(numbers))
-    steps = [f"{_chain((sums[i], n))} = {sums[i + 1]}" for i, n in enumerate(numbers[1:])]
-    return "\n".join([f"Example: What is {_chain(numbers)}?", *steps, f"<answer>{sums[-1]}</answer>\n\n"])
+    """Return a worked example."""
+    lines = [f"Example: What is {_chain(numbers)}?"]
+    total = numbers[0]
+    for number in numbers[1:]:
+        lines.append(f"{_chain((total, number))} = {total + number}")
+        total += number
+    lines.append(f"<answer>{total}</answer>\n\n")
+    return "\n".join(lines)

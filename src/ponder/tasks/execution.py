@@ -1,13 +1,15 @@
 """Generates long-horizon execution problems: keep a running sum over a plan, turn by turn (Sinha et al. 2025).
 
-Each step names a key, whose value is looked up in a dictionary and added to the sum. Plan and dictionary are given, so
-only execution is tested. Size = steps in all, of which `per_turn` are asked at once; the answer to each turn is the sum
-so far. `history_turns` and `error_rate` give a history with injected errors, to measure self-conditioning. Whatever the
-`per_turn` (0 excepted), one size and seed give the same plans, so that turn lengths are compared plan by plan.
+Each step names a key, whose value is looked up in a dictionary and added to the sum. Plan and
+dictionary are given, so only execution is tested. Size = steps in all, of which `per_turn` are
+asked at once; the answer to each turn is the sum so far. `history_turns` and `error_rate` give a
+history with injected errors, to measure self-conditioning. Whatever the `per_turn` (0 excepted),
+one size and seed give the same plans, so that turn lengths are compared plan by plan.
 
-Differences from the paper: each problem has its own dictionary unless `shared`; the prompts are ours, with right worked
-examples (two of the published ones are wrong); the last answer tag counts, not the first; a reply without a number is
-wrong even if the turn adds 0; an injected error is never 0, so `error_rate` is the true rate of wrong sums.
+Differences from the paper: each problem has its own dictionary unless `shared`; the prompts are
+ours, with right worked examples (two of the published ones are wrong); the last answer tag counts,
+not the first; a reply without a number is wrong even if the turn adds 0; an injected error is never
+0, so `error_rate` is the true rate of wrong sums.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ HOW = {
     "cot": "In every reply, first write out each step (the key, its value, and the new sum), then the sum so far "
     "between <answer> and </answer>.",
 }
-# In every turn, because a small chat model that is told once, in the system message, stops after a turn or two.
+# In every turn, because a small chat model that is told once, in the system message, stops after a
+# turn or two.
 WORK = "\nWork step by step, then write the sum so far between <answer> and </answer>."
 
 
@@ -83,8 +86,8 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
     def __post_init__(self) -> None:
         if not 0 <= self.error_rate <= 1:
-            what = f"error_rate is a fraction from 0 to 1, not {self.error_rate}"
-            raise UserError(what, hint="error_rate = [0.0, 0.5, 1.0]")
+            message = f"error_rate is a fraction from 0 to 1, not {self.error_rate}"
+            raise UserError(message, hint="error_rate = [0.0, 0.5, 1.0]")
         if not 1 <= self.dictionary <= len(WORDS):
             raise UserError(f"dictionary must be from 1 to {len(WORDS)} words, not {self.dictionary}")
         if self.values < 1 or self.per_turn < 0 or self.history_turns < 0:
@@ -96,42 +99,59 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
         if size > LARGEST:
             raise UserError(f"execution has at most {LARGEST:,} steps, not {size:,}", hint="size = [12, 24, 60]")
         if size < 1 or size % (self.per_turn or size):
-            near = [n for n in range(max(1, size - self.per_turn), size + self.per_turn + 1) if n % self.per_turn == 0]
-            hint = f"{size} steps: per_turn = {[k for k in range(1, size + 1) if size % k == 0]}" if size > 0 else ""
-            what = f"{size} steps can't be divided into turns of {self.per_turn}"
-            raise UserError(what, hint=f"{hint}; or size = {near}" if near and hint else "size = 12")
+            hint = "size = 12"
+            if size >= 1:
+                divisors = [n for n in range(1, size + 1) if size % n == 0]
+                near_sizes = range(max(1, size - self.per_turn), size + self.per_turn + 1)
+                multiples = [n for n in near_sizes if n % self.per_turn == 0]
+                hint = f"{size} steps: per_turn = {divisors}; or size = {multiples}"
+            raise UserError(f"{size} steps can't be divided into turns of {self.per_turn}", hint=hint)
         if self.history_turns >= size // (self.per_turn or size):
             hint = f"size = {(self.history_turns + 1) * max(1, self.per_turn)}"
             raise UserError(f"all turns are in the history (history_turns = {self.history_turns})", hint=hint)
 
     def identity(self) -> dict[str, Any]:
-        # The prompt of this mode alone has changed, and the plans of these turn lengths: other attempts stay valid.
-        changed = ({"prompt": 2} if self.mode == "cot" else {}) | ({"plans": 2} if self.per_turn > 1 else {})
-        return super().identity() | changed
+        # The prompt of this mode alone has changed, and the plans of these turn lengths: other
+        # attempts stay valid.
+        identity = super().identity()
+        if self.mode == "cot":
+            identity["prompt"] = 2
+        if self.per_turn > 1:
+            identity["plans"] = 2
+        return identity
 
     def problems(self, size: int, seed: int) -> Iterator[Problem]:
-        """Yield the same plans for turns of any length. `per_turn = 0` keeps the plans that models were trained on."""
+        """Yield the same plans for turns of any length.
+
+        `per_turn = 0` keeps the plans that models were trained on.
+        """
         plans = replace(self, per_turn=1) if self.per_turn > 1 else self
         return generated_problems(self, plans.identity(), size, seed)
 
     def problem(self, size: int, seed: int) -> Problem:
         rng = random.Random(seed)
-        table = make_dictionary(random.Random("shared") if self.shared else rng, self.dictionary, self.values)
+        dictionary_rng = random.Random("shared") if self.shared else rng
+        table = make_dictionary(dictionary_rng, self.dictionary, self.values)
         keys = rng.choices(list(table), k=size)
         per_turn = self.per_turn or size
-        turns = [keys[i : i + per_turn] for i in range(0, size, per_turn)]
-        shown = self._shown([sum(table[k] for k in turn) for turn in turns[: self.history_turns]], rng)
-        history, work = [], WORK if self.mode == "cot" else ""
-        for turn, total in zip(turns, shown, strict=False):
-            history += [Message("user", ", ".join(turn) + work), Message("assistant", f"<answer>{total}</answer>")]
-        start = shown[-1] if shown else 0
-        live = turns[self.history_turns :]
-        sums = list(accumulate((sum(table[k] for k in turn) for turn in live), initial=start))
+        turns = [keys[start : start + per_turn] for start in range(0, size, per_turn)]
+        increments = [sum([table[key] for key in turn]) for turn in turns]
+        messages = [", ".join(turn) for turn in turns]
+        if self.mode == "cot":
+            messages = [message + WORK for message in messages]
+
+        history_sums = self._history_sums(increments[: self.history_turns], rng)
+        history = []
+        for message, total in zip(messages, history_sums, strict=False):
+            history.append(Message("user", message))
+            history.append(Message("assistant", f"<answer>{total}</answer>"))
+        start_sum = history_sums[-1] if history_sums else 0
+        sums = list(accumulate(increments[self.history_turns :], initial=start_sum))
         return Problem(
-            id=digest(table, keys, per_turn, self.mode, shown).hex(),
+            id=digest(table, keys, per_turn, self.mode, history_sums).hex(),
             size=size,
-            turns=tuple(", ".join(turn) + work for turn in live),
-            gold={"sums": sums[1:], "start": start},
+            turns=tuple(messages[self.history_turns :]),
+            gold={"sums": sums[1:], "start": start_sum},
             system=_system(table, self.mode, per_turn),
             history=tuple(history),
             facts={
@@ -143,10 +163,19 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
             },
         )
 
-    def _shown(self, added: Sequence[int], rng: random.Random) -> list[int]:
-        """The sums that the given history shows. An error changes one of them; later sums don't include it."""
-        wrong = (rng.choice((-1, 1)) * rng.randint(1, INJECTED) if rng.random() < self.error_rate else 0 for _ in added)
-        return [true + off for true, off in zip(accumulate(added), wrong, strict=True)]
+    def _history_sums(self, increments: Sequence[int], rng: random.Random) -> list[int]:
+        """Return the sums that the history shows.
+
+        An error changes one of them; later sums don't include it.
+        """
+        sums = []
+        for total in accumulate(increments):
+            error = 0
+            if rng.random() < self.error_rate:
+                sign = rng.choice((-1, 1))
+                error = sign * rng.randint(1, INJECTED)
+            sums.append(total + error)
+        return sums
 
     def solve(self, problem: Problem) -> str:
         return self.solve_turn(problem, len(problem.turns) - 1)
@@ -155,62 +184,100 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
         return f"<answer>{problem.gold['sums'][turn]}</answer>"
 
     def addends(self, problem: Problem, turn: int) -> list[tuple[str, int]]:
-        table, sums = dictionary(problem), (problem.gold["start"], *problem.gold["sums"])
-        return [("", sums[turn]), *((f"{key} is {table[key]}", table[key]) for key in keys_in(problem.turns[turn]))]
+        table = dictionary(problem)
+        sums = [problem.gold["start"], *problem.gold["sums"]]
+        terms = [("", sums[turn])]
+        terms += [(f"{key} is {table[key]}", table[key]) for key in keys_in(problem.turns[turn])]
+        return terms
 
     @classmethod
     def sound_steps(cls, problem: Problem, steps: Sequence[str]) -> list[bool] | None:
-        """Steps are right up to the first false sum, or the first value that isn't the key's (`apple is 5`)."""
+        """Return which steps precede the first false sum or value (`apple is 5`)."""
         table = dictionary(problem)
 
-        def right(step: str) -> bool:
+        def is_right(step: str) -> bool:
+            if not true_sums(step):
+                return False
             looked_up = re.findall(r"'?(\w+)'? is '?(-?\d+)\b", step)
-            return true_sums(step) and all(table.get(key, int(value)) == int(value) for key, value in looked_up)
+            return all(table.get(key, int(value)) == int(value) for key, value in looked_up)
 
-        return up_to_the_first_error(steps, right) if any(map(states_a_sum, steps)) else None
+        if not any(map(states_a_sum, steps)):
+            return None
+        return up_to_the_first_error(steps, is_right)
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         return self.grade_turns(problem, [answer] * len(problem.turns))
 
     def grade_turns(self, problem: Problem, answers: Sequence[str]) -> Grade:
-        """Right if the sum of every turn is right; all sums are stored as details, for the horizon."""
-        gold, parsed = problem.gold, [_number(text) for text in answers]
-        details = {"parsed": parsed, "true": gold["sums"], "start": gold["start"]}
-        # Older stores have other names for the other facts, so those come from the settings.
-        details |= {"per_turn": problem.facts["per_turn"]}
-        details |= {"history_turns": self.history_turns, "error_rate": self.error_rate}
-        details |= {"plan": problem.facts.get("plan") or _plan(problem)}
-        wrong = next((n for n, (one, true) in enumerate(zip(parsed, gold["sums"], strict=False)) if one != true), None)
-        if wrong is None and len(parsed) == len(gold["sums"]):
+        """Grade a conversation: right if the sum of every turn is.
+
+        All sums are stored as details, for the horizon.
+        """
+        true_totals = problem.gold["sums"]
+        parsed = [_number(text) for text in answers]
+        details = {
+            "parsed": parsed,
+            "true": true_totals,
+            "start": problem.gold["start"],
+            "per_turn": problem.facts["per_turn"],
+            # Older stores have other names for these facts, so they come from the settings.
+            "history_turns": self.history_turns,
+            "error_rate": self.error_rate,
+            "plan": problem.facts.get("plan") or _plan(problem),
+        }
+        if parsed == list(true_totals):
             return Grade(True, parsed, "", details)
-        why = "no number" if wrong is not None and parsed[wrong] is None else "wrong sum"
-        return Grade(False, None if all(one is None for one in parsed) else parsed, why, details)
+        why = "wrong sum"
+        for total, true_total in zip(parsed, true_totals, strict=False):
+            if total != true_total:
+                why = _why_wrong(total)
+                break
+        if all(total is None for total in parsed):
+            return Grade(False, None, why, details)
+        return Grade(False, parsed, why, details)
 
     def turn_grades(self, problem: Problem, answers: Sequence[str]) -> list[Grade]:
-        """Right if the sum is. The first turn also records what all share: the dictionary, the plan and the start."""
+        """Grade each turn: right if its sum is.
+
+        The first turn also records what all share: the dictionary, the plan and the start.
+        """
         shared = {"start": problem.gold["start"], "plan": _plan(problem), "dictionary": dictionary(problem)}
         grades = []
-        for text, true in zip(answers, problem.gold["sums"], strict=False):
-            parsed = _number(text)
-            why = "" if parsed == true else "no number" if parsed is None else "wrong sum"
-            grades.append(Grade(parsed == true, parsed, why, {"true": true} | shared))
+        for text, true_total in zip(answers, problem.gold["sums"], strict=False):
+            total = _number(text)
+            correct = total == true_total
+            why = "" if correct else _why_wrong(total)
+            grades.append(Grade(correct, total, why, {"true": true_total} | shared))
             shared = {}
         return grades
 
     def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
-        """A row per turn: its keys with their values, the model's sum, the true one, and where it first went wrong."""
-        table, before, slipped, rows = dictionary(problem), problem.gold["start"], 0, []
-        for n, (asked, true) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
-            parsed = _number(answers[n - 1]) if n <= len(answers) else None
-            steps = "  ".join(f"{key} {table.get(key, 0):+d}" for key in keys_in(asked))
-            slip = parsed != true and not slipped
-            slipped = n if slip else slipped
-            note = Mark("← first slip", "wrong") if slip else Mark("")
-            sums = (_compared(parsed, true), Mark(f"{true:,}"), Mark(f"{true - before:+,}"))
-            rows.append((Mark(str(n), "note"), Mark(steps), *sums, note))
-            before = true
+        """Draw a row per turn: keys with their values, the model's sum and the true one."""
+        table = dictionary(problem)
+        previous = problem.gold["start"]
+        first_slip = 0  # the turn; 0: none
+        rows = []
+        for n, (message, true_total) in enumerate(zip(problem.turns, problem.gold["sums"], strict=True), 1):
+            total = _number(answers[n - 1]) if n <= len(answers) else None
+            note = Mark("")
+            if total != true_total and not first_slip:
+                first_slip = n
+                note = Mark("← first slip", "wrong")
+            steps = "  ".join(f"{key} {table.get(key, 0):+d}" for key in keys_in(message))
+            row = (
+                Mark(str(n), "note"),
+                Mark(steps),
+                _compared(total, true_total),
+                Mark(f"{true_total:,}"),
+                Mark(f"{true_total - previous:+,}"),
+                note,
+            )
+            rows.append(row)
+            previous = true_total
         heads = ("turn", "keys and values", "model", "true sum", "adds", "")
-        caption = f"the first wrong sum is in turn {slipped} of {len(rows)}" if slipped else "every sum is right"
+        caption = "every sum is right"
+        if first_slip:
+            caption = f"the first wrong sum is in turn {first_slip} of {len(rows)}"
         return [Drawing("turns", tuple(rows), heads, caption)]
 
     def right_answer(self, problem: Problem) -> list[int]:
@@ -221,31 +288,42 @@ class Execution(Task, Conversation, ParsesAnswers, Drawable, CheckedSteps, Adden
 
     def history_entry(self, answer: str) -> str:
         number = _number(answer)
-        return "No answer." if number is None else f"<answer>{number}</answer>"
+        if number is None:
+            return "No answer."
+        return f"<answer>{number}</answer>"
 
 
 def make_dictionary(rng: random.Random, words: int, values: int) -> dict[str, int]:
+    """Return a random dictionary of words with values from -values to values."""
     return {word: rng.randint(-values, values) for word in rng.sample(WORDS, words)}
 
 
 def dictionary(problem: Problem) -> dict[str, int]:
-    """The dictionary in a problem's system message, for models that render their own prompt."""
+    """Return the dictionary in a problem's system message, for models with their own prompt."""
     entries = re.findall(r"'(\w+)': (-?\d+)", problem.system.rsplit("\n", 1)[-1])
     return {key: int(value) for key, value in entries}
 
 
 def keys_in(message: str) -> list[str]:
-    """The keys that a user's message names, for models that render their own prompt."""
+    """Return the keys that a user's message names, for models with their own prompt."""
     return message.partition("\n")[0].split(", ")
 
 
 def _plan(problem: Problem) -> str:
-    """The id of a plan, the same for every turn length; read from the messages, as older stores don't have it."""
-    asked = [m.content for m in problem.history if m.role == "user"] + list(problem.turns)
-    return digest(dictionary(problem), [key for message in asked for key in keys_in(message)]).hex()
+    """Return the id of a plan, the same for every turn length.
+
+    It is read from the messages, as older stores don't have it.
+    """
+    questions = [message.content for message in problem.history if message.role == "user"]
+    questions += problem.turns
+    keys = []
+    for question in questions:
+        keys += keys_in(question)
+    return digest(dictionary(problem), keys).hex()
 
 
-# Lines of the worked examples. A small model that has answered goes on with them, and answers another question.
+# Lines of the worked examples. A small model that has answered goes on with them, and answers
+# another question.
 _COPIED = re.compile(r"\(anew, from 0\)(?:\s*user:)?|^[ \t]*user:", re.MULTILINE)
 
 
@@ -254,34 +332,46 @@ def _number(text: str) -> int | None:
 
     Where the reply goes on as the examples in the prompt do, its first answer counts.
     """
-    numbers = map(final_number, _COPIED.split(text, maxsplit=20))
-    number = next((number for number in numbers if number is not None), None)
-    return int(number) if number is not None and number.denominator == 1 else None
+    for section in _COPIED.split(text, maxsplit=20):
+        number = final_number(section)
+        if number is not None:
+            return int(number) if number.denominator == 1 else None
+    return None
 
 
-def _compared(parsed: int | None, true: int) -> Mark:
-    """The model's sum, marked."""
-    if parsed is None:
+def _why_wrong(total: int | None) -> str:
+    return "no number" if total is None else "wrong sum"
+
+
+def _compared(total: int | None, true_total: int) -> Mark:
+    """Draw the model's sum, marked as right or wrong."""
+    if total is None:
         return Mark("–", "wrong", "no number")
-    return (
-        Mark(f"{parsed:,}", "right") if parsed == true else Mark(f"{parsed:,}", "wrong", f"off by {parsed - true:+,}")
-    )
+    if total == true_total:
+        return Mark(f"{total:,}", "right")
+    return Mark(f"{total:,}", "wrong", f"off by {total - true_total:+,}")
 
 
 def _system(table: dict[str, int], mode: str, per_turn: int) -> str:
-    shots = "\n(anew, from 0)\n".join(_shot(group, mode) for group in ((1,) if per_turn == 1 else (2, 3, 6)))
+    """Return the system message: rules, worked examples and dictionary."""
+    groups = (1,) if per_turn == 1 else (2, 3, 6)
+    shots = "\n(anew, from 0)\n".join(_shot(group, mode) for group in groups)
     return RULES.format(how=HOW[mode], example=EXAMPLE, shots=shots, dictionary=table)
 
 
 def _shot(group: int, mode: str) -> str:
-    """The worked example: its six keys in turns of `group`, each with the right reply."""
-    keys, total, lines = list(EXAMPLE), 0, []
-    for i in range(0, len(keys), group):
-        turn = keys[i : i + group]
-        steps = []
+    """Return the worked example: its six keys in turns of `group`, each with the right reply."""
+    keys = list(EXAMPLE)
+    total = 0
+    lines = []
+    for start in range(0, len(keys), group):
+        turn = keys[start : start + group]
+        reply = ""
         for key in turn:
-            steps.append(f"{key} is {EXAMPLE[key]}: {total} + {EXAMPLE[key]} = {total + EXAMPLE[key]}.")
-            total += EXAMPLE[key]
-        worked = " ".join(steps) + " " if mode == "cot" else ""
-        lines += [f"user: {', '.join(turn)}", f"you: {worked}<answer>{total}</answer>"]
+            value = EXAMPLE[key]
+            if mode == "cot":
+                reply += f"{key} is {value}: {total} + {value} = {total + value}. "
+            total += value
+        lines.append(f"user: {', '.join(turn)}")
+        lines.append(f"you: {reply}<answer>{total}</answer>")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Asks GPQA-Diamond (Rein et al. 2023): 198 graduate-level science questions with four choices each.
 
-The order of the choices is drawn at random once per question, and is the same in every study. The dataset is gated:
-accept its terms on the hub, then run `hf auth login`; or use a local file. Its authors ask not to publish the questions
-on the open web. Ponder's reports quote them, so don't publish a report of this task.
+The order of the choices is drawn at random once per question, and is the same in every study. The
+dataset is gated: accept its terms on the hub, then run `hf auth login`; or use a local file. Its
+authors ask not to publish the questions on the open web. Ponder's reports quote them, so don't
+publish a report of this task.
 """
 
 from __future__ import annotations
@@ -27,19 +28,22 @@ class Gpqa(Benchmark):
     example: ClassVar[dict[str, Any]] = {"file": str(Path(__file__).parent / "gpqa_example.jsonl")}
 
     def from_row(self, row: DataRow, where: str) -> Problem:
-        question, right = text(row, where, *PROBLEM), text(row, where, "answer", "correct answer")
+        question = text(row, where, *PROBLEM)
+        right = text(row, where, "answer", "correct answer")
         wrong = [text(row, where, f"wrong {n}", f"incorrect answer {n}") for n in (1, 2, 3)]
         choices = sorted([right, *wrong])
         random.Random(seed_from("gpqa", question)).shuffle(choices)
-        listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
-        prompt, gold = f"{question}\n\n{listed}\n\n{STEP_BY_STEP}", LETTERS[choices.index(right)]
+        options = "\n".join(f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
+        prompt = f"{question}\n\n{options}\n\n{STEP_BY_STEP}"
+        gold = LETTERS[choices.index(right)]
         return Problem(digest(prompt, gold).hex(), 0, (prompt,), gold, facts=facts(row))
 
     def solve(self, problem: Problem) -> str:
         return f"\\boxed{{{problem.gold}}}"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        parsed = choice(answer, dict(re.findall(r"(?m)^([A-D])\) (.*)$", problem.turns[0])))
+        options = dict(re.findall(r"(?m)^([A-D])\) (.*)$", problem.turns[0]))
+        parsed = choice(answer, options)
         if parsed is None:
             return Grade(correct=False, why="no answer")
         correct = parsed == problem.gold

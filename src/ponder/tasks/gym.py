@@ -1,23 +1,21 @@
 """Generates problems of any reasoning-gym dataset (Stojanovski et al. 2025); size = its curriculum level.
 
-Reasoning-gym seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of their items. Here every
-problem comes from a dataset of one item, with a hashed seed.
+Reasoning-gym seeds item i of a dataset with `seed + i`, so neighbouring seeds share most of their
+items. Here every problem comes from a dataset of one item, with a hashed seed.
 
-Some of its scorers evaluate the answer as Python: `eval` in four, SymPy's `parse_expr` in five. So scorers run in a
-subprocess of limited CPU time and memory, where `eval` reads nothing but literals, and an expression with any other
-names than those of mathematics is wrong.
+Some of its scorers evaluate the answer as Python: `eval` in four, SymPy's `parse_expr` in five. So
+scorers run in a subprocess of limited CPU time and memory, where `eval` reads nothing but literals,
+and an expression with any other names than those of mathematics is wrong.
 """
 
 from __future__ import annotations
 
 import ast
-import itertools
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import islice
 from typing import Any, ClassVar
 
 from reasoning_gym.coaching.base_curriculum import BaseCurriculum
@@ -62,8 +60,8 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
     def _levels(self) -> int:
         if self.dataset not in CURRICULA:
             return 1
-        attributes = self._curriculum().attributes
-        return max(len(a.levels) for name, a in attributes.items() if self.vary in ("", name))
+        attributes = self._curriculum().attributes.items()
+        return max(len(attribute.levels) for name, attribute in attributes if self.vary in ("", name))
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(range(self._levels()))
@@ -74,6 +72,7 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
             raise UserError(f"{self.dataset} has no level {size}", hint=hint)
 
     def _settings(self, size: int) -> dict[str, Any]:
+        """Return the dataset's settings at a level."""
         if self.dataset not in CURRICULA:
             return self.options
         curriculum = self._curriculum()
@@ -81,15 +80,17 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
             curriculum.set_attr_level(self.vary, size)
         else:
             curriculum.set_global_level(size)
-        settings = vars(curriculum.generate_configuration())
-        return {k: v for k, v in settings.items() if k not in ("seed", "size")} | self.options
+        settings = dict(vars(curriculum.generate_configuration()))
+        settings.pop("seed", None)
+        settings.pop("size", None)
+        return settings | self.options
 
     def _dataset(self, size: int, seed: int) -> Any:
         try:
             return create_dataset(self.dataset, seed=seed, size=1, **self._settings(size))
         except (AssertionError, TypeError, ValueError) as error:  # how its datasets refuse their settings
-            what = f"reasoning-gym refuses the settings of {self.dataset}: {error}"
-            raise UserError(what, hint="set them with options = { … }") from None
+            message = f"reasoning-gym refuses the settings of {self.dataset}: {error}"
+            raise UserError(message, hint="set them with options = { … }") from None
 
     def problem(self, size: int, seed: int) -> Problem:
         seed %= 2**31  # some datasets pass the seed to NumPy, which takes 32 bits
@@ -102,13 +103,16 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
             system=SYSTEM + self._examples(size, item["question"]),
         )
 
-    def _examples(self, size: int, asked: str) -> str:
-        drawn = (self._dataset(size, seed_from("shot", n) % 2**31)[0] for n in itertools.count())
-        others = (item for item in islice(drawn, 10 * self.shots) if item["question"] != asked)
-        return "".join(
-            f"\n\nExample:\n{item['question']}\n<answer>{item['answer']}</answer>"
-            for item in islice(others, self.shots)
-        )
+    def _examples(self, size: int, question: str) -> str:
+        """Return solved problems for the prompt of another question."""
+        examples = list[str]()
+        for n in range(10 * self.shots):
+            if len(examples) == self.shots:
+                break
+            item = self._dataset(size, seed_from("shot", n) % 2**31)[0]
+            if item["question"] != question:
+                examples.append(f"\n\nExample:\n{item['question']}\n<answer>{item['answer']}</answer>")
+        return "".join(examples)
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{problem.gold['answer']}</answer>"
@@ -117,16 +121,18 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
         texts = readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
         if not texts:
             return Grade(correct=False, why="no answer")
-        asked = (self.dataset, self.vary, self.options, problem.size, problem.gold)
         score = 0.0
         try:
             for text in texts:
-                score = max(score, _scorer.call(*asked, text))
+                text_score = _scorer.call(self.dataset, self.vary, self.options, problem.size, problem.gold, text)
+                score = max(score, text_score)
                 if score >= 1:
                     break
         except CallFailed as failed:
             return Grade(correct=False, why=f"the scorer of reasoning-gym {failed}")
-        return Grade(score >= 1, texts[0], "" if score >= 1 else "wrong answer", {"score": score})
+        correct = score >= 1
+        why = "" if correct else "wrong answer"
+        return Grade(correct, texts[0], why, {"score": score})
 
     def parse(self, problem: Problem, answer: str) -> str | None:  # without scoring, which is slow
         texts = readings(answer, like=str(problem.gold["answer"]), question=problem.turns[0])
@@ -136,11 +142,15 @@ class Gym(Task, ParsesAnswers, SlowGrading, Drawable):
         return str(problem.gold["answer"])
 
     def score(self, size: int, gold: dict[str, Any], answer: str) -> float:
-        """Reasoning-gym's score of an answer. It may run code in the answer: use `grade`."""
+        """Return reasoning-gym's score of an answer. It may run code in the answer: use `grade`."""
         dataset = self._dataset(size, gold["seed"])
-        # A few datasets choose from sets, so the answer is another one in each process: the stored one counts.
-        score = float(dataset.score_answer(answer, {**dataset[0], "answer": gold["answer"]}))
-        return score if math.isfinite(score) else 0.0
+        # A few datasets choose from sets, so the answer is another one in each process: the stored
+        # one counts.
+        entry = {**dataset[0], "answer": gold["answer"]}
+        score = float(dataset.score_answer(answer, entry))
+        if not math.isfinite(score):
+            return 0.0
+        return score
 
 
 _scorer = SubprocessFunction("ponder.tasks.gym")
@@ -151,21 +161,25 @@ NAMES |= {"sqrt", "Abs", "abs", "pi", "Rational"}
 
 
 def _parse_expr(parse: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(text: str, *more: Any, **settings: Any) -> Any:
+    """Return a `parse_expr` that refuses all names but those of mathematics."""
+
+    def checked(text: str, *arguments: Any, **settings: Any) -> Any:
         names = set(re.findall(r"[^\W\d]\w*", text))
         if re.search(r"[\"'_@\\]", text) or any(len(name) > 1 and name not in NAMES for name in names):
             raise ValueError("not an expression")
-        return parse(text, *more, **settings)
+        return parse(text, *arguments, **settings)
 
     return checked
 
 
 def _serve() -> None:
+    """Serve calls of the scorers, with `eval` and `parse_expr` replaced."""
     import sympy
 
     for name in EVALUATE:
         vars(import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
-    sympy.parse_expr = parse = _parse_expr(sympy.parse_expr)
+    parse = _parse_expr(sympy.parse_expr)
+    sympy.parse_expr = parse
     for name in PARSE:
         vars(import_module(f"reasoning_gym.{name}"))["parse_expr"] = parse
     serve(lambda dataset, vary, options, *answer: Gym(dataset, vary, options).score(*answer))

@@ -1,7 +1,8 @@
 """Holds the problems of an evaluation that another program ran, as `ponder import` reads them from its log.
 
-Which attempts are right was decided by the log's own scorer when they were made, and `ponder regrade` leaves that as it
-is. Where Ponder needs to read an answer itself, such as for a majority vote, it compares texts as `jsonl` does.
+Which attempts are right was decided by the log's own scorer when they were made, and `ponder
+regrade` leaves that as it is. Where Ponder needs to read an answer itself, such as for a majority
+vote, it compares texts as `jsonl` does.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ class Imported(Task, ComparesAnswers, FromLog):
         return [problem for _, problem in records(self.file, Problem, LINE)]
 
     def problem(self, size: int, seed: int) -> Problem:
-        of_size = [p for p in self._problems if p.size == size]
+        of_size = [problem for problem in self._problems if problem.size == size]
         return of_size[seed % len(of_size)]
 
     def solve(self, problem: Problem) -> str:
         return f"<answer>{next(iter(problem.gold), '')}</answer>"
 
     def grade(self, problem: Problem, answer: str) -> Grade:
-        golds = problem.gold or [""]
-        readings = [read(answer, gold, question=problem.turns[-1]) for gold in golds]
-        found = [reading for reading in readings if reading is not None]
-        if not found:
+        best = None  # the first right reading, else the first
+        for gold in problem.gold or [""]:
+            reading = read(answer, gold, question=problem.turns[-1])
+            if reading is None:
+                continue
+            if best is None or (reading.right and not best.right):
+                best = reading
+        if best is None:
             return Grade(correct=False, why="no answer")
-        best = next((reading for reading in found if reading.right), found[0])
         return Grade(best.right, best.parsed, best.why)
 
     def same_answer(self, one: str, other: str) -> bool:

@@ -2,13 +2,15 @@
 
 It may also have `system` (a system message) and `facts` (kept with each attempt).
 
-A reply's answer is what stands in `<answer>` tags or `\\boxed{}`, after "answer is", in bold, or in the sentence that
-concludes it; numbers and words that the prompt already has are told from what the reply adds. It is compared by what
-the right answer is. Numbers: by value, as `1,440`, `3/4`, `0.75`, "seven" or with a unit, but not with another unit of
-the same kind than the one asked for; in lowest terms, as a fraction or as a decimal if the prompt says so. `yes` and
-`no`, `true` and `false`: also a sentence that affirms or denies the question. A letter, or the text of an option that
-the prompt lists: either of the two. Lists (`3, 7, 9`): item by item, in order, with or without brackets. Other texts:
-without case, articles, marks such as `**` and spaces around punctuation. A reply that wavers is unparsed.
+A reply's answer is what stands in `<answer>` tags or `\\boxed{}`, after "answer is", in bold, or in
+the sentence that concludes it; numbers and words that the prompt already has are told from what the
+reply adds. It is compared by what the right answer is. Numbers: by value, as `1,440`, `3/4`,
+`0.75`, "seven" or with a unit, but not with another unit of the same kind than the one asked for;
+in lowest terms, as a fraction or as a decimal if the prompt says so. `yes` and `no`, `true` and
+`false`: also a sentence that affirms or denies the question. A letter, or the text of an option
+that the prompt lists: either of the two. Lists (`3, 7, 9`): item by item, in order, with or without
+brackets. Other texts: without case, articles, marks such as `**` and spaces around punctuation. A
+reply that wavers is unparsed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ EXAMPLE = Path(__file__).parent / "jsonl_example.jsonl"
 LINE = '{"prompt": "2 + 2?", "answer": 4, "size": 2}'
 
 
-class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
+class ProblemLine(msgspec.Struct, forbid_unknown_fields=True):
     """One line of the file."""
 
     prompt: str
@@ -40,8 +42,11 @@ class GivenProblem(msgspec.Struct, forbid_unknown_fields=True):
     facts: dict[str, Any] = {}
 
     def problem(self, instruction: str) -> Problem:
+        """Return the problem, with an instruction appended to its prompt."""
         name = self.id or digest(self.prompt, str(self.answer)).hex()
-        prompt = f"{self.prompt}\n\n{instruction}" if instruction else self.prompt
+        prompt = self.prompt
+        if instruction:
+            prompt = f"{prompt}\n\n{instruction}"
         return Problem(name, self.size, (prompt,), str(self.answer), self.system, facts=self.facts)
 
 
@@ -58,16 +63,16 @@ class Jsonl(Task, ComparesAnswers):
     @cached_property
     def _problems(self) -> list[Problem]:
         by_id: dict[str, Problem] = {}
-        for where, given in records(self.file, GivenProblem, LINE):
-            problem = given.problem(self.instruction)
+        for where, line in records(self.file, ProblemLine, LINE):
+            problem = line.problem(self.instruction)
             if problem.id in by_id:
-                what = f"the id {problem.id!r} occurs twice"
-                raise UserError(what, where=where, hint="give each problem its own id")
+                message = f"the id {problem.id!r} occurs twice"
+                raise UserError(message, where=where, hint="give each problem its own id")
             by_id[problem.id] = problem
         return list(by_id.values())
 
     def problem(self, size: int, seed: int) -> Problem:
-        of_size = [p for p in self._problems if p.size == size]
+        of_size = [problem for problem in self._problems if problem.size == size]
         return of_size[seed % len(of_size)]
 
     def solve(self, problem: Problem) -> str:

@@ -1,8 +1,9 @@
 """Generates Tents puzzles: place a tent beside each tree; row and column sums are given, and no two tents touch.
 
-After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows × columns. Their prompt isn't
-published, so this one is ours, with their cell codes. Any grid that obeys the rules is right. Generated puzzles have
-exactly one solution; those from a file may have several.
+After Estermann & Wattenhofer 2025, who ask for the filled grid in one answer; size = rows ×
+columns. Their prompt isn't published, so this one is ours, with their cell codes. Any grid that
+obeys the rules is right. Generated puzzles have exactly one solution; those from a file may have
+several.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ponder.tasks.tents.puzzle import Grid, Puzzle
 
 __all__ = ["Puzzle", "Tents", "shape"]
 
-LARGEST = 6400  # cells; such a puzzle takes 2 s to make, one of 10,000 cells 9 s, and the time grows with the cube
+# Cells; such a puzzle takes 2 s to make, one of 10,000 cells 9 s, and the time grows with the cube.
+LARGEST = 6400
 PROMPT = """\
 This is a Tents puzzle on a grid of {height} rows and {width} columns. Some cells hold a tree. Put tents into empty \
 cells so that:
@@ -67,20 +69,24 @@ class Tents(Task, Drawable):
             super().check_size(size)
             return
         if size > LARGEST:
-            what = f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
-            raise UserError(what, hint="size = [16, 36, 64, 100]")
+            message = f"tents can be made with at most {LARGEST:,} cells (rows × columns), not {size:,}"
+            raise UserError(message, hint="size = [16, 36, 64, 100]")
         sides = shape(size)
-        smallest = 16 if self.difficulty == "easy" else 25  # there are only ten tricky puzzles of 4×5, and few of 4×6
+        # There are only ten tricky puzzles of 4×5, and few of 4×6.
+        smallest = 16 if self.difficulty == "easy" else 25
         if size < smallest or not sides or not possible(*sides, self.difficulty):
-            near = sorted((abs(n - size), n) for n in range(smallest, 2 * max(size, 16)) if shape(n) and n != size)
-            hint = f"the nearest sizes are {', '.join(str(n) for _, n in near[:3])}"
+            sizes = [n for n in range(smallest, 2 * max(size, 16)) if shape(n) and n != size]
+            nearest = sorted(sizes, key=lambda n: (abs(n - size), n))[:3]
+            hint = f"the nearest sizes are {', '.join(map(str, nearest))}"
             raise UserError(f"{self.difficulty} tents can't be made at size {size} (rows × columns)", hint=hint)
 
     def fixed(self) -> list[Problem] | None:
-        return self._given if self.ids else None
+        if not self.ids:
+            return None
+        return self._from_file
 
     @cached_property
-    def _given(self) -> list[Problem]:
+    def _from_file(self) -> list[Problem]:
         by_id: dict[str, Problem] = {}
         for where, text in lines(self.ids or Path()):
             try:
@@ -93,7 +99,7 @@ class Tents(Task, Drawable):
 
     def problem(self, size: int, seed: int) -> Problem:
         if self.ids:
-            of_size = [p for p in self._given if p.size == size]
+            of_size = [problem for problem in self._from_file if problem.size == size]
             return of_size[seed % len(of_size)]
         width, height = shape(size) or (0, 0)
         puzzle = generate(width, height, self.difficulty, random.Random(seed))
@@ -101,8 +107,10 @@ class Tents(Task, Drawable):
 
     def solve(self, problem: Problem) -> str:
         puzzle = Puzzle.from_id(problem.gold)
-        grid = puzzle.solve() or next(iter(puzzle.solutions(limit=1)), None)
-        return _rows(grid) if grid else "This puzzle has no solution."
+        grid = puzzle.any_solution()
+        if grid is None:
+            return "This puzzle has no solution."
+        return _rows(grid)
 
     def grade(self, problem: Problem, answer: str) -> Grade:
         grid = last_grid(answer)
@@ -112,34 +120,51 @@ class Tents(Task, Drawable):
         return Grade(correct=broken is None, parsed=grid, why=broken or "")
 
     def drawings(self, problem: Problem, answers: Sequence[str]) -> list[Drawing]:
-        grid = self.grade(problem, answers[-1]).parsed if answers else None
+        grid = None
+        if answers:
+            grid = self.grade(problem, answers[-1]).parsed
         return list(drawings(Puzzle.from_id(problem.gold), grid))
 
 
 def shape(size: int) -> tuple[int, int] | None:
-    """Width and height nearest to a square, at most twice as wide as high; None if the size has no such shape."""
-    height = next((h for h in range(isqrt(max(size, 0)), 3, -1) if size % h == 0), None)
-    return (size // height, height) if height and size <= 2 * height * height else None
+    """Return width and height nearest to a square.
+
+    Return None if there are none, or they are more than twice as wide as high.
+    """
+    for height in range(isqrt(max(size, 0)), 3, -1):
+        if size % height == 0:
+            width = size // height
+            return (width, height) if width <= 2 * height else None
+    return None
 
 
 def _problem(puzzle: Puzzle, facts: dict[str, object], shots: int) -> Problem:
     text = PROMPT.format(
-        width=puzzle.width, height=puzzle.height, examples=_examples(puzzle, shots), given=_given(puzzle)
+        width=puzzle.width,
+        height=puzzle.height,
+        examples=_examples(puzzle, shots),
+        given=_puzzle_text(puzzle),
     )
     return Problem(puzzle.id, puzzle.width * puzzle.height, (text,), gold=puzzle.id, facts=facts)
 
 
-def _given(puzzle: Puzzle) -> str:
+def _puzzle_text(puzzle: Puzzle) -> str:
     return GIVEN.format(grid=_rows(puzzle.grid()), columns=list(puzzle.columns), rows=list(puzzle.rows))
 
 
-def _examples(asked: Puzzle, shots: int) -> str:
-    """Solved puzzles, none of which is the one asked."""
-    drawn = (generate(4, 4, "easy", random.Random(f"shot {n}")) for n in range(shots + 1))
-    others = [puzzle for puzzle in drawn if puzzle != asked] if shots else []
-    solved = (f"Example:\n{_given(puzzle)}\nSolution:\n{_rows(puzzle.solve() or [])}\n\n" for puzzle in others[:shots])
-    return "".join(solved) + ("Now the puzzle to solve:\n" if shots else "")
+def _examples(problem: Puzzle, shots: int) -> str:
+    """Return solved puzzles for the prompt of another one."""
+    if not shots:
+        return ""
+    puzzles = [generate(4, 4, "easy", random.Random(f"shot {n}")) for n in range(shots + 1)]
+    examples = [puzzle for puzzle in puzzles if puzzle != problem][:shots]
+    text = ""
+    for puzzle in examples:
+        solution = _rows(puzzle.solve() or [])
+        text += f"Example:\n{_puzzle_text(puzzle)}\nSolution:\n{solution}\n\n"
+    return f"{text}Now the puzzle to solve:\n"
 
 
 def _rows(grid: Grid) -> str:
+    """Return a grid as JSON, a line per row."""
     return "[" + ",\n ".join(str(row) for row in grid) + "]"

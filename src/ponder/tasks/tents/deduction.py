@@ -1,14 +1,16 @@
-"""Solves Tents without guessing, by the deductions of Simon Tatham's `tents.c` at his two difficulties.
+"""Solves Tents without guessing, by the deductions of Simon Tatham's `tents.c`.
 
-Easy pairs tents with trees, rules out cells, and counts along rows and columns. Tricky also uses the corner between the
-only two places of a tree's tent, and the cells beside a line that is nearly full. Every rule is a function that looks
-at all cells at once (see `board`) and returns whether it deduced anything. The rules are monotonic, so they end in the
-same state in any order.
+There are two difficulties. Easy pairs tents with trees, rules out cells, and counts along rows and
+columns. Tricky also uses the corner between the only two places of a tree's tent, and the cells
+beside a line that is nearly full. Every rule is a function that looks at all cells at once (see
+`board`) and returns whether it deduced anything. The rules are monotonic, so they end in the same
+state in any order.
 
-One difference: `tents.c` enumerates all C(n, k) ways to put a line's k missing tents into its n blank cells. The same
-conclusions follow from the lengths of the runs of blanks. A run of n cells holds at most ⌈n/2⌉ tents; the sum of that
-over the line's runs, minus k, is its slack. With slack 0 the runs of odd length are forced, with more nothing is, and
-cells beside the line can be forced only if the slack is 0 or 1 (the rules say why).
+One difference: `tents.c` enumerates all C(n, k) ways to put a line's k missing tents into its n
+blank cells. The same conclusions follow from the lengths of the runs of blanks. A run of n cells
+holds at most ⌈n/2⌉ tents; the sum of that over the line's runs, minus k, is its slack. With slack 0
+the runs of odd length are forced, with more nothing is, and cells beside the line can be forced
+only if the slack is 0 or 1 (the rules say why).
 """
 
 from __future__ import annotations
@@ -25,22 +27,28 @@ class Contradiction(Exception):
 
 
 class State:
-    """What is known about a puzzle, as sets of cells. A cell that is neither tree, tent nor blank is grass."""
+    """The facts about a puzzle so far, as sets of cells.
+
+    A cell that is neither tree, tent nor blank is grass.
+    """
 
     __slots__ = ("blank", "board", "columns", "counted", "lone_tents", "lone_trees", "rows", "tents")
 
     def __init__(self, board: Board, trees: int, columns: tuple[int, ...], rows: tuple[int, ...]) -> None:
-        self.board, self.columns, self.rows = board, columns, rows
+        self.board = board
+        self.columns = columns
+        self.rows = rows
         self.blank = board.cells & ~trees
         self.tents = 0
-        self.lone_tents, self.lone_trees = 0, trees  # not yet paired
+        self.lone_tents = 0  # not yet paired
+        self.lone_trees = trees  # not yet paired
         self.counted = -1  # the blank cells when `fill_lines` last ran; -1 before
 
     def copy(self) -> State:
-        other = State.__new__(State)
+        duplicate = State.__new__(State)
         for name in State.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
+            setattr(duplicate, name, getattr(self, name))
+        return duplicate
 
     @property
     def solved(self) -> bool:
@@ -63,7 +71,7 @@ class State:
 
 
 class _Sides(NamedTuple):
-    """The subsets of some cells that have a possible partner above, below, to the left, to the right."""
+    """The subsets of some cells that have a possible partner above, below, left, right."""
 
     above: int
     below: int
@@ -72,6 +80,7 @@ class _Sides(NamedTuple):
 
     @classmethod
     def of(cls, cells: int, partners: int, stride: int) -> _Sides:
+        """Return the sides on which cells have partners."""
         return cls(
             cells & partners << stride,
             cells & partners >> stride,
@@ -80,25 +89,29 @@ class _Sides(NamedTuple):
         )
 
     def once(self, cells: int) -> int:
-        """The cells with exactly one possible partner; a cell without any is a contradiction."""
+        """Return the cells with exactly one partner; raise `Contradiction` if one has none."""
         above, below, left, right = self
-        vertical, horizontal = above | below, left | right
+        vertical = above | below
+        horizontal = left | right
         if cells & ~(vertical | horizontal):
             raise Contradiction("a tent or tree without a partner")
-        return (vertical ^ horizontal) & ~(above & below | left & right)
+        opposite = above & below | left & right
+        return (vertical ^ horizontal) & ~opposite
 
     def partners(self, cells: int, stride: int) -> int:
-        """The partners of cells that have exactly one; two cells with the same partner are a contradiction."""
-        above, below = (cells & self.above) >> stride, (cells & self.below) << stride
-        left, right = (cells & self.left) >> 1, (cells & self.right) << 1
-        together = above | below | left | right
-        if together.bit_count() != cells.bit_count():
+        """Return the partners of cells with exactly one; raise `Contradiction` if two share it."""
+        above = (cells & self.above) >> stride
+        below = (cells & self.below) << stride
+        left = (cells & self.left) >> 1
+        right = (cells & self.right) << 1
+        partners = above | below | left | right
+        if partners.bit_count() != cells.bit_count():
             raise Contradiction("a partner is wanted twice")
-        return together
+        return partners
 
 
 def link_tents(state: State) -> bool:
-    """A tent with a single unpaired tree beside it belongs to that tree."""
+    """Pair each tent that has a single unpaired tree beside it with that tree."""
     if not state.lone_tents:
         return False
     stride = state.board.stride
@@ -110,17 +123,17 @@ def link_tents(state: State) -> bool:
 
 
 def clear_far_from_trees(state: State) -> bool:
-    """A cell with no unpaired tree beside it is grass."""
+    """Make each cell grass that has no unpaired tree beside it."""
     return state.rule_out(~state.board.beside(state.lone_trees))
 
 
 def clear_around_tents(state: State) -> bool:
-    """A cell that touches a tent is grass."""
+    """Make each cell grass that touches a tent."""
     return state.rule_out(state.board.around(state.tents))
 
 
 def link_trees(state: State) -> bool:
-    """A tree with a single place left for its tent has it there."""
+    """Place the tent of each tree that has a single cell left for it."""
     stride = state.board.stride
     sides = _Sides.of(state.lone_trees, state.blank | state.lone_tents, stride)
     trees = sides.once(state.lone_trees)
@@ -134,23 +147,25 @@ def link_trees(state: State) -> bool:
 
 
 def clear_corners(state: State) -> bool:
-    """Tricky: if a tree's tent has two places left, at a right angle, the cell that touches both is grass."""
+    """Make the cell between the only two cells for a tree's tent grass (tricky).
+
+    The two cells are at a right angle, so that the one between touches both.
+    """
     stride = state.board.stride
     above, below, left, right = _Sides.of(state.lone_trees, state.blank | state.lone_tents, stride)
     corner = ~(above & below | left & right)  # no two opposite sides, so two sides at most
-    return state.rule_out(
-        (above & left & corner) >> stride + 1
-        | (above & right & corner) >> stride - 1
-        | (below & left & corner) << stride - 1
-        | (below & right & corner) << stride + 1
-    )
+    above_left = (above & left & corner) >> stride + 1
+    above_right = (above & right & corner) >> stride - 1
+    below_left = (below & left & corner) << stride - 1
+    below_right = (below & right & corner) << stride + 1
+    return state.rule_out(above_left | above_right | below_left | below_right)
 
 
 class _Runs(NamedTuple):
     """The runs of blank cells along all rows (step 1) or all columns (step `stride`).
 
-    `full` is the fullest packing, greedily from each run's first cell: its size is the most tents that fit.
-    `odd` is the part of it in runs of odd length, which have no other packing of that size.
+    `full` is the fullest packing, greedily from each run's first cell: its size is the most tents
+    that fit. `odd` holds its cells in runs of odd length, which have no other packing of that size.
     """
 
     full: int
@@ -158,36 +173,48 @@ class _Runs(NamedTuple):
 
     @classmethod
     def of(cls, blank: int, step: int) -> _Runs:
+        """Return the packings of all runs of blank cells."""
         inner = blank & blank << step
-        full = placed = blank ^ inner
+        first_cells = blank ^ inner
+        full = first_cells
+        placed = first_cells
         while placed := placed << 2 * step & inner:
             full |= placed
-        odd = placed = full & ~(blank >> step)
+        last_cells = full & ~(blank >> step)
+        odd = last_cells
+        placed = last_cells
         while placed := (placed & inner) >> 2 * step:
             odd |= placed
         return cls(full, odd)
 
 
 def _lines(state: State) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
-    """Rows, then columns: the step along the line, the lines, the number of tents in each."""
+    """Return for rows, then for columns: the step along a line, the lines, the tents in each."""
     board = state.board
-    return (1, board.rows, state.rows), (board.stride, board.columns, state.columns)
+    rows = (1, board.rows, state.rows)
+    columns = (board.stride, board.columns, state.columns)
+    return rows, columns
 
 
 def fill_lines(state: State) -> bool:
-    """In a line that has all its tents the rest is grass; a line without slack has tents all along its odd runs.
+    """Fill lines that have all their tents with grass, and odd runs of lines without slack.
 
-    Nothing else follows from a single line. With slack, any cell can be a tent or not: either choice lowers the most
-    that fit by one at most. Without slack, a run of even length 2n has n + 1 packings (n pairs, of which the first few
-    have the tent on the left), and no cell is the same in all of them.
+    Nothing else follows from a single line. With slack, any cell can be a tent or not: either
+    choice lowers the most that fit by one at most. Without slack, a run of even length 2n has n + 1
+    packings (n pairs, of which the first few have the tent on the left), and no cell is the same in
+    all of them.
     """
-    learned, news = False, state.counted if state.counted < 0 else state.counted ^ state.blank
+    learned = False
+    changed = -1  # all cells
+    if state.counted >= 0:
+        changed = state.counted ^ state.blank
     state.counted = state.blank
     for step, lines, counts in _lines(state):
         full, odd = _Runs.of(state.blank, step)
-        done = forced = 0
+        done = 0
+        forced = 0
         for line, count in zip(lines, counts, strict=True):
-            if not news & line:
+            if not changed & line:
                 continue
             missing = count - (state.tents & line).bit_count()
             slack = (full & line).bit_count() - missing
@@ -197,30 +224,36 @@ def fill_lines(state: State) -> bool:
                 done |= line
             elif not slack:
                 forced |= line
-        learned |= state.rule_out(done) | state.pitch(odd & forced)
+        learned |= state.rule_out(done)
+        learned |= state.pitch(odd & forced)
     return learned
 
 
 def clear_beside_lines(state: State) -> bool:
-    """Tricky: a cell is grass if every way to fill the adjacent line puts a tent within one cell of it.
+    """Make cells grass that touch a tent however the adjacent line is filled (tricky).
 
-    That holds for the cells beside p if too few tents fit without p and its two neighbours: the loss must exceed the
-    slack. The loss is 1 for any blank p, and 2 if p is between the tents of a full odd run; for any other p it is 1 for
-    each odd run that ends just before or after p.
+    That holds for the cells beside p if too few tents fit without p and its two neighbours: the
+    loss must exceed the slack. The loss is 1 for any blank p, and 2 if p is between the tents of a
+    full odd run; for any other p it is 1 for each odd run that ends just before or after p.
     """
     ruled_out = 0
     for (step, lines, counts), across in zip(_lines(state), (state.board.stride, 1), strict=True):
         full, odd = _Runs.of(state.blank, step)
-        tight = nearly = 0
+        without_slack = 0
+        slack_of_one = 0
         for line, count in zip(lines, counts, strict=True):
-            slack = (full & line).bit_count() - count + (state.tents & line).bit_count()
+            missing = count - (state.tents & line).bit_count()
+            slack = (full & line).bit_count() - missing
             if slack == 0:
-                tight |= line
+                without_slack |= line
             elif slack == 1:
-                nearly |= line
-        before, after = odd << step, odd >> step
-        seen = tight & (state.blank | before | after) | nearly & before & after
-        ruled_out |= seen << across | seen >> across
+                slack_of_one |= line
+        before = odd << step
+        after = odd >> step
+        costs_one = without_slack & (state.blank | before | after)
+        costs_two = slack_of_one & before & after
+        critical = costs_one | costs_two
+        ruled_out |= critical << across | critical >> across
     return state.rule_out(ruled_out)
 
 
@@ -229,9 +262,10 @@ TRICKY = (clear_corners, clear_beside_lines)
 
 
 def deduce(state: State, difficulty: Difficulty) -> bool:
-    """Apply the rules until none deduces anything more; returns whether a tricky one did.
+    """Apply the rules until none deduces anything more; return whether a tricky one did.
 
-    Tricky rules are applied only when the easy ones are stuck, so a puzzle that used one is not easy.
+    Tricky rules are applied only when the easy ones are stuck, so a puzzle that used one is not
+    easy.
     """
     tricky = False
     while True:
@@ -243,9 +277,11 @@ def deduce(state: State, difficulty: Difficulty) -> bool:
 
 
 def deduced(state: State, difficulty: Difficulty) -> int | None:
-    """The tents of the only solution, if the rules decide every cell and every pair; else None."""
+    """Return the tents of the only solution; None if the rules leave a cell or pair undecided."""
     try:
         deduce(state, difficulty)
     except Contradiction:
         return None
-    return state.tents if state.solved else None
+    if not state.solved:
+        return None
+    return state.tents

@@ -11,48 +11,62 @@ SYMBOLS = ("", "♣", "▲", "·")  # empty, tree, tent, grass: in every font, u
 
 
 def drawings(puzzle: Puzzle, answer: Grid | None) -> Iterator[Drawing]:
-    """The answer, if it has the puzzle's shape, and the solution; without an answer the puzzle."""
-    fits = answer is not None and puzzle.check(answer) not in ("wrong shape", "unknown cell")
-    if answer is not None and fits:
-        yield _drawn("answer", puzzle, answer)
+    """Yield the answer, if it has the puzzle's shape, else the puzzle; then the solution."""
+    if answer is None:
+        yield _draw("puzzle", puzzle, puzzle.grid(), "no grid in the answer")
+    elif puzzle.check(answer) in ("wrong shape", "unknown cell"):
+        yield _draw("puzzle", puzzle, puzzle.grid(), "the answer's grid does not have the puzzle's shape")
     else:
-        caption = "no grid in the answer" if answer is None else "the answer's grid does not have the puzzle's shape"
-        yield _drawn("puzzle", puzzle, puzzle.grid(), caption=caption)
-    solution = puzzle.solve() or next(iter(puzzle.solutions(limit=1)), None)
+        yield _draw("answer", puzzle, answer)
+    solution = puzzle.any_solution()
     if solution:
-        yield _drawn("solution", puzzle, solution)
+        yield _draw("solution", puzzle, solution)
 
 
-def _drawn(name: str, puzzle: Puzzle, grid: Grid, caption: str = "") -> Drawing:
-    columns = [_sum(puzzle.columns[x], [row[x] for row in grid], "column", name) for x in range(puzzle.width)]
-    rows = [
-        (*(_cell(puzzle, grid, y, x, name) for x in range(puzzle.width)), _sum(puzzle.rows[y], grid[y], "row", name))
-        for y in range(puzzle.height)
-    ]
-    wrong = sum(mark.kind == "wrong" for row in (*rows, columns) for mark in row)
-    caption = caption or (f"{wrong} marked: point at one to see why" if wrong else "")
-    return Drawing(name, (*rows, tuple(columns)), caption=caption, square=True)
+def _draw(name: str, puzzle: Puzzle, grid: Grid, caption: str = "") -> Drawing:
+    """Draw a grid, with the sums of rows at the right and those of columns below."""
+    rows = []
+    for y in range(puzzle.height):
+        marks = [_cell(puzzle, grid, y, x, name) for x in range(puzzle.width)]
+        marks.append(_sum(puzzle.rows[y], grid[y], "row", name))
+        rows.append(tuple(marks))
+    sums = []
+    for x in range(puzzle.width):
+        column = [row[x] for row in grid]
+        sums.append(_sum(puzzle.columns[x], column, "column", name))
+    rows.append(tuple(sums))
+    wrong = sum([mark.kind == "wrong" for row in rows for mark in row])
+    if wrong and not caption:
+        caption = f"{wrong} marked: point at one to see why"
+    return Drawing(name, tuple(rows), caption=caption, square=True)
 
 
 def _cell(puzzle: Puzzle, grid: Grid, y: int, x: int, name: str) -> Mark:
-    cell, given = grid[y][x], puzzle.trees & puzzle.board.bit(y, x)
-    text = SYMBOLS[cell]
-    if given:
-        return Mark(SYMBOLS[TREE], "given", "tree") if cell == TREE else Mark(text, "wrong", "there was a tree here")
-    if cell == TREE:
-        return Mark(text, "wrong", "there is no tree here")
-    if cell != TENT:
-        return Mark(text)
+    """Draw a cell, with what is wrong about it."""
+    cell = grid[y][x]
+    symbol = SYMBOLS[cell]
     bit = puzzle.board.bit(y, x)
-    tents = sum(puzzle.board.bit(j, i) for j, row in enumerate(grid) for i, c in enumerate(row) if c == TENT)
-    faults = ["touches another tent"] if puzzle.board.around(bit) & tents & ~bit else []
-    faults += [] if puzzle.board.beside(bit) & puzzle.trees else ["no tree beside it"]
-    return Mark(text, "wrong", ", ".join(faults)) if faults else Mark(text, "right" if name == "answer" else "", "tent")
+    if puzzle.trees & bit:
+        if cell != TREE:
+            return Mark(symbol, "wrong", "there was a tree here")
+        return Mark(symbol, "given", "tree")
+    if cell == TREE:
+        return Mark(symbol, "wrong", "there is no tree here")
+    if cell != TENT:
+        return Mark(symbol)
+    faults = []
+    if puzzle.board.around(bit) & puzzle.cells(grid, TENT):
+        faults.append("touches another tent")
+    if not puzzle.board.beside(bit) & puzzle.trees:
+        faults.append("no tree beside it")
+    if faults:
+        return Mark(symbol, "wrong", ", ".join(faults))
+    return Mark(symbol, "right" if name == "answer" else "", "tent")
 
 
-def _sum(wanted: int, cells: Sequence[int], line: str, name: str) -> Mark:
-    """The given number of tents of a row or column, beside how many there are."""
-    there = sum(cell == TENT for cell in cells)
-    if there == wanted or name == "puzzle":
-        return Mark(str(wanted), "note", f"tents in this {line}")
-    return Mark(f"{there}/{wanted}", "wrong", f"{there} tents in this {line}, not {wanted}")
+def _sum(expected: int, cells: Sequence[int], line: str, name: str) -> Mark:
+    """Draw the expected number of tents of a row or column, and the actual number if it differs."""
+    tents = sum(cell == TENT for cell in cells)
+    if tents == expected or name == "puzzle":
+        return Mark(str(expected), "note", f"tents in this {line}")
+    return Mark(f"{tents}/{expected}", "wrong", f"{tents} tents in this {line}, not {expected}")

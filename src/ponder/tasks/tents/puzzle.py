@@ -1,9 +1,9 @@
-"""Represents a Tents puzzle: reads and writes Simon Tatham's game ids, checks grids against the rules, and solves.
+"""Represents a Tents puzzle: reads and writes Simon Tatham's game ids, checks grids, and solves.
 
-The rules are those of Tatham's `tents.c`: as many tents as trees; no two tents touch, not even at a corner; each row
-and column has its given number of tents; and tents and trees can be paired so that each pair shares an edge. A tent may
-share edges with other trees too. One difference: ids that contain a half-solved grid (the marks `!` and `-`) are
-refused.
+The rules are those of Tatham's `tents.c`: as many tents as trees; no two tents touch, not even at a
+corner; each row and column has its given number of tents; and tents and trees can be paired so that
+each pair shares an edge. A tent may share edges with other trees too. One difference: ids that
+contain a half-solved grid (the marks `!` and `-`) are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ID = re.compile(r"([0-9]{1,4})(?:x([0-9]{1,4}))?(?:d[et])?:([^,]*)((?:,[0-9]{1,
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """A grid with trees (a bit mask, see `board`) and the number of tents in each column and row."""
+    """A grid with trees (a bit mask, see `board`) and the sums of tents in columns and rows."""
 
     width: int
     height: int
@@ -39,9 +39,10 @@ class Puzzle:
             raise ValueError(f"expected {self.width + self.height} sums, got {len(self.columns) + len(self.rows)}")
         if self.trees < 0 or self.trees & ~self.board.cells:
             raise ValueError("a tree stands outside the grid")
-        for sums, most in (self.columns, self.height), (self.rows, self.width):
-            if not all(0 <= tents <= most for tents in sums):
-                raise ValueError(f"a sum is not between 0 and {most}")
+        if not all(0 <= tents <= self.height for tents in self.columns):
+            raise ValueError(f"a sum is not between 0 and {self.height}")
+        if not all(0 <= tents <= self.width for tents in self.rows):
+            raise ValueError(f"a sum is not between 0 and {self.width}")
 
     @property
     def board(self) -> Board:
@@ -53,66 +54,92 @@ class Puzzle:
         match = _ID.fullmatch(text.strip())
         if not match:
             raise ValueError("not of the form `WIDTHxHEIGHT:TREES,SUMS`")
-        width, height = int(match[1]), int(match[2] or match[1])
+        width = int(match[1])
+        height = int(match[2] or match[1])
         if width * height > LARGEST:
             raise ValueError(f"a grid has at most {LARGEST:,} cells, not {width * height:,}")
         sums = tuple(int(tents) for tents in match[4].split(",")[1:])
-        trees = sum(1 << place // width * (width + 1) + place % width for place in _read(match[3], width * height))
+        trees = 0
+        for position in _tree_positions(match[3], width * height):
+            row, column = divmod(position, width)
+            trees |= 1 << row * (width + 1) + column
         if len(sums) != width + height:
             raise ValueError(f"expected {width + height} sums, got {len(sums)}")
         return cls(width, height, trees, sums[:width], sums[width:])
 
     @property
     def id(self) -> str:
-        gaps, gap = [], 0
+        """Return the game id, as Simon Tatham's collection writes it."""
+        letters = ""
+        gap = 0  # empty cells since the last tree
         for row in self.grid():
             for cell in row:
                 if cell == TREE:
-                    gaps.append(gap)
-                gap = 0 if cell == TREE else gap + 1
-        trees = "".join(_letters(gap) for gap in [*gaps, gap])
-        return f"{self.width}x{self.height}:{trees}," + ",".join(map(str, self.columns + self.rows))
+                    letters += _letters(gap)
+                    gap = 0
+                else:
+                    gap += 1
+        letters += _letters(gap)
+        sums = ",".join(map(str, self.columns + self.rows))
+        return f"{self.width}x{self.height}:{letters},{sums}"
 
     def __str__(self) -> str:
-        """The grid with its sums: T is a tree."""
+        """Return the grid with its sums: T is a tree."""
         return self.text(self.grid())
 
     def text(self, grid: Grid) -> str:
-        """A grid as text, with the sums of the rows at the right and those of the columns below: T tree, A tent."""
-        wide = max(len(str(tents)) for tents in self.columns)
-        rows = [" ".join(f"{'.TA.'[cell]:>{wide}}" for cell in row) for row in grid]
-        below = " ".join(f"{tents:>{wide}}" for tents in self.columns)
-        return "\n".join([*(f"{row}  {tents}" for row, tents in zip(rows, self.rows, strict=True)), "", below])
+        """Return a grid as text: T tree, A tent.
+
+        The sums of the rows are at the right, those of the columns below.
+        """
+        width = max(len(str(tents)) for tents in self.columns)
+        lines = []
+        for row, tents in zip(grid, self.rows, strict=True):
+            symbols = " ".join(f"{'.TA.'[cell]:>{width}}" for cell in row)
+            lines.append(f"{symbols}  {tents}")
+        lines.append("")
+        lines.append(" ".join(f"{tents:>{width}}" for tents in self.columns))
+        return "\n".join(lines)
 
     def grid(self) -> Grid:
-        """The unsolved puzzle: 0 empty, 1 tree."""
-        return self._drawn(0, EMPTY)
+        """Return the unsolved puzzle: 0 empty, 1 tree."""
+        return self._grid_with(0, EMPTY)
 
     def solve(self, difficulty: Difficulty = "tricky") -> Grid | None:
-        """The solution by deduction alone; None if the deductions get stuck or contradict each other."""
+        """Return the solution by deduction; None if that gets stuck or to a contradiction."""
         tents = deduced(self._state(), difficulty)
-        return None if tents is None else self._drawn(tents, GRASS)
+        if tents is None:
+            return None
+        return self._grid_with(tents, GRASS)
 
     def solutions(self, limit: int = 2) -> list[Grid]:
-        """Up to `limit` different solutions, by deduction and search."""
-        return [self._drawn(tents, GRASS) for tents in _solutions(self._state(), limit)]
+        """Return up to `limit` different solutions, by deduction and search."""
+        return [self._grid_with(tents, GRASS) for tents in _solutions(self._state(), limit)]
+
+    def any_solution(self) -> Grid | None:
+        """Return a solution; None if there is none."""
+        solution = self.solve()
+        if solution:
+            return solution
+        return next(iter(self.solutions(limit=1)), None)
 
     def check(self, grid: Any) -> str | None:
-        """None if `grid` is a solution, else the first rule that it breaks."""
+        """Return None if `grid` is a solution, else the first rule that it breaks."""
         if not _shaped(grid, self.height) or not all(_shaped(row, self.width) for row in grid):
             return "wrong shape"
         if any(type(cell) is not int or not EMPTY <= cell <= GRASS for row in grid for cell in row):
             return "unknown cell"
-        trees, tents = (self._cells(grid, code) for code in (TREE, TENT))
+        trees = self.cells(grid, TREE)
+        tents = self.cells(grid, TENT)
         if trees != self.trees:
             return "trees altered"
         if tents & self.board.around(tents):
             return "tents touch"
-        if any((tents & row).bit_count() != sum_ for row, sum_ in zip(self.board.rows, self.rows, strict=True)):
+        row_sums = tuple([(tents & row).bit_count() for row in self.board.rows])
+        if row_sums != self.rows:
             return "row sum"
-        if any(
-            (tents & column).bit_count() != sum_ for column, sum_ in zip(self.board.columns, self.columns, strict=True)
-        ):
+        column_sums = tuple([(tents & column).bit_count() for column in self.board.columns])
+        if column_sums != self.columns:
             return "column sum"
         if tents.bit_count() != trees.bit_count() or matching(self.board, tents, trees) is None:
             return "tents and trees unmatched"
@@ -121,41 +148,52 @@ class Puzzle:
     def _state(self) -> State:
         return State(self.board, self.trees, self.columns, self.rows)
 
-    def _drawn(self, tents: int, other: int) -> Grid:
-        grid = [[other] * self.width for _ in range(self.height)]
+    def _grid_with(self, tents: int, background: int) -> Grid:
+        """Return a grid with the trees and these tents; all other cells are `background`."""
+        grid = [[background] * self.width for _ in range(self.height)]
         for cells, code in (self.trees, TREE), (tents, TENT):
             for bit in bits(cells):
                 row, column = divmod(bit.bit_length() - 1, self.board.stride)
                 grid[row][column] = code
         return grid
 
-    def _cells(self, grid: Grid, code: int) -> int:
-        return sum(self.board.bit(y, x) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell == code)
+    def cells(self, grid: Grid, code: int) -> int:
+        """Return the set of a grid's cells that have this code."""
+        cells = 0
+        for y, row in enumerate(grid):
+            for x, cell in enumerate(row):
+                if cell == code:
+                    cells |= self.board.bit(y, x)
+        return cells
 
 
 def matching(board: Board, tents: int, trees: int) -> dict[int, int] | None:
-    """Pair each tent with its own tree beside it, as {tent: tree}; None if that is impossible.
+    """Pair each tent with a tree beside it, as {tent: tree}; return None if that is impossible.
 
-    By augmenting paths, breadth first: a chain of tents as long as the grid would exceed the recursion limit.
+    By augmenting paths, breadth first: a chain of tents as long as the grid would exceed the
+    recursion limit.
     """
     tree_of: dict[int, int] = {}
     tent_of: dict[int, int] = {}
     for start in bits(tents):
-        asked_by: dict[int, int] = {}  # tree: the tent that wants it
+        reached_from: dict[int, int] = {}  # by tree: the tent that the path comes from
         queue = [start]
         for tent in queue:
             for tree in bits(board.beside(tent) & trees):
-                if tree not in asked_by:
-                    asked_by[tree] = tent
+                if tree not in reached_from:
+                    reached_from[tree] = tent
                     if tree in tent_of:
                         queue.append(tent_of[tree])
-        spare = next((tree for tree in asked_by if tree not in tent_of), 0)
-        if not spare:
+        unpaired = [tree for tree in reached_from if tree not in tent_of]
+        if not unpaired:
             return None
-        while spare:  # each tent on the path exchanges its tree for the one it asked for
-            tent = asked_by[spare]
-            tent_of[spare] = tent
-            spare, tree_of[tent] = tree_of.get(tent, 0), spare
+        tree = unpaired[0]
+        while tree:  # each tent on the path exchanges its tree for the next one
+            tent = reached_from[tree]
+            previous_tree = tree_of.get(tent, 0)
+            tent_of[tree] = tent
+            tree_of[tent] = tree
+            tree = previous_tree
     return tree_of
 
 
@@ -164,35 +202,43 @@ def _shaped(line: Any, length: int) -> bool:
 
 
 def _letters(gap: int) -> str:
-    """A tree after `gap` empty cells; `z` stands for 25 empty cells without a tree."""
-    full, rest = divmod(gap - 1, 25) if gap else (0, -1)
-    return "z" * full + ("_abcdefghijklmnopqrstuvwxy"[rest + 1])
+    """Return the letters of a tree after `gap` empty cells; `z` is 25 empty cells and no tree."""
+    if not gap:
+        return "_"
+    full, remainder = divmod(gap - 1, 25)
+    return "z" * full + "abcdefghijklmnopqrstuvwxy"[remainder]
 
 
-def _read(letters: str, cells: int) -> list[int]:
-    """The trees' positions in reading order; the letters end with an extra tree just after the last cell."""
-    places, place = [-1], 0
+def _tree_positions(letters: str, cells: int) -> list[int]:
+    """Return the trees' positions in reading order.
+
+    The letters end with an extra tree just after the last cell.
+    """
+    positions = [-1]
+    position = 0
     for letter in letters:
         if letter in "!-":
             raise ValueError("ids with tents or grass already marked are not supported")
         if letter != "_" and not "a" <= letter <= "z":
             raise ValueError(f"unknown letter `{letter}` among the trees")
-        place += 0 if letter == "_" else min(ord(letter) - 96, 25)
+        if letter != "_":
+            position += min(ord(letter) - 96, 25)
         if letter != "z":
-            places.append(place)
-            place += 1
-        if place > cells + 1:
+            positions.append(position)
+            position += 1
+        if position > cells + 1:
             raise ValueError("the trees run past the end of the grid")
-    if places[-1] != cells:
+    if positions[-1] != cells:
         raise ValueError("the trees stop before the end of the grid")
-    return places[1:-1]
+    return positions[1:-1]
 
 
 def _solutions(start: State, limit: int) -> list[int]:
     """Return the tents of up to `limit` different solutions, by deduction and backtracking.
 
-    Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the worst case is exponential.
-    On random camps, with and without two row sums exchanged, it took up to 32 ms at 20×20 and up to 3 s at 30×30.
+    Exact for puzzles with several solutions or none. Tents is NP-complete (De Biasi), so the worst
+    case is exponential. On random camps, with and without two row sums exchanged, it took up to 32
+    ms at 20×20 and up to 3 s at 30×30.
     """
     solved: list[int] = []
     if not sum(start.rows) == sum(start.columns) == start.lone_trees.bit_count():
@@ -205,8 +251,9 @@ def _solutions(start: State, limit: int) -> list[int]:
         except Contradiction:
             continue
         if not state.blank:
-            # Tents and trees not yet paired form rings, and a ring can always be paired: each of the n trees has at
-            # most two tents beside it (three would touch), each of the n tents at least two trees, so all have two.
+            # Tents and trees not yet paired form rings, and a ring can always be paired: each of
+            # the n trees has at most two tents beside it (three would touch), each of the n tents
+            # at least two trees, so all have two.
             solved.append(state.tents)
             continue
         cell = state.blank & -state.blank
