@@ -202,12 +202,12 @@ def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> 
     silent = getattr(cell.task, "mode", "") == "answer"
     chance = 1 / (1 + math.exp(-(2.5 + 2 * easy - 1.2 * math.log(problem.size / 12))))
     rights = list(accumulate((rng.random() < chance ** (1 / turns) for _ in range(turns)), lambda a, b: a and b))
-    replies, status = [], "graded"
+    replies, ended = [], ""
     for right in rights:
         wanted = 0 if silent else round(30 * (problem.size / turns) ** 0.7 * math.exp(rng.gauss(-easy / 4, 0.5)))
         thinking = min(wanted, budget)
         if wanted > budget:
-            status = "truncated"
+            ended = "truncated"
         answer = str(_answer(problem, len(replies), right, rng))
         bill = Bill(120 + 8 * problem.size, thinking, 2 + len(answer) // 4, thinking / 400, "tokenizer")
         measures = {"cache_bytes": 960.0 * rng.randint(60, 140), "cache_peak": 157440.0} if cell.methods else {}
@@ -215,12 +215,14 @@ def _attempt(cell: Any, problem: Any, sample: int, easy: float, rng: Random) -> 
         replies.append(
             Completion(_prose(thinking, rng), answer, "length" if wanted > budget else "end", bill, measures)
         )
-    if status == "graded" and rng.random() < 0.01:
-        status = "unparsed"
-    correct = status == "graded" and rights[-1]
-    why = "" if correct else "wrong sum" if status == "graded" else status
+    if not ended and rng.random() < 0.01:
+        ended = "unparsed"
+    why = ended
+    if not ended:
+        ended = "right" if rights[-1] else "wrong"
+        why = "" if rights[-1] else "wrong sum"
     details = {**_details(cell, problem, replies), **replies[-1].measures}
-    return Attempt(problem, sample, status, correct, why, tuple(replies), details)
+    return Attempt(problem, sample, ended, why, tuple(replies), details)
 
 
 _PROSE = " ".join(Random(0).choices(WORDS, k=200_000))

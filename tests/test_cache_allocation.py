@@ -19,7 +19,7 @@ from ponder.kvcache import (
     drift,
     exactness,
 )
-from ponder.kvcache.allocation import _line, allotted
+from ponder.kvcache.allocation import columns_per_head, falling_linearly
 from ponder.methods.compress import Compress
 from ponder.policies.h2o import H2o
 from ponder.policies.lagkv import Lagkv
@@ -60,24 +60,26 @@ def test_padding_in_the_middle_and_compressed_keys(allocation) -> None:
 
 
 def test_numbers_that_fall_linearly() -> None:
-    assert _line(3, mean=20, most=100) == [39, 20, 1]  # the last is a twentieth of the mean
-    assert _line(3, mean=20, most=30) == [30, 20, 10]  # the first has no more to keep
-    assert _line(4, mean=10, most=100) == [20, 14, 6, 0]  # 19.5, 13.2, 6.8, .5, and what rounding loses
-    assert _line(1, mean=10, most=100) == [10]
-    assert _line(3, mean=10, most=4) == [10, 10, 10]
+    assert falling_linearly(3, mean=20, largest=100) == [39, 20, 1]  # the last is a twentieth of the mean
+    assert falling_linearly(3, mean=20, largest=30) == [30, 20, 10]  # the first has no more to keep
+    assert falling_linearly(4, mean=10, largest=100) == [20, 14, 6, 0]  # 19.5, 13.2, 6.8, .5, and what rounding loses
+    assert falling_linearly(1, mean=10, largest=100) == [10]
+    assert falling_linearly(3, mean=10, largest=4) == [10, 10, 10]
 
 
 def test_the_highest_scores_of_a_layer_decide() -> None:
     inf = torch.inf
     scores = torch.tensor([[[[0.9, 0.8, 0.7, 0.1, inf], [0.2, 0.3, 0.05, 0.04, inf]]]])
-    assert allotted("adakv", scores, 3).tolist() == [[[4, 2]]]  # six of ten: .9, .8, .7, .3 and what must be kept
+    assert columns_per_head("adakv", scores, 3).tolist() == [
+        [[4, 2]]
+    ]  # six of ten: .9, .8, .7, .3 and what must be kept
     scores[..., 0, 0] = -inf  # padding, or empty
-    assert allotted("adakv", scores, 3).tolist() == [[[3, 3]]]
+    assert columns_per_head("adakv", scores, 3).tolist() == [[[3, 3]]]
     # Twelve of 32; the second head has the lower scores, and a minimum of 1 + int(.2 · (6 - 1)).
     scores = torch.cat([torch.arange(32.0).view(2, 16).flip(0)[:, :15], torch.full((2, 1), inf)], 1)[None, None]
-    assert allotted("adakv", scores, 6).tolist() == [[[10, 2]]]
+    assert columns_per_head("adakv", scores, 6).tolist() == [[[10, 2]]]
     equal = torch.ones(1, 1, 4, 8)
-    assert allotted("adakv", equal, 3).tolist() == [[[3, 3, 3, 3]]]
+    assert columns_per_head("adakv", equal, 3).tolist() == [[[3, 3, 3, 3]]]
 
 
 @pytest.mark.parametrize(("allocation", "granularity"), DIVIDED)

@@ -129,7 +129,7 @@ def test_earlier_runs_count(serve, write, ponder) -> None:
 
 def test_calls_in_progress_when_the_process_is_killed_count(serve, write, ponder, running) -> None:
     """Each is on record before it is sent, so that no moment is too early for `kill -9`."""
-    served = serve(hold_after=0)
+    served = serve(hold_after=1)
     write("s.toml", study_for(served, 20_000, concurrency=4))
     with running("run", "s.toml") as process:
         served.wait(held=4)
@@ -145,7 +145,7 @@ def test_calls_in_progress_when_the_process_is_killed_count(serve, write, ponder
 
 def test_what_killed_runs_held_can_be_released(serve, write, ponder, running) -> None:
     """Nobody but the user can know whether calls in flight at a kill were billed."""
-    served = serve(hold_after=0)
+    served = serve(hold_after=1)
     write("s.toml", study_for(served, 12_000, concurrency=4).replace("problems = 200", "problems = 8"))
     with running("run", "s.toml") as process:
         served.wait(held=4)
@@ -308,15 +308,36 @@ def test_a_store_behind_a_symlink_is_put_on_the_disk(folder, monkeypatch) -> Non
     [
         {"prompt_tokens": 40, "completion_tokens": 9000, "total_tokens": 9040},
         {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 9040},
+        {"prompt_tokens": 40, "completion_tokens": 2001, "total_tokens": 2041},
     ],
 )
-def test_a_server_that_bills_more_than_its_budget_stops_the_run(serve, write, ponder, usage) -> None:
-    served = serve(usage=usage)
-    write("s.toml", study_for(served, 1_000_000, concurrency=4))
+@pytest.mark.parametrize("method", ["", 'method = { name = "vote", n = 8 }'])
+def test_a_server_that_bills_more_than_its_budget_stops_the_run_at_the_first_reply(
+    serve, write, ponder, usage, method
+) -> None:
+    served = serve(usage=usage, seconds_per_token=1e-4)
+    write("s.toml", study_for(served, 1_000_000, concurrency=64, model=method))
     result = ponder("run", "s.toml", "--json")
     assert summary(result)["capped"]
-    assert served.state()["requests"] <= 8  # those in flight, and those that began before the first bill was read
-    assert "stopped: a call was billed 9,040 tokens, where its prompt and budget allow 2," in result.stderr
+    assert served.state()["requests"] == 1
+    assert summary(result)["tokens"] == usage["total_tokens"]
+    billed = usage["total_tokens"] - 40
+    assert f"stopped: a reply was billed {billed:,} tokens, where its budget allows 2,000" in result.stderr
+
+
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 0, "completion_tokens": -3}, {"completion_tokens": 10**18}])
+def test_without_usage_a_cap_counts_the_most_that_a_call_may_have_taken(serve, write, ponder, usage) -> None:
+    """Characters divided by four may be too few: of digits, of Chinese, or of thinking that is not shown."""
+    served = serve(**LONG_TAILED, usage=usage or "", thinking="17" * 1000 if usage is None else "")
+    write("s.toml", study_for(served, 60_000, concurrency=64, model="probe = false"))
+    result = ponder("run", "s.toml", "--json")
+    tally = summary(result)
+    assert served.state()["billed_tokens"] <= tally["tokens"] <= 60_000
+    assert tally["capped"]
+    assert result.stderr.count("warning: the server reports no usage of ") == 1
+    with closing(sqlite3.connect("ponder.db")) as db:
+        stored = db.execute("SELECT SUM(answer_tokens + thinking_tokens) FROM attempt").fetchone()[0]
+    assert stored < tally["tokens"] / 2  # the estimate of each attempt stays one
 
 
 def test_a_full_disk_says_how_many_are_stored(serve, write, ponder, monkeypatch) -> None:

@@ -60,9 +60,7 @@ def test_verbs_stand_in_the_order_of_a_study_s_life(ponder) -> None:
     assert "..." not in commands  # no summary is cut off
 
 
-@pytest.mark.parametrize(
-    "module", ["check", "describe", "plugin", "prepare", "scaffold", "store", "study", "trace", "trying"]
-)
+@pytest.mark.parametrize("module", ["check", "describe", "plugin", "prepare", "store", "study", "trace", "trying"])
 def test_no_command_hides_a_module(module) -> None:
     from importlib import import_module
 

@@ -197,7 +197,7 @@ FAULTS = [
     (
         "figure",
         "by_series(outcomes)",
-        'by_series([o._replace(task="", task_settings={}) for o in outcomes])',
+        "by_series([o._replace(cell=outcomes[0].cell) for o in outcomes])",
         "pools attempts of different settings",
     ),
     ("figure", 'tables["sizes"]', 'tables["size"]', "raised KeyError('size') in draw"),

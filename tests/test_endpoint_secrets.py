@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import re
 import socket
 import threading
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b32encode, b64encode, urlsafe_b64encode
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -20,6 +21,7 @@ from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.core.settings import build
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.reply import Malformed
+from ponder.study.study import StudySpec
 
 KEY, PASSWORD = "sk-verysecret-0123456789", "p@ss/w:rd?&=ü"
 
@@ -494,3 +496,55 @@ def test_a_variable_with_a_newline_at_its_end_is_still_a_header(serve, monkeypat
 
     asyncio.run(once())
     assert served.state()["bodies"][0]["authorization"] == f"Bearer {KEY}"
+
+
+RANDOM_KEY = "sk-or-v1-9f8Ab37c2dE41x06Zq55_7b-Kw81"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        RANDOM_KEY[:10] + "\n" + RANDOM_KEY[10:],
+        " ".join(RANDOM_KEY),
+        b64encode(RANDOM_KEY.encode()).decode()[:20] + "\n" + b64encode(RANDOM_KEY.encode()).decode()[20:],
+        b32encode(RANDOM_KEY.encode()).decode(),
+        RANDOM_KEY.encode().hex("-"),
+        ", ".join(f"0x{octet:02x}" for octet in RANDOM_KEY.encode()),
+        "".join(f"\\u{{{octet:x}}}" for octet in RANDOM_KEY.encode()),
+        "".join(f"\\{octet:03o}" for octet in RANDOM_KEY.encode()),
+        str(list(RANDOM_KEY.encode())),
+    ],
+)
+def test_a_key_with_something_between_its_letters_is_redacted(written) -> None:
+    secrets = Secrets()
+    secrets.hide(RANDOM_KEY, "KEY")
+    for text in (f"It is {written}\nand so on", f"It is {written}, or {written}!"):
+        redacted = secrets.redact(text, 12)
+        assert redacted.count("$KEY") == text.count(written)
+        assert redacted.startswith("It is ")
+        assert not re.search("[0-9]{2}|9f8|Kw81", redacted)
+
+
+def test_a_key_that_the_budget_cut_off_is_redacted() -> None:
+    secrets = Secrets()
+    secrets.hide(RANDOM_KEY, "KEY")
+    for length in (12, 20, len(RANDOM_KEY) - 1):
+        assert secrets.redact(f"The key is {RANDOM_KEY[:length]}", 12) == "The key is $KEY"
+    assert secrets.redact(f"Keys begin with {RANDOM_KEY[:9]}", 12) == f"Keys begin with {RANDOM_KEY[:9]}"
+
+
+def test_ordinary_text_is_not_redacted() -> None:
+    secrets = Secrets()
+    for key in (RANDOM_KEY, KEY, "hf_abcdefghijKLMNOP1234567890qrstuv"):
+        secrets.hide(key, "KEY")
+    folder = Path(__file__).parent.parent
+    text = "\n".join(path.read_text("utf-8") for path in sorted((folder / "src").rglob("*.py")))
+    assert len(text) > 1_000_000
+    assert secrets.redact(text, 12) == text
+
+
+@pytest.mark.parametrize("key", ["title", "question"])
+def test_a_literal_key_in_a_title_is_refused_and_not_repeated(key) -> None:
+    with pytest.raises(UserError, match="looks like an API key") as error:
+        StudySpec.from_table({"task": [{"name": "tents"}], "model": [{"name": "oracle"}], key: f"with {RANDOM_KEY}"})
+    assert RANDOM_KEY not in error.value.in_terminal()

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given
@@ -26,12 +27,12 @@ from viewed import TABLE, fill, study
 
 from ponder import Study
 from ponder.core import Problem, UserError
-from ponder.core.jsonl import MOST_UNPACKED
+from ponder.core.jsonl import MOST_UNPACKED, check_values
 from ponder.core.settings import build, toml
 from ponder.models import _llama_server, _local_weights
 from ponder.models.replay import LINE as REPLY
 from ponder.models.replay import Replay
-from ponder.results.interop import importing, inspect_log
+from ponder.results.interop import importing, inspect_log, lm_eval
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
 from ponder.rewards import skywork
@@ -43,6 +44,7 @@ from ponder.tasks.jsonl import Jsonl
 from ponder.tasks.tents import Puzzle, Tents
 from ponder.traces import NAMES, Trace, TraceFile, contamination, read, steps
 from ponder.traces.duplicates import fingerprint
+from ponder.traces.rows import rows
 from ponder.traces.score_file import Scoring, encoded
 from ponder.training import weights as training_weights
 
@@ -508,3 +510,51 @@ def test_an_encrypted_log_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.eval").write_bytes(content)
     with pytest.raises(UserError, match="it is encrypted"):
         samples(tmp_path / "a.eval")
+
+
+MANY_LISTS = b'{"question": "q", "answer": "a", "x": [' + b"[]," * 3_000_000 + b"1]}"
+
+
+def test_a_record_of_too_many_values_is_refused_before_it_is_decoded(tmp_path, monkeypatch) -> None:
+    """A megabyte of brackets takes fifty in memory."""
+    monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("it was decoded"))
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(MANY_LISTS, 1))
+    plain = tmp_path / "a.json"
+    plain.write_bytes(b"[" + MANY_LISTS + b"]")
+    for path in (packed, plain):
+        with pytest.raises(UserError, match="more than 5,000,000 values"):
+            list(rows(path))
+    log = tmp_path / "a.eval"
+    with zipfile.ZipFile(log, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("header.json", MANY_LISTS)
+    with pytest.raises(UserError, match="more than 5,000,000 values"):
+        inspect_log.read(log)
+
+
+def test_text_with_many_commas_is_no_record_of_many_values() -> None:
+    check_values(b"one, two and three, or so. " * 1_000_000, "a.jsonl:1", "")
+
+
+def test_blank_lines_end(tmp_path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n" * 1_100_000))
+    with pytest.raises(UserError, match="more than 1,000,000 blank lines"):
+        list(rows(path))
+
+
+def test_the_problems_of_a_log_are_bounded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ponder.results.interop.importing.MOST_PROBLEMS", 4000)
+    line = {"doc": {}, "target": "a", "resps": [["a"]], "filtered_resps": ["a"], "arguments": "q" * 500}
+    path = tmp_path / "samples_sums_2024.jsonl"
+    path.write_text("".join(json.dumps({"doc_id": n, **line}) + "\n" for n in range(20)), "utf-8")
+    with pytest.raises(UserError, match="its problems take more than"):
+        importing._Survey.of(lm_eval.read(path), "")
+
+
+def test_a_score_that_no_float_holds_is_not_scored(tmp_path) -> None:
+    line = {"doc_id": 0, "doc": {}, "target": "a", "resps": [["a"]], "filtered_resps": ["a"], "metrics": ["match"]}
+    path = tmp_path / "samples_sums_2024.jsonl"
+    path.write_text(json.dumps({**line, "match": 10**400}), "utf-8")
+    (sample,) = lm_eval.read(path).samples()
+    assert sample.scores["match,none"].value is None

@@ -24,7 +24,7 @@ class Spender:
 
     async def attempt(self, turns: int) -> None:
         kind = turns if turns > 1 else None
-        claim = self.ledger.open(None, kind, turns=turns)
+        claim = self.ledger.open(None, kind, turns=turns, server=self.random.choice(["", "here", "there"]))
         complete = False
         try:
             for _ in range(turns):
@@ -113,6 +113,35 @@ def test_a_small_call_does_not_overtake_a_large_one() -> None:
         assert [w.done() for w in waiting] == [False, False]
         ledger.settle(first, Bill(0, 0, 20))
         assert [await w for w in waiting] == [True, True]
+
+    on_a_loop(body)
+
+
+def test_until_the_first_bill_of_a_server_one_call_is_in_progress() -> None:
+    async def body() -> None:
+        ledger = Ledger(max_tokens=10_000)
+        claims = [ledger.open(None, server="there") for _ in range(5)]
+        waiting = [asyncio.ensure_future(ledger.reserve(claim, Spend(0, 100, 1))) for claim in claims]
+        elsewhere = ledger.open(None, server="elsewhere")
+        assert await ledger.reserve(elsewhere, Spend(0, 100, 1))  # a server waits for its own bill only
+        await asyncio.sleep(0)
+        assert [w.done() for w in waiting] == [True, False, False, False, False]
+        ledger.settle(claims[0], None)  # it failed: the next is alone too
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [w.done() for w in waiting] == [True, True, False, False, False]
+        waiting[2].cancel()
+        ledger.settle(claims[1], Bill(0, 0, 50))
+        assert await asyncio.gather(*waiting[3:]) == [True, True]
+
+    on_a_loop(body)
+
+
+def test_no_call_waits_for_a_first_bill_without_a_cap() -> None:
+    async def body() -> None:
+        ledger = Ledger()
+        claims = [ledger.open(None, server="there") for _ in range(5)]
+        assert all([await ledger.reserve(claim, Spend(0, 100, 1)) for claim in claims])
 
     on_a_loop(body)
 

@@ -335,10 +335,10 @@ class TestResults:
 
     def test_attempts_are_found_by_problem_model_and_sample(self, results: ponder.Results) -> None:
         last = results.outcomes[-1]
-        found = results.attempt(last.problem, model=last.model, sample=0)
+        found = results.attempt(last.problem, model=last.label.model, sample=0)
         assert found.attempt.problem.id == last.problem
         assert results.attempt(found.attempt.problem).attempt == found.attempt
-        assert str(found).startswith(f"{last.model} on chain_sum, size 8: wrong: ")
+        assert str(found).startswith(f"{last.label.model} on chain_sum, size 8: wrong: ")
         assert found.attempt.problem.turns[0] in str(found)
         with pytest.raises(UserError, match="no model `orakel`"):
             results.attempt(model="orakel")
@@ -381,8 +381,8 @@ class TestFunctions:
 
         study = ponder.Study(task={"name": marks, "mark": ["x", "y"]}, model={"name": "repeat", "most": 1}, problems=2)
         outcomes = study.run(progress=False).outcomes
-        assert {(o.size, o.correct, o.unit) for o in outcomes} == {(1, True, "marks"), (2, False, "marks")}
-        assert {o.task for o in outcomes} == {"marks mark=x", "marks mark=y"}
+        assert {(o.size, o.correct, o.cell.task.unit) for o in outcomes} == {(1, True, "marks"), (2, False, "marks")}
+        assert {o.label.task for o in outcomes} == {"marks mark=x", "marks mark=y"}
         assert outcomes[0].counted_by == "estimate"
 
     def test_a_changed_function_is_asked_anew(self, folder: Path) -> None:

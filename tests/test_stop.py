@@ -132,7 +132,7 @@ def test_an_error_in_one_model_keeps_the_answers_of_another(serve, write, ponder
     assert result.exit_code == 2
     assert "wants a key" in result.stderr
     assert "made and stored" in result.stderr
-    kept = [o for o in outcomes("s.toml") if o.model == "served"]
+    kept = [o for o in outcomes("s.toml") if o.label.model == "served"]
     assert len(kept) == held.state()["answered"] >= 8
 
 

@@ -138,7 +138,7 @@ def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> 
     if not digests:
         sql(copied, *(f"UPDATE {table} SET digest = NULL" for table in ("cell", "problem", "attempt", "turn")))
     good, raw = content(copied), copied.read_bytes()
-    outcomes = {(o.task, o.size, o.problem, o.sample): o._replace(attempt=0) for o in good[0]}
+    outcomes = {(o.cell.key, o.problem, o.sample): o._replace(attempt=0) for o in good[0]}
     texts = {(c, d.position, d.attempt.sample): d.attempt for c, dones in enumerate(good[1]) for d in dones}
     found = saved = 0
     for seed in range(20 if digests else 10):
@@ -159,7 +159,7 @@ def test_damage_is_found_and_what_is_whole_is_saved(copied, ponder, digests) -> 
             new = content(Path("new.db"))
             saved += len(new[0])
             if digests:
-                assert all(outcomes[o.task, o.size, o.problem, o.sample] == o._replace(attempt=0) for o in new[0])
+                assert all(outcomes[o.cell.key, o.problem, o.sample] == o._replace(attempt=0) for o in new[0])
                 for c, dones in enumerate(new[1]):
                     assert all(texts[c, d.position, d.attempt.sample] == d.attempt for d in dones)
     assert found >= (10 if digests else 5)

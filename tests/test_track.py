@@ -35,10 +35,10 @@ def test_every_model_is_a_run_with_its_estimates(ponder, write) -> None:
     weak, strong, figures = tracked(results, [Path("a.png")])
     outcomes = results.outcomes
     assert (figures.name, figures.files, figures.metrics) == ("figures", [Path("a.png")], {})
-    assert weak.name == outcomes[0].model != strong.name
+    assert weak.name == outcomes[0].label.model != strong.name
     assert len({weak.key, strong.key, figures.key}) == 3
     assert (weak.settings["model.name"], weak.settings["model.critical_size"]) == ("oracle", 3)
-    mine = [o for o in outcomes if o.model == weak.name]
+    mine = [o for o in outcomes if o.label.model == weak.name]
     assert weak.metrics["accuracy"] == sum(o.correct for o in mine) / len(mine) < strong.metrics["accuracy"]
     assert weak.metrics["accuracy_low"] < weak.metrics["accuracy"] < weak.metrics["accuracy_high"]
     assert weak.metrics["accuracy_problems"] == 8

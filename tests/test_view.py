@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
-from viewed import cookie, fill, get, mapped, served, study
+from viewed import TABLE, cookie, fill, get, mapped, served, study
 
 from ponder import Study
 from ponder.core import ENDINGS, Attempt, Bill, Completion, UserError
@@ -466,3 +466,39 @@ def test_a_comparison_can_be_downloaded_and_repeated_in_a_terminal(address, view
     assert (status, headers["content-type"]) == (200, "text/csv; charset=utf-8")
     assert len(text.splitlines()) > 1
     assert get(address, table.partition("?")[0])[0] == 409  # the study itself has no such figure
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE attempt SET status = 'x'",
+        "UPDATE study SET tokens = 'x'",
+        "UPDATE problem SET position = 'x' WHERE id = 1",
+    ],
+)
+def test_a_damaged_store_is_shown_as_damaged_next_to_others(tmp_path, damage) -> None:
+    good, bad = tmp_path / "good.db", tmp_path / "bad.db"
+    for path in (good, bad):
+        fill(path, study())
+    with closing(sqlite3.connect(bad)) as db, db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        db.execute(damage)
+    with served(good, bad) as address:
+        status, _, page = get(address, "/")
+    assert status == 200
+    assert "Which is cheaper?" in page
+    assert "bad.db is damaged" in page
+    assert "ponder store check" in page
+
+
+def test_a_stored_study_of_too_many_cells_is_not_built(tmp_path) -> None:
+    path = tmp_path / "ponder.db"
+    fill(path, study())
+    many = {**TABLE, "task": [{"name": "tents", "size": list(range(4, 1004))}]}
+    many["model"] = [{"name": "oracle", "budget": list(range(1, 1001))}]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE study SET resolved = ?", (json.dumps(many),))
+    with served(path) as address:
+        status, _, page = get(address, "/")
+    assert status == 200
+    assert "it has 1,000,000 cells" in page

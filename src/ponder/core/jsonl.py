@@ -13,21 +13,27 @@ from ponder.core.text import plain
 
 T = TypeVar("T")
 MOST_UNPACKED = 128 << 20  # bytes that a record, or whatever else is in memory at once, may take after unpacking
+MOST_VALUES = 5_000_000  # in one record: lists and objects take up to fifty times their bytes in memory
+MOST_BLANK = 1_000_000  # lines in a row
+ONE_RECORD = "a line holds one record, such as a trace"
 NESTED = "lists or objects are nested too deeply"
 RELATIVE = "a path in a study file is relative to its folder; one after --set or in Python, to the current folder"
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
+    empty = True
     try:
-        content = path.read_text("utf-8")
+        with path.open("rb") as file:
+            for number, raw in enumerate(raw_lines(file, str(path)), 1):
+                line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                if line.strip():
+                    empty = False
+                    yield f"{path}:{number}", line
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"can't read {path}: {error}", hint=RELATIVE) from None
-    # Not splitlines(): a JSON string may hold other line separators, such as U+2028.
-    filled = [(f"{path}:{n}", line) for n, line in enumerate(content.split("\n"), 1) if line.strip()]
-    if not filled:
+    if empty:
         raise UserError(f"{path} is empty")
-    yield from filled
 
 
 def decode(line: str | bytes, kind: type[T], where: str, example: str) -> T:
@@ -51,15 +57,26 @@ def unpacked(file: IO[bytes], where: str, hint: str) -> bytes:
     content = file.read(MOST_UNPACKED + 1)
     if len(content) > MOST_UNPACKED:
         raise UserError(f"it unpacks to more than {MOST_UNPACKED >> 20} MB", where=where, hint=hint)
+    check_values(content, where, hint)
     return content
+
+
+def check_values(content: bytes, where: str, hint: str) -> None:
+    """Raise `UserError` for JSON of so many values that it must not be decoded."""
+    if len(content) > MOST_VALUES and sum(content.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+        raise UserError(f"it has more than {MOST_VALUES:,} values", where=where, hint=hint)
 
 
 def raw_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
     """Yield the lines of a file. Raises `UserError` for one that is too long to be a record."""
-    number = 0
+    number = blank = 0
     while line := file.readline(MOST_UNPACKED + 1):
         number += 1
         if len(line) > MOST_UNPACKED:
             what = f"this line has more than {MOST_UNPACKED >> 20} MB"
-            raise UserError(what, where=f"{where}:{number}", hint="a line holds one record, such as a trace")
+            raise UserError(what, where=f"{where}:{number}", hint=ONE_RECORD)
+        check_values(line, f"{where}:{number}", ONE_RECORD)
+        blank = 0 if line.strip() else blank + 1
+        if blank > MOST_BLANK:
+            raise UserError(f"more than {MOST_BLANK:,} blank lines in a row", where=f"{where}:{number}")
         yield line

@@ -28,8 +28,13 @@ class CapReached(Exception):
 class Till(Protocol):
     """Where the calls of a preparation are paid. Each call has a number of its own."""
 
-    async def reserve(self, call: int, model: str, limit: Spend | None, prices: Prices | None) -> bool:
-        """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
+    async def reserve(
+        self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
+    ) -> bool:
+        """Wait until the most that a call may take fits under the caps; False if there is no room for it.
+
+        `server` bills the call; "" if nobody does.
+        """
 
     def settle(self, call: int, bill: Bill | None) -> None:
         """Count the bill of a call that has ended; None if it has none."""
@@ -54,7 +59,7 @@ class Meter:
     async def complete(self, model: Model, request: Request) -> Completion:
         call, name = next(self._numbers), model.label or model.title()
         limit = model.turn_limit(request.prompt_limit, request.budget)
-        if not await self.till.reserve(call, name, limit, model.prices):
+        if not await self.till.reserve(call, name, limit, model.prices, model.server()):
             raise CapReached
         calls = _Calls(model, self.till, call)
         bill: Bill | None = None

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from ponder.core.errors import UserError
 
 if TYPE_CHECKING:
+    from asyncio import Lock
+
     from ponder.core.cell import Cell
     from ponder.core.contracts import Task
 
@@ -45,10 +47,10 @@ class Message:
 def token_limit(messages: Iterable[Message], known: Mapping[Message, int] | None = None) -> int:
     """The most tokens that messages can have: a tokenizer makes at most one per byte, and a chat template adds some.
 
-    `known` has the tokens of messages that a model wrote, as their bills say.
+    `known` has the tokens of messages that a model wrote, as their bills say; read again, a text may have some more.
     """
     known = known or {}
-    sizes = ((len(m.content.encode("utf-8", "replace")), known.get(m, math.inf)) for m in messages)
+    sizes = ((len(m.content.encode("utf-8", "replace")), 1.25 * known.get(m, math.inf)) for m in messages)
     return 64 + sum(int(min(size)) + 16 for size in sizes)
 
 
@@ -68,55 +70,6 @@ class Problem:
         """Everything before the first turn: the system message and the given history."""
         system = (Message("system", self.system),) if self.system else ()
         return (*system, *self.history)
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """What a completion cost in tokens and seconds, and who counted the tokens."""
-
-    prompt_tokens: int = 0
-    thinking_tokens: int = 0
-    answer_tokens: int = 0
-    seconds: float = 0.0
-    counted_by: CountedBy = "server"
-    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
-    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of its own.
-    reward_prompt_tokens: int = 0
-    reward_completion_tokens: int = 0
-    reward_cost: float = 0.0
-
-    def __add__(self, other: Bill) -> Bill:
-        # A sum is only as reliable as its least reliable part.
-        weakest = max(self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index)
-        return Bill(
-            self.prompt_tokens + other.prompt_tokens,
-            self.thinking_tokens + other.thinking_tokens,
-            self.answer_tokens + other.answer_tokens,
-            self.seconds + other.seconds,
-            weakest,
-            self.cached_tokens + other.cached_tokens,
-            self.reward_prompt_tokens + other.reward_prompt_tokens,
-            self.reward_completion_tokens + other.reward_completion_tokens,
-            self.reward_cost + other.reward_cost,
-        )
-
-    @property
-    def tokens(self) -> int:
-        """The model's own, without the reward's."""
-        return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
-
-    @property
-    def total_tokens(self) -> int:
-        return self.tokens + self.reward_prompt_tokens + self.reward_completion_tokens
-
-    def as_reward(self, prices: Prices | None) -> Bill:
-        """A reward's own bill, as it stands in that of the model whose reply it has scored."""
-        completion = self.thinking_tokens + self.answer_tokens
-        return Bill(
-            reward_prompt_tokens=self.prompt_tokens,
-            reward_completion_tokens=completion,
-            reward_cost=prices.cost(self) if prices else 0.0,
-        )
 
 
 class Spend(NamedTuple):
@@ -145,6 +98,60 @@ class Spend(NamedTuple):
     def as_reward(self, prices: Prices | None) -> Spend:
         """What a reward may take, as it stands in the limit of the model whose replies it scores."""
         return Spend(0, 0, self.calls, self.tokens, prices.cost_at_most(self) if prices else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a completion cost in tokens and seconds, and who counted the tokens."""
+
+    prompt_tokens: int = 0
+    thinking_tokens: int = 0
+    answer_tokens: int = 0
+    seconds: float = 0.0
+    counted_by: CountedBy = "server"
+    cached_tokens: int = 0  # of the prompt tokens, those that the server read from its prompt cache
+    # What a reward read and wrote to pick this reply, apart: it is another model, with prices of its own.
+    reward_prompt_tokens: int = 0
+    reward_completion_tokens: int = 0
+    reward_cost: float = 0.0
+    slack: Spend = field(
+        default_factory=Spend
+    )  # to add for an upper bound, where the server reports no usage; never stored
+
+    def __add__(self, other: Bill) -> Bill:
+        # A sum is only as reliable as its least reliable part.
+        weakest = max(self.counted_by, other.counted_by, key=("server", "tokenizer", "estimate").index)
+        return Bill(
+            self.prompt_tokens + other.prompt_tokens,
+            self.thinking_tokens + other.thinking_tokens,
+            self.answer_tokens + other.answer_tokens,
+            self.seconds + other.seconds,
+            weakest,
+            self.cached_tokens + other.cached_tokens,
+            self.reward_prompt_tokens + other.reward_prompt_tokens,
+            self.reward_completion_tokens + other.reward_completion_tokens,
+            self.reward_cost + other.reward_cost,
+            self.slack.plus(other.slack),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """The model's own, without the reward's."""
+        return self.prompt_tokens + self.thinking_tokens + self.answer_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        return self.tokens + self.reward_prompt_tokens + self.reward_completion_tokens
+
+    def as_reward(self, prices: Prices | None) -> Bill:
+        """A reward's own bill, as it stands in that of the model whose reply it has scored."""
+        completion = self.thinking_tokens + self.answer_tokens
+        return Bill(
+            reward_prompt_tokens=self.prompt_tokens,
+            reward_completion_tokens=completion,
+            reward_cost=prices.cost(self) if prices else 0.0,
+            slack=self.slack.as_reward(prices),
+        )
 
 
 @dataclass(frozen=True)
@@ -200,11 +207,17 @@ class Retry(NamedTuple):
 class Observer:
     """Hears of every try of a request, so that a run knows what may have been billed. This one ignores it all."""
 
+    # Held during each call to a server, where only one may be in progress: nobody knows yet how it bills.
+    alone: Lock | None = None
+
     def sent(self, request: Request) -> None:
         """Called right before each try is sent; may raise, so that it isn't."""
 
     def retried(self, request: Request, retry: Retry) -> None:
         """Called after each try without an answer, the last included, before the next; may raise to prevent that."""
+
+    def billed(self, request: Request, bill: Bill) -> None:
+        """Called with the bill of each reply, also where a method asks several times."""
 
     def warned(self, text: str) -> None:
         """Called with what the user should know."""

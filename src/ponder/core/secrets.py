@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b64encode
+from base64 import b32encode, b64encode
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Self
@@ -37,6 +37,8 @@ _LONG = 12  # characters; a shorter value may be a word
 _START = 8  # characters of a long value, after which the rest of it may be cut off
 # A character by its number, in JSON or a program's output, in a URL, in HTML. One pattern of all is 10 times slower.
 _ESCAPES = (r"\\[ux][0-9a-fA-F]{2}", r"%[0-9a-fA-F]{2}", r"&(?:#|[a-z]+;)")
+_LETTER = re.compile("[A-Za-z0-9]")
+_NO_LETTERS = re.compile("[^A-Za-z0-9]+")
 _HTML_NAMES = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
 # The forms of the keys that providers give out, and of logins. One without a digit is a name, or `sk-your-own-api-key`.
 _KEY = re.compile(
@@ -140,6 +142,8 @@ class _Forms:
         self._any_form = re.compile("".join(forms), re.IGNORECASE if len(value) >= _LONG else re.NOFLAG)
         self._packed: list[tuple[str, re.Pattern[str]]] = []  # a part of each form in hex or base64, and the form
         self._start: re.Pattern[str] | None = None
+        self._shortest_start = _LONG  # letters
+        self._letters: list[str] = []  # forms to search for among the letters and digits of a text alone
         if len(value) < _LONG:
             return
         self._start = re.compile("".join(forms[:_START]), re.IGNORECASE)
@@ -147,6 +151,8 @@ class _Forms:
         for separator in ("", " ", ":"):
             form = separator.join(octets)
             self._packed.append((form[:_LONG], re.compile(form, re.IGNORECASE)))
+        self._letters = _letter_forms(value)
+        self._shortest_start = max(_START, len(_letters(value[:_LONG])))
         for text in _in_base64(value):
             form = text.replace("+", "[+-]").replace("/", "[/_]")  # in either alphabet
             around = "[A-Za-z0-9+/_-]{0,3}"  # the characters that hold the first and last bits
@@ -169,6 +175,30 @@ class _Forms:
                 text = form.sub(lambda _: name, text)
         return text
 
+    def redact_letters(self, text: str, name: str) -> str:
+        """Return the text without the value written with anything between its letters, or as numbers of its letters.
+
+        At the very end of the text the start of the value is enough: a budget may have cut off the rest.
+        """
+        letters = _letters(text)
+        spans = []
+        for form in self._letters:
+            start = letters.find(form)
+            while start >= 0:
+                spans.append((start, start + len(form)))
+                start = letters.find(form, start + len(form))
+            if (start := _cut_off(letters, form, self._shortest_start)) >= 0:
+                spans.append((start, len(letters)))
+        if not spans:
+            return text
+        places = [place.start() for place in _LETTER.finditer(text)]
+        next_start = len(places)
+        for start, end in sorted(spans, reverse=True):
+            last = min(end, next_start) - 1  # forms may overlap
+            text = text[: places[start]] + name + text[places[last] + 1 :]
+            next_start = start
+        return text
+
     def _without_start(self, text: str, name: str) -> str:
         """Return the text with the name instead of the start of the value, where a program has cut off the rest."""
         found = self._start.search(text) if self._start else None
@@ -182,6 +212,34 @@ class _Forms:
             text = text[: found.start()] + name + text[end:]
             found = self._start.search(text, found.start() + len(name))
         return text
+
+
+def _letters(text: str) -> str:
+    return _NO_LETTERS.sub("", text).lower()
+
+
+def _letter_forms(value: str) -> list[str]:
+    """Return the letters and digits of a value as it is, and in the encodings that programs print."""
+    octets = value.encode()
+    forms = [
+        value,
+        octets.hex(),
+        "".join(f"0x{octet:02x}" for octet in octets),
+        "".join(f"u{octet:x}" for octet in octets),
+        "".join(f"{octet:03o}" for octet in octets),
+        "".join(f"{octet}" for octet in octets),
+        b32encode(octets).decode()[: len(octets) * 8 // 5],  # what follows depends on the next octets
+        *_in_base64(value),
+    ]
+    return [letters for form in forms if len(letters := _letters(form)) >= _LONG]
+
+
+def _cut_off(letters: str, form: str, shortest: int) -> int:
+    """Return where a form begins of which only the start, at least so many letters, ends a text; -1 if none does."""
+    for length in range(len(form) - 1, shortest - 1, -1):
+        if letters.endswith(form[:length]):
+            return len(letters) - length
+    return -1
 
 
 def _longest_word(text: str) -> str:
@@ -234,6 +292,7 @@ class Secrets:
         for value, name in self._names.items():
             if len(value) >= shortest:
                 text = self._forms[value].redact(text, name, escapes=escapes, cut=shortest < _LONG)
+                text = self._forms[value].redact_letters(text, name)
         return text
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -219,7 +220,7 @@ def sweep(kind: str, table: Any, where: str, folder: Path | None) -> Iterator[tu
 
 def variants(table: Table, where: str, hints: Mapping[str, Any]) -> Iterator[tuple[Table, Table]]:
     """All combinations of one value from each list, except for keys whose type is a list."""
-    swept = [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
+    swept = _swept(table, hints)
     for key in swept:
         if not table[key]:
             raise UserError(
@@ -230,6 +231,17 @@ def variants(table: Table, where: str, hints: Mapping[str, Any]) -> Iterator[tup
     for values in itertools.product(*(table[k] for k in swept)):
         chosen = dict(zip(swept, values, strict=True))
         yield {**table, **chosen}, {k: v for k, v in chosen.items() if len(table[k]) > 1}
+
+
+def sweep_size(kind: str, table: Any, where: str, folder: Path | None) -> int:
+    """Return how many variants `sweep` yields."""
+    check_name(kind, table, where)
+    hints = get_type_hints(load(kind, table["name"], where, folder))
+    return math.prod(len(table[key]) for key in _swept(table, hints))
+
+
+def _swept(table: Table, hints: Mapping[str, Any]) -> list[str]:
+    return [k for k, v in table.items() if isinstance(v, list) and not _takes_list(hints.get(k))]
 
 
 def _takes_list(hint: Any) -> bool:

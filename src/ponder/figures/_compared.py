@@ -39,7 +39,8 @@ def compared_tables(
             record = flat(task=task, size=at.size, **numbers, **counts, extrapolated=at.extrapolated)
             record["basis"] = basis(o for o in compared if o.size == at.size)
             tables["sizes"].append({"ratio": None, "ratio_low": None, "ratio_high": None} | record)
-        tables["omitted"] += [{"task": task, "quantity": quantity, "why": why} for quantity, why in one.omitted]
+        for quantity, why in one.omitted:
+            tables["omitted"].append({"task": task, "quantity": quantity, "why": why, "basis": both})
     return tables
 
 

@@ -1,10 +1,13 @@
-"""Divides what is kept between layers and heads: not the same number for each, but as many together.
+"""Divides what is kept between layers and heads: different numbers for each, with the same mean.
 
-- `pyramid` (PyramidKV, Cai et al. 2024, arXiv 2406.02069): a number that falls linearly from first to last layer.
-- `adakv` (Ada-KV, Feng et al. 2024, arXiv 2407.11550): the highest scores of a layer, whichever head they are in, and a
-  minimum for each head. Scores of different heads are compared, so a policy's should be on one scale.
+- `pyramid` (PyramidKV, Cai et al. 2024, arXiv 2406.02069): a number that falls linearly from the
+  first to the last layer.
+- `adakv` (Ada-KV, Feng et al. 2024, arXiv 2407.11550): the highest scores of a layer, whichever
+  head they are in, and a minimum for each head. Scores of different heads are compared, so a
+  policy's scores should be on one scale.
 
-Unlike in the papers, protected tokens and the window are kept by all, and only the rest is divided.
+Unlike in the papers, every head keeps the protected tokens and the window, and only the remaining
+columns are divided.
 """
 
 from __future__ import annotations
@@ -14,39 +17,66 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-STEEPNESS = 20  # of the pyramid: its last layer keeps this fraction of the mean, one in twenty
-MINIMUM = 0.2  # of the mean, for each head under `adakv`
+STEEPNESS = 20  # of the pyramid: its last layer keeps 1/20 of the mean
+MINIMUM = 0.2  # fraction of the mean that each head keeps at least under `adakv`
 
 
-def allotted(allocation: Literal["pyramid", "adakv"], scores: Tensor, kept: int) -> Tensor:
-    """How many columns each layer, row and head keeps, if `kept` is the mean: layers × R × heads.
+def columns_per_head(allocation: Literal["pyramid", "adakv"], scores: Tensor, mean: int) -> Tensor:
+    """Return how many columns each head keeps, `mean` on average: (layers, rows, heads).
 
-    Scores are layers × R × heads × columns, +inf for what must be kept and -inf for what is padding or empty.
+    `scores` are (layers, rows, heads, columns): +inf for protected columns, -inf for padding and
+    empty ones.
     """
-    certain, available = (scores == torch.inf).sum(-1), (scores > -torch.inf).sum(-1)
     if allocation == "adakv":
-        return _by_score(scores, certain, kept)
-    line = _line(len(scores), kept - int(certain.max()), int((available - certain)[0].min()))
-    return torch.minimum(certain.max() + torch.tensor(line, device=scores.device)[:, None, None], available)
+        return _adakv(scores, mean)
+    return _pyramid(scores, mean)
 
 
-def _line(layers: int, mean: int, most: int) -> list[int]:
-    """Numbers that fall linearly and have this mean; the first is at most `most`."""
-    first = min(2 * mean - mean / STEEPNESS, max(most, mean))
-    exact = [first + (2 * mean - 2 * first) * n / max(1, layers - 1) for n in range(layers)] if layers > 1 else [mean]
-    whole = [int(x + 1e-9) for x in exact]
-    over = layers * mean - sum(whole)  # lost by rounding down; the first layers get it, so that numbers still fall
-    return [x + (n < over) for n, x in enumerate(whole)]
+def _pyramid(scores: Tensor, mean: int) -> Tensor:
+    layers = len(scores)
+    available = (scores > -torch.inf).sum(-1)
+    protected = (scores == torch.inf).sum(-1)
+    most_protected = protected.max()
+    largest = int((available - protected)[0].min())
+    by_layer = falling_linearly(layers, mean - int(most_protected), largest)
+    counts = most_protected + torch.tensor(by_layer, device=scores.device)[:, None, None]
+    return torch.minimum(counts, available)
 
 
-def _by_score(scores: Tensor, certain: Tensor, kept: int) -> Tensor:
-    heads, n = scores.shape[2:]
-    newest_first = scores.flip(-1)
-    rank = newest_first.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    least = certain + (MINIMUM * (kept - certain).clamp(min=0)).long()
-    newest_first = newest_first.masked_fill((rank < least[..., None]) & (newest_first > -torch.inf), torch.inf)
-    # Tokens side by side with the same tokens of other heads, so that equal scores don't favour the first head.
-    together = newest_first.mT.flatten(2)
-    best = together.sort(dim=-1, descending=True, stable=True).indices[..., : heads * kept]
-    chosen = torch.zeros_like(together, dtype=torch.bool).scatter_(-1, best, True) & (together > -torch.inf)
-    return chosen.view(*scores.shape[:2], n, heads).sum(2)
+def falling_linearly(layers: int, mean: int, largest: int) -> list[int]:
+    """Return a number for each layer, falling linearly, with this mean.
+
+    The first is at most `largest`; without that bound, they fall from (2 - 1/STEEPNESS) · mean to
+    mean/STEEPNESS.
+    """
+    if layers == 1:
+        return [mean]
+    first = min(2 * mean - mean / STEEPNESS, max(largest, mean))
+    last_minus_first = 2 * mean - 2 * first
+    numbers = []
+    for layer in range(layers):
+        exact = first + last_minus_first * layer / (layers - 1)
+        numbers.append(int(exact + 1e-9))
+    # The first layers get what rounding down lost, so that the numbers still fall.
+    lost = layers * mean - sum(numbers)
+    for layer in range(min(lost, layers)):
+        numbers[layer] += 1
+    return numbers
+
+
+def _adakv(scores: Tensor, mean: int) -> Tensor:
+    layers, rows, heads, columns = scores.shape
+    protected = (scores == torch.inf).sum(-1)
+    # Newest first, so that a stable sort keeps the newest of equal scores.
+    scores = scores.flip(-1)
+    # A head's minimum is protected like the tokens that are never evicted.
+    minimum = protected + (MINIMUM * (mean - protected).clamp(min=0)).long()
+    rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    in_minimum = (rank < minimum[..., None]) & (scores > -torch.inf)
+    scores = scores.masked_fill(in_minimum, torch.inf)
+    # The same token of all heads side by side, so that equal scores don't favour the first head.
+    across_heads = scores.mT.flatten(2)  # (layers, rows, columns * heads)
+    best = across_heads.sort(dim=-1, descending=True, stable=True).indices[..., : heads * mean]
+    keeps = torch.zeros_like(across_heads, dtype=torch.bool).scatter_(-1, best, True)
+    keeps &= across_heads > -torch.inf
+    return keeps.view(layers, rows, columns, heads).sum(2)

@@ -5,9 +5,10 @@
     budget = CacheBudget(budget=512, window=64, ratio=0.5)
     print(fidelity(model, tokenizer, texts, ["random", "snapkv", "keydiff"], budget))
 
-Between two prunings the cache only grows, so all tokens up to the next pruning go through the model in one pass, with
-the same results as one at a time: measuring a policy costs about as much as reading the text. All policies read the
-text side by side, so that the full cache reads it once, and the log-probabilities of one pass at a time are held.
+Between two prunings the cache only grows, so all tokens up to the next pruning go through the model
+in one pass, with the same results as one at a time: measuring a policy costs about as much as
+reading the text. All policies read the text side by side, so that the full cache reads it once, and
+only the log-probabilities of the current pass are in memory.
 """
 
 from __future__ import annotations
@@ -27,25 +28,29 @@ from ponder.core.text import count
 from ponder.kvcache.cache import SelectCache
 
 CHUNK = 256  # tokens per forward pass if no pruning comes earlier
-Text: TypeAlias = str | tuple[str, str] | Sequence[int]  # a text, a prompt and its continuation, or token ids
-Pruned: TypeAlias = Policy | tuple[Policy, CacheBudget]  # a policy, and its budget if that isn't the others'
+# A text, a prompt and its continuation, or token ids.
+Text: TypeAlias = str | tuple[str, str] | Sequence[int]
+# A policy, with a budget if it has its own.
+Pruned: TypeAlias = Policy | tuple[Policy, CacheBudget]
 
 
 @dataclass(frozen=True)
 class Drift:
     """The drift on one text."""
 
-    kl: float  # mean per token, in nats: divergence of the pruned cache's next-token distribution from the full one's
+    # KL divergence of the pruned cache's next-token distribution from the full cache's, in nats
+    # per token.
+    kl: float
     agrees: float  # fraction of tokens after which both predict the same most likely token
     tokens: int  # that were compared
-    bytes: float = 0.0  # of the tokens in the pruned cache, mean over the tokens
-    peak: float = 0.0  # of the pruned cache's columns, the most; they are more if heads keep different numbers
+    bytes: float = 0.0  # of the tokens in the pruned cache, averaged over the text
+    # Bytes of the pruned cache's columns at their peak; more if heads keep different numbers.
+    peak: float = 0.0
 
 
 def drift(model: Any, prompt: list[int], reply: list[int], policy: Policy, budget: CacheBudget) -> Drift:
     """Compare the full cache with one pruned by a policy, over the tokens of a reply."""
-    [one] = drifts(model, prompt, reply, [policy], budget)
-    return one
+    return drifts(model, prompt, reply, [policy], budget)[0]
 
 
 @torch.no_grad()
@@ -58,64 +63,107 @@ def drifts(
     *,
     every: int = 1,
 ) -> list[Drift]:
-    """The same for several policies, which read the text side by side, compared after every n-th token."""
-    ids, start = torch.tensor([prompt + reply], device=model.device), len(prompt)
-    full = SelectCache(model, plugins.load("policies", "full", Path())(), None)
-    pairs = [one if isinstance(one, tuple) else (one, budget) for one in policies]
-    readers = [_Reader(SelectCache(model, policy, own, prompt=start)) for policy, own in pairs]
-    position, last = 0, ids.shape[1] - 1
+    """Compare the full cache with several pruned ones, after every n-th token of a reply."""
+    ids = torch.tensor([prompt + reply], device=model.device)
+    full_cache = SelectCache(model, plugins.load("policies", "full", Path())(), None)
+    readers = []
+    for policy, policy_budget in _with_budgets(policies, budget):
+        readers.append(_Reader(SelectCache(model, policy, policy_budget, prompt=len(prompt))))
+
+    first_compared = len(prompt) - 1  # the prompt's last token predicts the reply's first
+    last = ids.shape[1] - 1  # the reply's last token predicts nothing that could be compared
+    position = 0
     while position < last:
-        # Up to the first pruning of any: how many tokens are held depends on the budget, not on the policy.
-        new = min(tokens_until_pruning(reader.cache) for reader in readers)
-        end = start if position < start else min(position + new, last)
-        first = start - 1 - position if position < start else (start - 1 - position) % every
-        chunk, compared = ids[:, position:end], range(first, end - position, every)
-        expected = _log_probs(model, chunk, full, compared)
-        weights, likeliest = expected.exp(), expected.argmax(-1)
+        if position < len(prompt):
+            end = len(prompt)
+            offset = first_compared - position
+        else:
+            # Up to the first pruning of any reader: it depends on the budget, not on the policy.
+            new = min(tokens_until_pruning(reader.cache) for reader in readers)
+            end = min(position + new, last)
+            offset = (first_compared - position) % every
+        chunk = ids[:, position:end]
+        compared = range(offset, end - position, every)
+        expected = _log_probs(model, chunk, full_cache, compared)
+        probabilities = expected.exp()
+        most_likely = expected.argmax(-1)
         for reader in readers:
-            before, own = reader.cache.tokens, _log_probs(model, chunk, reader.cache, compared)
-            reader.kl += float((weights * (expected - own)).sum())
-            reader.agreed += int((likeliest == own.argmax(-1)).sum())
+            cached = reader.cache.tokens + chunk.shape[1]
+            log_probs = _log_probs(model, chunk, reader.cache, compared)
+            reader.kl += float((probabilities * (expected - log_probs)).sum())
+            reader.agreed += int((most_likely == log_probs.argmax(-1)).sum())
             reader.compared += len(compared)
-            counted = end - max(position, start - 1)  # tokens of the reply, and the last one of the prompt
-            reader.held += range(before + chunk.shape[1] - counted + 1, before + chunk.shape[1] + 1)
+            counted = end - max(position, first_compared)
+            reader.cached_tokens += range(cached - counted + 1, cached + 1)
         position = end
     return [reader.drift() for reader in readers]
 
 
+def _with_budgets(policies: Iterable[Pruned], budget: CacheBudget) -> list[tuple[Policy, CacheBudget]]:
+    """Give the common budget to each policy that has none."""
+    pairs = []
+    for policy in policies:
+        if isinstance(policy, tuple):
+            pairs.append(policy)
+        else:
+            pairs.append((policy, budget))
+    return pairs
+
+
 class _Reader:
-    """A text that is read with a pruned cache: how its predictions differ from the full cache's, added up."""
+    """A pruned cache that reads a text, and the sums of its differences from the full cache."""
 
     def __init__(self, cache: SelectCache) -> None:
-        self.cache, self.kl, self.agreed, self.compared = cache, 0.0, 0, 0
-        self.held: list[int] = []  # tokens per head after each token, before pruning; the prompt counts as one
+        self.cache = cache
+        self.kl = 0.0
+        self.agreed = 0
+        self.compared = 0
+        # Tokens per head after each token, before pruning; the prompt counts as one token.
+        self.cached_tokens: list[int] = []
 
     def drift(self) -> Drift:
-        size, count = self.cache.token_bytes, max(1, self.compared)
-        mean, most = sum(self.held) / max(1, len(self.held)), max(self.cache.peaks, default=0)
-        return Drift(self.kl / count, self.agreed / count, self.compared, size * mean, float(size * most))
+        """Return the means over the tokens that were read."""
+        token_bytes = self.cache.token_bytes
+        compared = max(1, self.compared)
+        mean_tokens = sum(self.cached_tokens) / max(1, len(self.cached_tokens))
+        peak_columns = max(self.cache.peaks, default=0)
+        return Drift(
+            kl=self.kl / compared,
+            agrees=self.agreed / compared,
+            tokens=self.compared,
+            bytes=token_bytes * mean_tokens,
+            peak=float(token_bytes * peak_columns),
+        )
 
 
 def _log_probs(model: Any, ids: Tensor, cache: SelectCache, compared: range) -> Tensor:
-    """Log-probabilities of the next token after these tokens; the others don't go through the output layer."""
-    count = ids.shape[1]
-    whole = compared.step == 1 and compared.stop == count
-    keep = count - compared.start if whole else torch.tensor(compared, dtype=torch.long, device=ids.device)
+    """Return next-token log-probabilities after the compared tokens, (compared, vocabulary).
+
+    The other tokens don't go through the output layer.
+    """
+    tokens = ids.shape[1]
+    keep: int | Tensor
+    if compared.step == 1 and compared.stop == tokens:
+        keep = tokens - compared.start
+    else:
+        keep = torch.tensor(compared, dtype=torch.long, device=ids.device)
     logits: Tensor = model(ids, past_key_values=cache, logits_to_keep=keep).logits[0]
     return logits.float().log_softmax(-1)
 
 
 def tokens_until_pruning(cache: SelectCache) -> int:
-    """How many tokens one forward pass may add; the last of them may cause a pruning."""
+    """Return how many tokens a forward pass may add, of which only the last may cause a pruning."""
     if cache.budget is None:
         return CHUNK
-    due = cache.budget.budget if cache.budget.ratio is not None else cache.budget.budget + 1
-    return min(CHUNK, max(1, due - cache.tokens))
+    pruned_at = cache.budget.budget
+    if cache.budget.ratio is None:
+        pruned_at += 1
+    return min(CHUNK, max(1, pruned_at - cache.tokens))
 
 
 @dataclass(frozen=True)
 class FidelityRow:
-    """What one policy keeps of the full cache's predictions, averaged over texts that weigh equally.
+    """A policy's drift, averaged over texts that weigh equally.
 
     `…_se` are standard errors over texts; NaN with a single text.
     """
@@ -125,12 +173,12 @@ class FidelityRow:
     kl_se: float
     agrees: float  # fraction of tokens with the same most likely token
     agrees_se: float
-    less: float  # this policy's KL less the reference's, text by text
+    less: float  # this policy's KL minus the reference's, text by text
     less_se: float
     texts: int
     tokens: int
     bytes: float  # of the pruned cache
-    by_text: tuple[Drift, ...] = ()  # for comparisons with what was measured elsewhere on the same texts
+    by_text: tuple[Drift, ...] = ()  # to compare with other measurements on these texts
 
 
 @dataclass(frozen=True)
@@ -141,19 +189,29 @@ class FidelityTable:
     reference: str
 
     def __str__(self) -> str:
-        width = max(len("policy"), *(len(row.policy) for row in self.rows))
+        width = len("policy")
+        for row in self.rows:
+            width = max(width, len(row.policy))
         lines = [f"{'policy':{width}}  KL, nats per token  same top token  KL less {self.reference}'s"]
         for row in self.rows:
-            less = "" if row.policy == self.reference else _with_error(row.less, row.less_se, "+.4f")
-            kl, agrees = _with_error(row.kl, row.kl_se, ".4f"), _with_error(row.agrees, row.agrees_se, ".1%")
-            lines.append(f"{row.policy:{width}}  {kl:>18}  {agrees:>14}  {less}".rstrip())
-        texts, tokens = count(self.rows[0].texts, "text"), f"{self.rows[0].tokens:,} tokens"
-        more = "± one standard error over texts" if self.rows[0].texts > 1 else "several would tell how sure this is"
-        return "\n".join([*lines, f"{texts}, {tokens}; {more}"])
+            kl = _with_error(row.kl, row.kl_se, ".4f")
+            agrees = _with_error(row.agrees, row.agrees_se, ".1%")
+            difference = ""
+            if row.policy != self.reference:
+                difference = _with_error(row.less, row.less_se, "+.4f")
+            lines.append(f"{row.policy:{width}}  {kl:>18}  {agrees:>14}  {difference}".rstrip())
+        texts = self.rows[0].texts
+        note = "± one standard error over texts"
+        if texts == 1:
+            note = "several would tell how sure this is"
+        lines.append(f"{count(texts, 'text')}, {self.rows[0].tokens:,} tokens; {note}")
+        return "\n".join(lines)
 
 
 def _with_error(value: float, error: float, form: str) -> str:
-    return f"{value:{form}}" if math.isnan(error) else f"{value:{form}} ± {error:{form.removeprefix('+')}}"
+    if math.isnan(error):
+        return f"{value:{form}}"
+    return f"{value:{form}} ± {error:{form.removeprefix('+')}}"
 
 
 def fidelity(
@@ -167,80 +225,120 @@ def fidelity(
     every: int = 1,
     reference: str | None = None,
 ) -> FidelityTable:
-    """Which policy's predictions stay closest to the full cache's, on the same texts, with standard errors.
+    """Measure how close each policy's predictions stay to the full cache's, on the same texts.
 
-    A text may be a prompt and its continuation; of a plain text, the first `prompt` tokens are the prompt. To compare
-    budgets, give some policies their own: `{"small": (Snapkv(), CacheBudget(256, 64, 0.5)), …}`. Predictions are
-    compared after every token, or only after every n-th (`every`), which takes less time if the vocabulary is large.
-    The differences are to `reference`, by default `random` if it is measured, else the first policy.
+    A text may be a prompt and its continuation; of a plain text, the first `prompt` tokens are the
+    prompt. To compare budgets, give some policies their own: `{"small": (Snapkv(), CacheBudget(256,
+    64, 0.5)), …}`. Predictions are compared after every token, or only after every n-th (`every`),
+    which takes less time if the vocabulary is large. The differences are to `reference`, by default
+    `random` if it is measured, else the first policy.
     """
     if isinstance(texts, str):
         raise UserError("`texts` is one text, not a list of them", hint="[text], or its parts")
     if every < 1:
         raise UserError(f"every is a number of tokens, at least 1, not {every}")
-    named = _named(policies, model, tokenizer, budget)
-    smallest = min(own.budget for _, own in named.values())
-    reference = reference or ("random" if "random" in named else next(iter(named)))
-    if reference not in named:
-        raise UserError(f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(named)}")
-    by_text = []
+    by_name = _policies_by_name(policies, model, tokenizer, budget)
+    names = list(by_name)
+    if not reference:
+        reference = "random" if "random" in names else names[0]
+    if reference not in names:
+        raise UserError(f"the reference `{reference}` isn't measured", hint=f"one of {', '.join(names)}")
+
+    smallest_budget = min(policy_budget.budget for _, policy_budget in by_name.values())
+    by_policy: dict[str, list[Drift]] = {name: [] for name in names}
     for number, text in enumerate(texts):
-        before, after = _tokens(tokenizer, text, prompt)
-        if len(before) + len(after) <= smallest:
-            size = len(before) + len(after)
-            what = f"text {number} has {size} tokens, so that a budget of {smallest} evicts nothing"
-            raise UserError(what, hint="longer texts, or a smaller budget")
-        by_text.append(drifts(model, before, after, list(named.values()), budget, every=every))
-    if not by_text:
+        prompt_ids, reply_ids = _tokens(tokenizer, text, prompt)
+        tokens = len(prompt_ids) + len(reply_ids)
+        if tokens <= smallest_budget:
+            raise UserError(
+                f"text {number} has {tokens} tokens, so that a budget of {smallest_budget} evicts nothing",
+                hint="longer texts, or a smaller budget",
+            )
+        measured = drifts(model, prompt_ids, reply_ids, list(by_name.values()), budget, every=every)
+        for name, text_drift in zip(names, measured, strict=True):
+            by_policy[name].append(text_drift)
+    if not by_policy[reference]:
         raise UserError("there are no texts")
-    columns = dict(zip(named, zip(*by_text, strict=True), strict=True))
-    base = [one.kl for one in columns[reference]]
-    return FidelityTable(tuple(_row(name, measured, base) for name, measured in columns.items()), reference)
+    rows = tuple(_row(name, by_text, by_policy[reference]) for name, by_text in by_policy.items())
+    return FidelityTable(rows, reference)
 
 
-def _named(
+def _policies_by_name(
     policies: Sequence[str | Policy] | Mapping[str, Pruned], model: Any, tokenizer: Any, budget: CacheBudget
 ) -> dict[str, tuple[Policy, CacheBudget]]:
+    """Return each policy, fitted to the model, with its budget."""
     if isinstance(policies, str | Policy):
         policies = [policies]
     if not isinstance(policies, Mapping):
-        made = [plugins.load("policies", one, Path())() if isinstance(one, str) else one for one in policies]
-        policies = {one.plugin_name(): one for one in made}
-        if len(policies) < len(made):
-            raise UserError("two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}')
+        policies = _named(policies)
     if not policies:
         raise UserError("there are no policies", hint="ponder list policies")
     if "oracle" in policies:
-        what = "`oracle` needs the attention of a text's answer, which a plain text doesn't have"
-        raise UserError(what, hint='a study measures it: `compress` with policy = "oracle" and fidelity = "only"')
+        raise UserError(
+            "`oracle` needs the attention of a text's answer, which a plain text doesn't have",
+            hint='a study measures it: `compress` with policy = "oracle" and fidelity = "only"',
+        )
     folder = Path(str(getattr(model, "name_or_path", "")))
-    pairs = {name: one if isinstance(one, tuple) else (one, budget) for name, one in policies.items()}
-    return {name: (fitted_to(policy, folder, tokenizer), budget) for name, (policy, budget) in pairs.items()}
+    pairs = _with_budgets(policies.values(), budget)
+    by_name = {}
+    for name, (policy, policy_budget) in zip(policies, pairs, strict=True):
+        by_name[name] = (fitted_to(policy, folder, tokenizer), policy_budget)
+    return by_name
+
+
+def _named(policies: Sequence[str | Policy]) -> dict[str, Pruned]:
+    """Return policies by the names of their plugins; a name stands for its default settings."""
+    loaded: list[Policy] = []
+    for policy in policies:
+        if isinstance(policy, str):
+            loaded.append(plugins.load("policies", policy, Path())())
+        else:
+            loaded.append(policy)
+    by_name: dict[str, Pruned] = {policy.plugin_name(): policy for policy in loaded}
+    if len(by_name) < len(loaded):
+        raise UserError("two policies have the same name", hint='name them: {"snapkv 64": Snapkv(64), …}')
+    return by_name
 
 
 def _tokens(tokenizer: Any, text: Text, prompt: int) -> tuple[list[int], list[int]]:
-    if isinstance(text, str) or not isinstance(text[0], str):
-        ids = list(tokenizer(text)["input_ids"] if isinstance(text, str) else text)
-        return ids[:prompt], ids[prompt:]
-    before, after = text
-    return list(tokenizer(before)["input_ids"]), list(tokenizer(after, add_special_tokens=False)["input_ids"])
+    """Return the token ids of a text's prompt and of its continuation."""
+    if isinstance(text, str):
+        ids = list(tokenizer(text)["input_ids"])
+    elif isinstance(text[0], str):
+        before, after = text
+        prompt_ids = list(tokenizer(before)["input_ids"])
+        reply_ids = list(tokenizer(after, add_special_tokens=False)["input_ids"])
+        return prompt_ids, reply_ids
+    else:
+        ids = list(text)
+    return ids[:prompt], ids[prompt:]
 
 
-def _row(name: str, measured: Sequence[Drift], base: Sequence[float]) -> FidelityRow:
-    kl, kl_se = _mean([one.kl for one in measured])
-    agrees, agrees_se = _mean([one.agrees for one in measured])
-    less, less_se = _mean([one.kl - other for one, other in zip(measured, base, strict=True)])
-    bytes_, _ = _mean([one.bytes for one in measured])
-    tokens = sum(one.tokens for one in measured)
+def _row(name: str, by_text: Sequence[Drift], reference: Sequence[Drift]) -> FidelityRow:
+    kl, kl_se = _mean([text.kl for text in by_text])
+    agrees, agrees_se = _mean([text.agrees for text in by_text])
+    less, less_se = _mean([text.kl - base.kl for text, base in zip(by_text, reference, strict=True)])
+    mean_bytes, _ = _mean([text.bytes for text in by_text])
     return FidelityRow(
-        name, kl, kl_se, agrees, agrees_se, less, less_se, len(measured), tokens, bytes_, tuple(measured)
+        policy=name,
+        kl=kl,
+        kl_se=kl_se,
+        agrees=agrees,
+        agrees_se=agrees_se,
+        less=less,
+        less_se=less_se,
+        texts=len(by_text),
+        tokens=sum(text.tokens for text in by_text),
+        bytes=mean_bytes,
+        by_text=tuple(by_text),
     )
 
 
 def _mean(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error."""
+    """Return the mean and its standard error."""
     n = len(values)
     mean = math.fsum(values) / n
     if n == 1:
         return mean, math.nan
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return mean, math.sqrt(variance / n)

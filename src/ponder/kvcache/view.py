@@ -13,68 +13,101 @@ from ponder.kvcache import rope
 
 @dataclass(frozen=True)
 class CacheView:
-    """One layer's cache, for rows of equal length.
+    """One layer's cache, for rows of the batch that have equally many columns.
 
-    Dimensions: R rows, H key-value heads, G query heads per key-value head, n columns (cached tokens, padding
-    included), w recent queries, D head width. h is H if each head evicts for itself, else 1.
+    Shapes use these names:
+
+    - rows: sequences of the batch
+    - columns: cached tokens, padding included
+    - kv_heads, head_dim: as in the model; `groups` is the number of query heads per KV head
+    - decisions: kv_heads if each head evicts on its own (`granularity = "head"`), else 1
+    - queries: the most recent queries, as many as the policy asks for
     """
 
     layer: int
-    keys: Tensor  # R × H × n × D
-    values: Tensor
-    queries: Tensor | None  # R × HG × w × D: the most recent queries, as many as the policy asks for
-    accumulated: Tensor | None  # R × H × n: attention received from all queries so far, if the policy asks for it
-    scaling: float  # of the attention logits
-    positions: Tensor  # R × h × n: how many tokens came before this one, evicted ones included
-    padding: Tensor  # R × h × n: True for padding, and for columns of a head that keeps fewer tokens than others
-    ids: Tensor  # R × h × n: token ids; -1 if the model was called without them
-    features: Tensor | None  # R × h × n: the policy's `token_features`
+    keys: Tensor  # (rows, kv_heads, columns, head_dim)
+    values: Tensor  # (rows, kv_heads, columns, head_dim)
+    queries: Tensor | None  # (rows, kv_heads * groups, queries, head_dim)
+    # Attention received from all queries so far, if the policy needs "attention".
+    accumulated: Tensor | None  # (rows, kv_heads, columns)
+    scaling: float  # factor of the attention logits
+    # How many tokens came before this one, evicted ones included.
+    positions: Tensor  # (rows, decisions, columns)
+    # True for padding, and for empty columns of a head that keeps fewer tokens than others.
+    padding: Tensor  # (rows, decisions, columns)
+    ids: Tensor  # (rows, decisions, columns): token ids; -1 if the model was called without them
+    features: Tensor | None  # (rows, decisions, columns): the policy's `token_features`
     seen_tokens: int  # tokens so far of the row that has read most, evicted ones included
-    seeds: Tensor  # R: one per row, for policies that draw at random
-    # The model's own attention weights, from queries, keys, values and a mask; None: a softmax of scaled products.
-    weigh: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-    frequencies: Tensor | None = None  # D/2: rotary angle per position, if the policy needs "rope"
-    asking: Tensor | None = None  # R × w: positions of the recent queries, -1 for padding; None: the last ones
+    seeds: Tensor  # (rows,): for policies that draw at random
+    # Computes the model's attention weights from queries, keys, values and a mask.
+    # None: they are a softmax of scaled products.
+    attention_weights: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    # Rotary angle per position, if the policy needs "rope".
+    frequencies: Tensor | None = None  # (head_dim / 2,)
+    # Positions of the recent queries, -1 for padding. None: the last positions.
+    query_positions: Tensor | None = None  # (rows, queries)
 
     def attention(self) -> Tensor:
-        """Attention weights of the recent queries over all columns, R × H × G × w × n; those of padding are 0."""
-        assert self.queries is not None
-        (rows, heads, n, width), w = self.keys.shape, min(self.queries.shape[2], self.seen_tokens)
-        queries = self.queries[:, :, -w:]
-        asking = torch.arange(self.seen_tokens - w, self.seen_tokens, device=queries.device)[None]
-        asking = asking if self.asking is None else self.asking[:, -w:]
-        visible = (self.positions[:, :, None] <= asking[:, None, :, None]) & ~self.padding[:, :, None]  # R × h × w × n
-        visible = visible.repeat_interleave(queries.shape[1] // visible.shape[1], 1)
-        if self.weigh is None:
-            logits = queries.reshape(rows, heads, -1, width) @ self.keys.mT * self.scaling
-            weights = logits.view(rows, -1, w, n).masked_fill(~visible, -torch.inf).softmax(-1)
+        """Return the attention weights of the recent queries over all columns, 0 for padding.
+
+        Shape: (rows, kv_heads, groups, queries, columns).
+        """
+        queries = self._recent_queries()
+        rows, kv_heads, columns, head_dim = self.keys.shape
+        count = queries.shape[2]
+        if self.query_positions is None:
+            query_positions = torch.arange(self.seen_tokens - count, self.seen_tokens, device=queries.device)[None]
         else:
-            weights = self.weigh(queries, self.keys, self.values, visible)
-        return weights.masked_fill(~visible, 0).view(rows, heads, -1, w, n)
+            query_positions = self.query_positions[:, -count:]
+
+        causal = self.positions[:, :, None] <= query_positions[:, None, :, None]
+        visible = causal & ~self.padding[:, :, None]  # (rows, decisions, queries, columns)
+        visible = visible.repeat_interleave(queries.shape[1] // visible.shape[1], 1)
+        if self.attention_weights is None:
+            logits = queries.reshape(rows, kv_heads, -1, head_dim) @ self.keys.mT * self.scaling
+            logits = logits.view(rows, -1, count, columns).masked_fill(~visible, -torch.inf)
+            weights = logits.softmax(-1)
+        else:
+            weights = self.attention_weights(queries, self.keys, self.values, visible)
+        weights = weights.masked_fill(~visible, 0)  # a query of padding sees nothing: NaN
+        return weights.view(rows, kv_heads, -1, count, columns)
 
     def future_queries(self, distances: Tensor) -> Tensor:
-        """The recent queries as if asked this many tokens after the last one, averaged over the distances.
+        """Return the recent queries as if asked `distances` tokens after the last one, averaged.
 
-        R × H × G × w × D. Only distances matter, so the result is the same wherever the text starts.
+        Only distances matter, so the result is the same wherever the text starts.
+
+        Shape: (rows, kv_heads, groups, queries, head_dim).
         """
-        assert self.queries is not None
         assert self.frequencies is not None
-        w = min(self.queries.shape[2], self.seen_tokens)
-        (rows, heads, _, width), queries = self.keys.shape, self.queries[:, :, -w:]
-        queries = queries.reshape(rows, heads, -1, w, width)
-        to_last = torch.arange(w - 1, -1, -1, device=queries.device)[:, None] * self.frequencies  # w × D/2
-        onward = rope.rotation(distances[:, None] * self.frequencies).mean(0)
-        return rope.channels(rope.pairs(queries) * rope.rotation(to_last) * onward).to(self.keys.dtype)
+        queries = self._recent_queries()
+        rows, kv_heads, _, head_dim = self.keys.shape
+        count = queries.shape[2]
+        queries = queries.reshape(rows, kv_heads, -1, count, head_dim)
+        steps_to_last = torch.arange(count - 1, -1, -1, device=queries.device)
+        to_last = rope.rotation(steps_to_last[:, None] * self.frequencies)
+        onward = rope.rotation(distances[:, None] * self.frequencies).mean(0)  # (head_dim / 2,)
+        rotated = rope.pairs(queries) * to_last * onward
+        return rope.channels(rotated).to(self.keys.dtype)
+
+    def _recent_queries(self) -> Tensor:
+        """Return the recent queries, without those from before the first token."""
+        assert self.queries is not None
+        count = min(self.queries.shape[2], self.seen_tokens)
+        return self.queries[:, :, -count:]
 
     @staticmethod
     def pairs(states: Tensor) -> Tensor:
-        """Channels that rotate together, as complex numbers: … × D/2."""
+        """Return channels that rotate together as complex numbers: (…, head_dim / 2)."""
         return rope.pairs(states)
 
     def over_queries(self, states: Tensor) -> Tensor:
-        """The mean over the recent queries, R × H × G × w × … becomes R × H × G × …; padding doesn't count."""
-        if self.asking is None:
+        """Return the mean over the recent queries that aren't padding.
+
+        (rows, kv_heads, groups, queries, …) becomes (rows, kv_heads, groups, …).
+        """
+        if self.query_positions is None:
             return states.mean(3)
-        real = self.asking[:, -states.shape[3] :] >= 0
+        real = self.query_positions[:, -states.shape[3] :] >= 0
         weights = real / real.sum(1, keepdim=True).clamp(min=1)
         return torch.einsum("rw,rhgwd->rhgd", weights.to(states.dtype), states)

@@ -1,8 +1,9 @@
 """Evicts the tokens that have received the least attention so far (H2O).
 
-Zhang et al. 2023: attention summed over all queries, including those of the prompt, and averaged over the query heads
-of a key-value head. The paper spends half of its budget on recent tokens; here that is `window`. Two published
-reimplementations overwrite the sum with the current query's attention, which is the policy `last_query`.
+Zhang et al. 2023 (arXiv 2306.14048): attention summed over all queries, including those of the
+prompt, and averaged over the query heads of a key-value head. The paper spends half of its budget
+on recent tokens; here that is `window`. Two published reimplementations overwrite the sum with the
+current query's attention, which is the policy `last_query`.
 """
 
 from __future__ import annotations

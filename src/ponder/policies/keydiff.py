@@ -1,8 +1,9 @@
 """Evicts the tokens whose keys point most nearly in the average direction of all keys (KeyDiff).
 
-Park et al. 2025 (arXiv 2504.15364): keys that differ from the others tend to receive much attention. The score is minus
-the cosine similarity between a key and the mean of all keys, each scaled to length 1. It needs no queries, so the
-result doesn't depend on how long the prompt is read at a time.
+Park et al. 2025 (arXiv 2504.15364): keys that differ from the others tend to receive much
+attention. The score is minus the cosine similarity between a key and the mean of all keys, each
+scaled to length 1. It needs no queries, so the result doesn't depend on how long the prompt is read
+at a time.
 """
 
 from __future__ import annotations
@@ -25,5 +26,6 @@ class Keydiff(Policy):
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import cosine_similarity, normalize
 
-        unit = normalize(view.keys, dim=-1).masked_fill(view.padding[..., None], 0)
-        return -cosine_similarity(view.keys, unit.sum(2, keepdim=True), dim=-1)  # a sum points where the mean does
+        directions = normalize(view.keys, dim=-1).masked_fill(view.padding[..., None], 0)
+        total = directions.sum(2, keepdim=True)  # points where the mean does
+        return -cosine_similarity(view.keys, total, dim=-1)

@@ -1,10 +1,11 @@
-"""Evicts the tokens whose keys and values stand out least, measured by the range of the tokens that follow (LagKV).
+"""Evicts the tokens whose keys and values stand out least from the tokens that follow (LagKV).
 
-Liang et al. 2025 (arXiv 2504.04704): the cache is divided into blocks of `lag` tokens. Each channel of a block's keys
-is scaled by the minimum and maximum of the next block; a token's score is the standard deviation over its channels, as
-a softmax within the block, plus the same for its values. Every block loses the same fraction of its tokens. It needs no
-queries. The paper counts blocks from the first token; here they are counted from the last, so that padding on the left
-changes nothing. The newest block, which no other follows, is evicted last, its oldest tokens first.
+Liang et al. 2025 (arXiv 2504.04704): the cache is divided into blocks of `lag` tokens. Each channel
+of a block's keys is scaled by the minimum and maximum of the next block; a token's score is the
+standard deviation over its channels, as a softmax within the block, plus the same for its values.
+Every block loses the same fraction of its tokens. It needs no queries. The paper counts blocks from
+the first token; here they are counted from the last, so that padding on the left changes nothing.
+The newest block, which no other follows, is evicted last, its oldest tokens first.
 """
 
 from __future__ import annotations
@@ -32,25 +33,37 @@ class Lagkv(Policy):
         import torch
         from torch.nn.functional import pad
 
-        rows, heads, n, _ = view.keys.shape
-        newest = 1 + view.positions[..., -self.lag :].expand(-1, heads, -1) / view.seen_tokens
-        if n <= self.lag:
-            return newest
-        spare = -n % self.lag  # columns that complete the oldest block
-        hidden = pad(view.padding.expand(-1, heads, -1), (spare, 0), value=True)
-        hidden = hidden.view(rows, heads, -1, self.lag)[:, :, :-1]
-        keys, values = (pad(states.float(), (0, 0, spare, 0)) for states in (view.keys, view.values))
-        spread = self._spread(keys, hidden) + self._spread(values, hidden)
-        # Ranked from the block's best, as a fraction of its real tokens: padding doesn't count.
-        rank = spread.masked_fill(hidden, -1).argsort(-1, descending=True).argsort(-1)
-        kept_last = 1 - rank / (~hidden).sum(-1, keepdim=True).clamp(min=1)
-        return torch.cat([kept_last.flatten(2), newest], dim=-1)[..., -n:]
+        rows, kv_heads, columns, _ = view.keys.shape
+        # The newest block scores from 1 to 2, the others from 0 to 1.
+        newest_positions = view.positions[..., -self.lag :].expand(-1, kv_heads, -1)
+        newest_scores = 1 + newest_positions / view.seen_tokens
+        if columns <= self.lag:
+            return newest_scores
 
-    def _spread(self, states: Tensor, hidden: Tensor) -> Tensor:
-        """Softmax within each block of the deviation over channels, scaled by the range of the block that follows."""
-        blocks = states.view(*states.shape[:2], -1, self.lag, states.shape[-1])
+        missing = -columns % self.lag  # columns that complete the oldest block
+        keys = pad(view.keys.float(), (0, 0, missing, 0))
+        values = pad(view.values.float(), (0, 0, missing, 0))
+        padding = pad(view.padding.expand(-1, kv_heads, -1), (missing, 0), value=True)
+        padding = padding.view(rows, kv_heads, -1, self.lag)[:, :, :-1]  # without the newest block
+        spread = self._spread(keys, padding) + self._spread(values, padding)
+        # A token's rank in its block, as a fraction of the block's real tokens.
+        rank = spread.masked_fill(padding, -1).argsort(-1, descending=True).argsort(-1)
+        real_tokens = (~padding).sum(-1, keepdim=True).clamp(min=1)
+        scores = 1 - rank / real_tokens
+        return torch.cat([scores.flatten(2), newest_scores], dim=-1)[..., -columns:]
+
+    def _spread(self, states: Tensor, padding: Tensor) -> Tensor:
+        """Return each token's standard deviation over channels, as a softmax within its block.
+
+        Channels are scaled by the range of the following block. (rows, kv_heads, columns, head_dim)
+        becomes (rows, kv_heads, blocks - 1, lag).
+        """
+        rows, kv_heads, _, head_dim = states.shape
+        blocks = states.view(rows, kv_heads, -1, self.lag, head_dim)
         following = blocks[:, :, 1:]
-        least, most = following.amin(3, keepdim=True), following.amax(3, keepdim=True)
-        scaled = (blocks[:, :, :-1] - least) / (most - least).clamp(min=1e-6)
-        spread: Tensor = scaled.std(-1).masked_fill(hidden, float("-inf")).softmax(-1)
-        return spread.nan_to_num()  # of a block that is all padding
+        minimum = following.amin(3, keepdim=True)
+        maximum = following.amax(3, keepdim=True)
+        scaled = (blocks[:, :, :-1] - minimum) / (maximum - minimum).clamp(min=1e-6)
+        deviation = scaled.std(-1).masked_fill(padding, float("-inf"))
+        spread: Tensor = deviation.softmax(-1)
+        return spread.nan_to_num()  # a block that is all padding has NaN

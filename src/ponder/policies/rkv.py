@@ -1,10 +1,11 @@
 """Evicts the tokens that recent queries attend to least and whose keys repeat later ones (R-KV).
 
-Cai et al. 2025: the score is λ · importance − (1 − λ) · redundancy. Importance is the attention of the last 8 queries,
-the maximum over the query heads of a key-value head, max-pooled over 7 columns. Redundancy is the softmax of a key's
-mean cosine similarity to the other keys; each key's similarity to the newest of its near-duplicates (cosine above
-`alike`) is not counted, so the newest copy survives. The authors' code takes the similarities from the first row of a
-batch; here each row has its own.
+Cai et al. 2025 (arXiv 2505.24133): the score is λ · importance − (1 − λ) · redundancy. Importance
+is the attention of the last 8 queries, the maximum over the query heads of a key-value head,
+max-pooled over 7 columns. Redundancy is the softmax of a key's mean cosine similarity to the other
+keys; each key's similarity to the newest of its near-duplicates (cosine above `alike`) is not
+counted, so the newest copy survives. The authors' code takes the similarities from the first row of
+a batch; here each row has its own.
 """
 
 from __future__ import annotations
@@ -35,19 +36,23 @@ class Rkv(Policy):
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import max_pool1d
 
-        importance = max_pool1d(view.attention().amax(2).mean(2), self.pool, stride=1, padding=self.pool // 2)
-        return self.weight * importance - (1 - self.weight) * self._redundancy(view.keys, view.padding)
+        attention = view.attention()  # (rows, kv_heads, groups, queries, columns)
+        received = attention.amax(2).mean(2)
+        importance = max_pool1d(received, self.pool, stride=1, padding=self.pool // 2)
+        redundancy = self._redundancy(view.keys, view.padding)
+        return self.weight * importance - (1 - self.weight) * redundancy
 
     def _redundancy(self, keys: Tensor, padding: Tensor) -> Tensor:
+        """Return each key's redundancy, (rows, kv_heads, columns)."""
         import torch
+        from torch.nn.functional import normalize
 
-        n = keys.shape[2]
-        unit = torch.nn.functional.normalize(keys, dim=-1).masked_fill(padding[..., None], 0)
-        cosine = unit @ unit.mT  # R × H × n × n, one layer at a time
+        directions = normalize(keys, dim=-1).masked_fill(padding[..., None], 0)
+        cosine = directions @ directions.mT  # (rows, kv_heads, columns, columns)
         cosine.diagonal(dim1=-2, dim2=-1).zero_()
-        # The newest near-duplicate of each key is the last column whose similarity is above the threshold.
-        columns = torch.arange(1, n + 1, device=keys.device)
-        newest = (columns * (cosine > self.alike)).argmax(-1, keepdim=True)
-        spared = cosine.gather(-1, newest)
-        cosine.scatter_(-1, newest, torch.where(spared > self.alike, 0.0, spared))
+        # The newest near-duplicate of a key is the last column above the threshold, if any is.
+        number = torch.arange(1, keys.shape[2] + 1, device=keys.device)
+        newest = (number * (cosine > self.alike)).argmax(-1, keepdim=True)
+        similarity = cosine.gather(-1, newest)
+        cosine.scatter_(-1, newest, torch.where(similarity > self.alike, 0.0, similarity))
         return cosine.mean(2).softmax(-1)

@@ -1,7 +1,8 @@
 """Evicts the tokens that recent queries attend to least (SnapKV).
 
-Li et al. 2024: attention of the last 32 queries, averaged over neighbouring columns. The paper prunes the prompt once;
-here, as in later work on reasoning, the cache is pruned each time that it reaches its budget.
+Li et al. 2024 (arXiv 2404.14469): attention of the last 32 queries, averaged over neighbouring
+columns. The paper prunes the prompt once; here, as in later work on reasoning, the cache is pruned
+each time that it reaches its budget.
 """
 
 from __future__ import annotations
@@ -30,5 +31,5 @@ class Snapkv(Policy):
     def score(self, view: CacheView) -> Tensor:
         from torch.nn.functional import avg_pool1d
 
-        received = view.attention().mean((2, 3))
+        received = view.attention().mean((2, 3))  # over query heads and queries
         return avg_pool1d(received, self.pool, stride=1, padding=self.pool // 2, count_include_pad=False)

@@ -83,7 +83,9 @@ async def ask(model: Model, job: Job, run: Run) -> Attempt | None:
 
     None if the run stops between two turns, or if a cap leaves no room: a conversation can be resumed.
     """
-    claim = run.ledger.open(model.prices, job.kind, turns=len(job.problem.turns), resumed=bool(job.begun))
+    turns = len(job.problem.turns)
+    server = job.cell.model.server()
+    claim = run.ledger.open(model.prices, job.kind, server=server, turns=turns, resumed=bool(job.begun))
     attempt: Attempt | None = None
     try:
         attempt = await _ask(model, job, run, claim)
@@ -185,11 +187,20 @@ class _Sent(Observer):
     def __init__(self, run: Run, claim: Claim, model: Model) -> None:
         self._run, self._claim, self._model = run, claim, model
         self._open = Spend()
+        if claim.first:
+            self.alone = asyncio.Lock()
 
     def sent(self, request: Request) -> None:
         if self._run.stop.asked and not self._open.calls and request.limit is None:
             raise Stopped  # but replies that are there are still scored
+        if self._run.ledger.overbilled:
+            raise ModelFailure(f"not sent: {self._run.ledger.overbilled}")
         self._open = self._open.plus(self._limit(request))
+
+    def billed(self, request: Request, bill: Bill) -> None:
+        if request.limit:
+            bill = bill.as_reward(None)
+        self._run.ledger.check_bill(bill, self._limit(request))
 
     def retried(self, request: Request, retry: Retry) -> None:
         limit = self._limit(request)

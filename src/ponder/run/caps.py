@@ -5,6 +5,9 @@ until its bill arrives. Before a call starts, this must fit under the cap togeth
 in progress. So a run never spends more than the cap, at any concurrency. A try that gave no answer, but that the server
 may have billed (a timeout, a lost connection), counts as spent, at the most that it may have taken.
 
+This holds only if servers keep to the budget they are sent. A bill above it stops the run, and until the first bill of
+a server is seen, only one call to it is in progress.
+
 Conversations are reserved turn by turn. So that a cap doesn't leave a hundred of them half finished, a new one starts
 only if there is room for the rest of those in progress too, at what finished ones took on average.
 """
@@ -44,8 +47,8 @@ class Money(NamedTuple):
 
 
 NOTHING = Money()
-# A reply in the history of a conversation may have some more tokens than it was billed: that is not a wrong bill.
-TOLERANCE = 1.25
+# How much longer a prompt may be than its bound before the bill is wrong: chat templates differ. Never of a reply.
+PROMPT_TOLERANCE = 1.25
 MOST = 2**62  # tokens, where only money has a cap
 
 
@@ -63,11 +66,29 @@ def priced_at_most(spend: Spend | None, prices: Prices | None) -> Money:
     )
 
 
+def overbilled(bill: Bill, limit: Spend | None) -> str:
+    """Return what a bill has more than its call may take; "" if it is within the limit, or there is none."""
+    if limit is None:
+        return ""
+    completion = bill.thinking_tokens + bill.answer_tokens + bill.slack.completion_tokens
+    if completion > limit.completion_tokens:
+        return f"a reply was billed {completion:,} tokens, where its budget allows {limit.completion_tokens:,}"
+    if bill.prompt_tokens > PROMPT_TOLERANCE * limit.prompt_tokens:
+        return f"a prompt was billed {bill.prompt_tokens:,} tokens, where it has at most {limit.prompt_tokens:,}"
+    reward = bill.reward_prompt_tokens + bill.reward_completion_tokens
+    if reward > PROMPT_TOLERANCE * limit.reward_tokens or bill.reward_cost > PROMPT_TOLERANCE * limit.reward_cost:
+        return f"a reward was billed {reward:,} tokens, where it may take {limit.reward_tokens:,}"
+    return ""
+
+
 @dataclass(eq=False)
 class Claim:
     """The part of the cap that one attempt holds."""
 
     prices: Prices | None
+    server: str = ""  # which bills the calls; "" for a model on this machine
+    limit: Spend | None = None  # the most that the call in progress may take
+    first: bool = False  # whether it is the server's first call, during which others wait
     forecast: Money | None = NOTHING  # what the attempt will take in all; None: none of its kind has ended yet
     turns: int = 1
     guessed: bool = False  # whether the forecast is only that all turns may take as much as the first
@@ -93,14 +114,17 @@ class Ledger:
     spent: Money = NOTHING  # by this run, `lost` included
     lost: Money = NOTHING  # by tries without an answer that may have been billed, at most
     lost_calls: int = 0
+    estimated_calls: int = 0  # for which the server reported no usage
     prepared: Money = NOTHING  # of what was spent, by preparations
     held: Money = NOTHING  # the calls in progress, at most
     refused: Money | None = None  # the first call for which there was no room
-    overbilled: tuple[Money, Money] | None = None  # the first bill above its reservation, and that reservation
+    overbilled: str = ""  # what the first bill above its limit was, and the limit
     _outstanding: Money = NOTHING  # the calls in progress, and the rest of the conversations
     calls: int = 0  # in progress
     _waiting: deque[tuple[Claim, Money, asyncio.Future[bool]]] = field(default_factory=deque)
     _ended: dict[Hashable, tuple[int, Money]] = field(default_factory=dict)  # conversations: how many, and their sum
+    _billed: set[str] = field(default_factory=set)  # servers of which a bill has been seen
+    _first_calls: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)  # by server: who waits for it
 
     @property
     def limited(self) -> bool:
@@ -109,7 +133,7 @@ class Ledger:
     @property
     def capped(self) -> bool:
         """Whether the run has stopped at a cap."""
-        return self.refused is not None or self.overbilled is not None
+        return self.refused is not None or bool(self.overbilled)
 
     def recorded(self) -> Recorded:
         """Return what the store should say of this run now.
@@ -125,6 +149,7 @@ class Ledger:
         prices: Prices | None,
         kind: Hashable = None,
         *,
+        server: str = "",
         turns: int = 1,
         resumed: bool = False,
         preparing: bool = False,
@@ -132,7 +157,8 @@ class Ledger:
         """A claim for one attempt. `kind` says which conversations take about the same; None: a single turn."""
         ended, total = self._ended.get(kind, (0, NOTHING))
         mean = Money(total.tokens // ended, total.cost / ended) if ended else None
-        return Claim(prices, NOTHING if kind is None else mean, turns, begun=resumed, preparing=preparing)
+        forecast = NOTHING if kind is None else mean
+        return Claim(prices, server, forecast=forecast, turns=turns, begun=resumed, preparing=preparing)
 
     def left(self) -> Money | None:
         """Return what the caps leave beside everything spent and in progress; None if there is no cap."""
@@ -154,6 +180,37 @@ class Ledger:
 
     async def reserve(self, claim: Claim, call: Spend | None) -> bool:
         """Wait until the most that a call may take fits under the caps; False if there is no room for it."""
+        claim.limit = call
+        await self._after_first_call(claim)
+        granted = False
+        try:
+            granted = await self._reserve(claim, call)
+        finally:
+            if not granted:
+                self._end_first_call(claim)
+        return granted
+
+    async def _after_first_call(self, claim: Claim) -> None:
+        """Wait while a server's first call is in progress: until its bill is seen, nobody knows how it bills."""
+        if not self.limited or not claim.server:
+            return
+        while claim.server in self._first_calls:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._first_calls[claim.server].append(ended)
+            await ended
+        if claim.server not in self._billed:
+            self._first_calls[claim.server] = []
+            claim.first = True
+
+    def _end_first_call(self, claim: Claim) -> None:
+        if not claim.first:
+            return
+        claim.first = False
+        for waiting in self._first_calls.pop(claim.server):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _reserve(self, claim: Claim, call: Spend | None) -> bool:
         wanted = priced_at_most(call, claim.prices)
         if self.overbilled:
             return False
@@ -199,15 +256,24 @@ class Ledger:
 
     def settle(self, claim: Claim, bill: Bill | None) -> None:
         """A call has ended, with a bill or without."""
-        paid = priced(bill, claim.prices) if bill else NOTHING
-        over = paid.tokens > TOLERANCE * claim.held.tokens or paid.cost > TOLERANCE * claim.held.cost
-        if self.limited and over and self.overbilled is None:
-            self.overbilled = paid, claim.held  # other bills may be too high as well: nothing more is started
+        paid = NOTHING
+        if bill:
+            paid = priced(bill, claim.prices)
+            if self.limited and bill.slack != Spend():
+                self.estimated_calls += 1
+                paid = paid.plus(priced_at_most(bill.slack, claim.prices)).at_most(claim.held)
+            claim.begun = True
+            self._billed.add(claim.server)
+            self.check_bill(bill, claim.limit)
         self._count(claim, paid)
-        claim.begun = claim.begun or bill is not None
         self._end_call(claim)
         self._hold(claim, NOTHING)
         self._serve()
+
+    def check_bill(self, bill: Bill, limit: Spend | None) -> None:
+        """Stop the run if a bill is above its call's limit under a cap: others may be too."""
+        if self.limited and not self.overbilled:
+            self.overbilled = overbilled(bill, limit)
 
     def _count(self, claim: Claim, paid: Money) -> None:
         self.spent, claim.spent = self.spent.plus(paid), claim.spent.plus(paid)
@@ -217,6 +283,7 @@ class Ledger:
     def _end_call(self, claim: Claim) -> None:
         self.calls -= claim.calling
         claim.calling = False
+        self._end_first_call(claim)
 
     def lose(self, claim: Claim, call: Spend | None) -> None:
         """Calls gave no answer and may have been billed."""

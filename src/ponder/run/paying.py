@@ -25,7 +25,7 @@ class Account(NamedTuple):
     lost: Money = NOTHING
     lost_calls: int = 0
     refused: Money | None = None  # the first call for which there was no room
-    overbilled: tuple[Money, Money] | None = None
+    overbilled: str = ""
 
 
 async def _unrecorded() -> None:
@@ -45,9 +45,11 @@ class LedgerTill:
     on_retry: Callable[[Retry], None] = _unheard
     _claims: dict[int, Claim] = field(default_factory=dict)
 
-    async def reserve(self, call: int, model: str, limit: Spend | None, prices: Prices | None) -> bool:
+    async def reserve(
+        self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
+    ) -> bool:
         self._check(model, limit)
-        claim = self.ledger.open(prices, preparing=True)
+        claim = self.ledger.open(prices, server=server, preparing=True)
         try:
             granted = not self.ledger.capped and await self.ledger.reserve(claim, limit)
             if granted and self.ledger.limited:
@@ -92,8 +94,10 @@ class LoopTill:
     till: LedgerTill
     loop: asyncio.AbstractEventLoop
 
-    async def reserve(self, call: int, model: str, limit: Spend | None, prices: Prices | None) -> bool:
-        reserved = asyncio.run_coroutine_threadsafe(self.till.reserve(call, model, limit, prices), self.loop)
+    async def reserve(
+        self, call: int, model: str, limit: Spend | None, prices: Prices | None, server: str = ""
+    ) -> bool:
+        reserved = asyncio.run_coroutine_threadsafe(self.till.reserve(call, model, limit, prices, server), self.loop)
         return await asyncio.wrap_future(reserved)
 
     def _there(self, work: Callable[..., T], *arguments: Any) -> T:

@@ -51,7 +51,7 @@ class Preparations:
         self._executor, self._stop, self._report = executor, stop, report
         self._till = till or LedgerTill(Ledger())
         self._room = asyncio.Semaphore(executor.jobs or 1_000_000 if executor else 1)
-        self._chains: dict[str, asyncio.Task[list[Model]]] = {}
+        self._chains: dict[bytes, asyncio.Task[list[Model]]] = {}
         self._being_made: set[Path] = set()
         self._changed = asyncio.Event()
 
@@ -61,10 +61,9 @@ class Preparations:
 
     async def chain(self, cell: StudyCell) -> list[Model]:
         """Return the cell's model, and the model after each of its methods."""
-        label = cell.label.model
-        if label not in self._chains:
-            self._chains[label] = asyncio.create_task(self._make(cell))
-        return await self._chains[label]
+        if cell.model_key not in self._chains:
+            self._chains[cell.model_key] = asyncio.create_task(self._make(cell))
+        return await self._chains[cell.model_key]
 
     async def _make(self, cell: StudyCell) -> list[Model]:
         """Make what each method needs, here or elsewhere, and apply it: the only place where models are prepared."""
@@ -165,7 +164,7 @@ class Preparations:
                 spent = account or Account(lost, lost, int(lost != NOTHING))  # it was killed: nobody knows
                 ledger.pay(claim, spent.spent, spent.lost, spent.lost_calls)
             ledger.overbilled = ledger.overbilled or spent.overbilled
-            if spent.refused is None and spent.overbilled is None:
+            if spent.refused is None and not spent.overbilled:
                 return
             left = ledger.left()
             if spent.refused is None or not left or spent.refused != spent.refused.at_most(left):
@@ -240,7 +239,7 @@ def make_model(study: StudySpec, label: str, out: Path, store: Path = STORE) -> 
     changed = {c.label.model: c for c in study.cells if any(map(changes_weights, c.methods))}
     cell = _chosen(study, changed, label, out, "model", "with new weights", "that changes weights")
     chains = yield from _prepared(study, [cell], store)
-    model = chains[cell.label.model][-1]
+    model = chains[cell.model_key][-1]
     shutil.copytree(require(model, WithWeights).source(cell.task).folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
 
@@ -256,7 +255,7 @@ def make_reward(study: StudySpec, label: str, out: Path, store: Path = STORE) ->
         label = label or next(iter(trains))
     cell = _chosen(study, trains, label, out, "reward", "trained on own samples", "that trains one")
     chains = yield from _prepared(study, [cell], store)
-    folder = _reward_folder(cell, chains[cell.label.model])
+    folder = _reward_folder(cell, chains[cell.model_key])
     assert folder
     shutil.copytree(folder, out, dirs_exist_ok=True)
     yield {"made": str(out)}
@@ -274,14 +273,14 @@ def _reward_folder(cell: StudyCell, chain: Sequence[Model]) -> Path | None:
 
 def _prepared(
     study: StudySpec, cells: Sequence[StudyCell], store: Path, executor: Executor | None = None
-) -> Generator[Progress, None, dict[str, list[Model]]]:
-    """Make the models of cells, under the study's caps; return the chain of each by its label.
+) -> Generator[Progress, None, dict[bytes, list[Model]]]:
+    """Make the models of cells, under the study's caps; return the chain of each by its key.
 
     In other processes, what doesn't depend on each other is made at once; here, one after another. After an error,
     nothing more is made.
     """
     reports: deque[Progress] = deque()
-    chains: dict[str, list[Model]] = {}
+    chains: dict[bytes, list[Model]] = {}
 
     def report(label: str, progress: Progress | None) -> None:
         if progress is not None:
@@ -290,7 +289,7 @@ def _prepared(
     async def make(cell: StudyCell, preparations: Preparations) -> None:
         label = cell.label.model
         with error_at(f"{study.where}: model `{label}`"):
-            chains[label] = await preparations.chain(cell)
+            chains[cell.model_key] = await preparations.chain(cell)
         reports.append({"ready": label})
 
     async def make_all(preparations: Preparations) -> None:

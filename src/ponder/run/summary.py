@@ -18,6 +18,7 @@ def summary(tally: Tally) -> str:
     """The lines to print beside the result; empty if nothing went wrong."""
     lines = [
         *_warnings(tally),
+        *_estimated(tally),
         *_troubles(tally),
         *_too_few(tally),
         *_prepared(tally),
@@ -30,6 +31,14 @@ def _warnings(tally: Tally) -> list[str]:
     lines = [f"warning: {printable(warning)}" for warning in tally.warnings[:MAX_REASONS]]
     rest = len(tally.warnings) - MAX_REASONS
     return [*lines, count(rest, "other warning")] if rest > 0 else lines
+
+
+def _estimated(tally: Tally) -> list[str]:
+    """Return how calls were counted for which the server reported no usage, under a cap."""
+    if not (calls := tally.ledger.estimated_calls):
+        return []
+    counted = "a token per byte of the prompt and of the reply, or the whole budget if that may be too few"
+    return [f"warning: the server reports no usage of {count(calls, 'call')}; the cap counts {counted}"]
 
 
 def _troubles(tally: Tally) -> list[str]:
@@ -71,13 +80,8 @@ def cap_reached(tally: Tally) -> list[str]:
     """Return how far a run came under its caps, and what to do; empty if it didn't stop at a cap."""
     ledger = tally.ledger
     if ledger.overbilled:
-        billed, reserved = ledger.overbilled
-        what = f"a call was billed {billed.tokens:,} tokens, where its prompt and budget allow {reserved.tokens:,}"
-        if billed.tokens <= reserved.tokens:
-            what = (
-                f"a call cost {money_text(billed.cost)}, where its prompt and budget allow {money_text(reserved.cost)}"
-            )
-        return [f"stopped: {what}; no cap can be kept with such a server", "to go on without a cap, remove it"]
+        reason = f"stopped: {ledger.overbilled}; no cap can be kept with such a server"
+        return [reason, "to go on without a cap, remove it"]
     if not ledger.capped:
         return []
     total = ledger.before.plus(ledger.spent)

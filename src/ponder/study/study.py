@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +32,8 @@ from ponder.core import (
 )
 from ponder.core.capabilities import changes_weights, training_seed
 from ponder.core.errors import Location
-from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, variants
+from ponder.core.secrets import check_texts
+from ponder.core.settings import Table, assign, base, build, check_name, convert, sweep, sweep_size, variants
 from ponder.study.adaptive_settings import Stopping
 from ponder.study.cell import Hosting, Quota, Resources, StudyCell
 from ponder.study.labels import Chain, Names, Part, labels
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Resources)
 BUILT_IN = plugins.HERE / "studies"
 DEFAULT_PROBLEMS = 20
+MAX_CELLS = 100_000
 MAX_COUNT = 10_000_000  # problems, or samples of each
 TABLES = ("task", "model", "figure", "train")
 TASK_KEYS = (
@@ -157,6 +160,9 @@ class StudySpec:
         return cls(**content, name=name, where=where, folder=folder)
 
     def __post_init__(self) -> None:
+        for key in ("title", "question"):
+            with error_at(f"{self.where}: {key}"):
+                check_texts(getattr(self, key))
         self._check_numbers()
         self.stopping  # noqa: B018 checks the key `stop`
 
@@ -198,6 +204,7 @@ class StudySpec:
     @cached_property
     def cells(self) -> tuple[StudyCell, ...]:
         """Every cell of the study, model by model."""
+        self._check_cell_count()
         tasks: list[_Asked] = []
         for one in self._tasks(self.task, "task"):
             if not any(one.repeats(other) for other in tasks):  # two tables that overlap ask once
@@ -229,6 +236,29 @@ class StudySpec:
                 )
                 cells.append(cell)
         return tuple(cells)
+
+    def _check_cell_count(self) -> None:
+        """Raise `UserError` if the lists of values make too many cells, before any is built."""
+        tasks = models = 0
+        for i, table in enumerate(self.task):
+            where = f"{self.where}: task[{i}]"
+            settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
+            shared = [value for k, value in table.items() if k in TASK_KEYS and isinstance(value, list)]
+            tasks += sweep_size("tasks", settings, where, self.folder) * math.prod(map(len, shared))
+        for i, table in enumerate(self.model):
+            where = f"{self.where}: model[{i}]"
+            settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
+            chains = 0
+            for chain in _chains(table):
+                places = (f"{where}.method[{j}]" for j in range(len(chain)))
+                methods = zip(chain, places, strict=True)
+                chains += math.prod(sweep_size("methods", _own(m), place, self.folder) for m, place in methods)
+            models += sweep_size("models", settings, where, self.folder) * chains
+        if tasks * models > MAX_CELLS:
+            what = f"it has {tasks * models:,} cells: {tasks:,} tasks and sizes × {models:,} models and methods"
+            raise UserError(
+                what, where=self.where, hint=f"at most {MAX_CELLS:,}: list fewer values, or split the study"
+            )
 
     def _model_labels(self, chains: Sequence[Chain]) -> list[Names]:
         given = labels(chains)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ponder.core import UserError
-from ponder.core.jsonl import raw_lines, unpacked
+from ponder.core.jsonl import check_values, raw_lines, unpacked
 from ponder.core.parquet import parquet_rows
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
@@ -81,6 +81,7 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         with _open(path) as file:
             content = unpacked(file, str(path), LINES) if path.suffix == ".gz" else file.read()
+        check_values(content, str(path), LINES)
     except UNREADABLE as error:
         raise UserError(f"can't read {path}: {_cause(error)}") from None
     try:

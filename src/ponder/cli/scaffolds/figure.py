@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from ponder.core import Figure, Outcome, Tables
-from ponder.figures import by_series, flat, themed, values
+from ponder.figures import basis, by_series, flat, themed, values
 from ponder.stats.accuracy import by_size
 from ponder.stats.columns import columns
 
@@ -22,11 +22,11 @@ class Mine(Figure):
     colour: str = "#1f6fb4"  # of every mark; each field is a key in a study's [[figure]]
 
     def estimate(self, outcomes: Sequence[Outcome]) -> Tables:
-        rows = [
-            flat(series=series, size=row.size, tokens=row.tokens)
-            for series, part in by_series(outcomes)
-            for row in by_size(columns(part, "output"))
-        ]
+        rows = []
+        for series, part in by_series(outcomes):
+            for row in by_size(columns(part, "output")):
+                behind = basis(o for o in part if o.size == row.size)  # a click on a mark leads to these attempts
+                rows.append(flat(series=series, size=row.size, tokens=row.tokens, basis=behind))
         return {"sizes": rows}
 
     def draw(self, tables: Tables) -> alt.TopLevelMixin:

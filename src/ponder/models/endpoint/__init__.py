@@ -22,6 +22,7 @@ import time
 from asyncio import Lock, Semaphore, sleep
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -64,6 +65,7 @@ from ponder.models.endpoint.reply import (
     load_tokenizer,
     read,
     rejected,
+    slack,
     whole,
 )
 from ponder.models.endpoint.served_names import ServedNames, alike
@@ -291,6 +293,12 @@ class Endpoint(Model, Served, Sampled):
         return UserError(why, hint=hint)
 
     async def complete(self, request: Request) -> Completion:
+        async with request.observer.alone or nullcontext():
+            completion = await self._complete(request)
+            request.observer.billed(request, completion.bill)
+        return completion
+
+    async def _complete(self, request: Request) -> Completion:
         budget = min((b for b in (self.budget, request.budget) if b is not None), default=None)
         payload = msgspec.json.encode(self._payload(request, budget))
         for tries in range(self.retries + 1):
@@ -356,6 +364,7 @@ class Endpoint(Model, Served, Sampled):
         if cost.counted_by == "estimate" and self.probe:
             usage, prompt = await server.tokenizer.fill(usage, said, request.messages, payload, prompt)
             cost = bill(usage, said, cost.seconds, self._count, prompt)
+        cost = replace(cost, slack=slack(usage, said, cost, budget, request.prompt_limit))
         await self._check_name(server, reply, request)
         # A refusal stands where the transcript shows it and no grader reads it.
         texts = (said.thinking or said.refusal, said.answer)

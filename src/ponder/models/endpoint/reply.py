@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ponder.core import Bill, UserError
+from ponder.core import Bill, Spend, UserError
 from ponder.core.nouns import CountedBy
 from ponder.core.text import encodable
 from ponder.tasks.reading import split_thinking
@@ -219,6 +219,24 @@ def bill(usage: Any, said: Said, seconds: float, count: Callable[[str], int] | N
             by, thought = "estimate", max(hidden, round(output * len(said.thinking) / max(1, characters)))
         thought = min(thought, output)
     return Bill(prompt or sent, thought, output - thought, seconds, by if prompt or not sent else "estimate", cached)
+
+
+def slack(usage: Any, said: Said, bill: Bill, budget: int | None, prompt_limit: int) -> Spend:
+    """Return what to add to a bill for an upper bound, where the server doesn't report its tokens.
+
+    A reply that was cut off, or whose count can't be one, may have taken its whole budget. Any other has at most one
+    token per byte of its text.
+    """
+    usage = usage if isinstance(usage, dict) else {}
+    prompt = completion = 0
+    if not prompt_tokens(usage):
+        prompt = prompt_limit - bill.prompt_tokens
+    if not output_tokens(usage):
+        limit = sum(len(text.encode()) for text in said.written)
+        if budget is not None:
+            limit = budget if usage or said.stop == "length" else min(limit, budget)
+        completion = limit - bill.thinking_tokens - bill.answer_tokens
+    return Spend(prompt, completion)
 
 
 def output_tokens(usage: dict[str, Any]) -> int:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ponder.core import Completion, Problem, UserError
-from ponder.core.jsonl import NESTED
+from ponder.core.jsonl import NESTED, check_values
 from ponder.core.text import plain
 
 T = TypeVar("T")
 DAMAGED = "copy it again, or leave it out: the other logs can be imported without it"
+LARGE = "a sample this large can't be imported: write the log without its events, or leave it out"
 
 
 class Score(NamedTuple):
@@ -58,6 +59,7 @@ class Log(ABC):
 
 def decode(content: bytes, kind: type[T], where: str) -> T:
     """JSON as a type. Unlike JSON proper, a log may hold NaN: a score that isn't there."""
+    check_values(content, where, LARGE)
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

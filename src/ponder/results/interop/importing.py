@@ -29,6 +29,7 @@ from ponder.study.cell import StudyCell
 
 MARK = "# Written by `ponder import`"  # so that only its own files are written over
 BATCH = 500  # attempts that are in memory together
+MOST_PROBLEMS = 256 << 20  # bytes of all problems of an import, which are in memory together
 
 
 @dataclass
@@ -66,6 +67,7 @@ class _Survey:
 
     log: Log
     problems: dict[str, Problem] = field(default_factory=dict)
+    problem_bytes: int = 0
     epochs: int = 0
     scorers: dict[str, None] = field(default_factory=dict)  # that have scored something
     tell_answers: set[str] = field(default_factory=set)  # the scorers that say which answer they read
@@ -75,7 +77,7 @@ class _Survey:
     def of(cls, log: Log, size: str) -> _Survey:
         survey = cls(log)
         for sample in log.samples(size):
-            survey.problems[sample.problem.id] = sample.problem
+            survey.keep(sample.problem)
             survey.epochs = max(survey.epochs, sample.epoch + 1)
             for name, score in sample.scores.items():
                 survey.scorers[name] = None
@@ -83,6 +85,15 @@ class _Survey:
                 if score.value is not None and not sample.error:
                     survey.scored.add((name, sample.problem.id, sample.epoch))
         return survey
+
+    def keep(self, problem: Problem) -> None:
+        """Keep a problem; raise `UserError` if all of them take too much memory."""
+        if problem.id not in self.problems:
+            self.problem_bytes += len(_encoded(problem, self.log.path))
+            if self.problem_bytes > MOST_PROBLEMS:
+                what = f"its problems take more than {MOST_PROBLEMS >> 20} MB"
+                raise UserError(what, where=str(self.log.path), hint="import a part of the log, or leave it out")
+        self.problems[problem.id] = problem
 
 
 @dataclass

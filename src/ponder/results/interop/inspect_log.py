@@ -23,12 +23,11 @@ from ponder.core import Bill, Completion, Message, Problem, UserError, plugins
 from ponder.core.jsonl import unpacked
 from ponder.core.text import encodable
 from ponder.models.endpoint.reply import Said, bill
-from ponder.results.interop.eval_logs import DAMAGED, Log, Sample, Score, decode, size_of
+from ponder.results.interop.eval_logs import DAMAGED, LARGE, Log, Sample, Score, decode, size_of
 
 ZSTANDARD = 93  # the compression method's number in a zip
 ENCRYPTED = 1  # the flag of a member
 BROKEN_ZIP = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, struct.error)
-SAMPLE = "a sample this large can't be imported: write the log without its events, or leave it out"
 CUT = ("max_tokens", "model_length")  # reasons to stop that mean a reply is not complete
 VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 ATTACHED = "attachment://"  # begins a text that stands elsewhere in the sample
@@ -204,7 +203,7 @@ def _member(file: zipfile.ZipFile, name: str, path: Path) -> bytes:
             plugins.need("zstandard", "reading this log")
             return _zstandard(info, path)
         with file.open(info) as packed:
-            return unpacked(packed, where, SAMPLE)
+            return unpacked(packed, where, LARGE)
     except NotImplementedError as error:  # a compression, or a version of zip, that this Python doesn't know
         raise UserError(str(error), where=where, hint=DAMAGED) from None
     except BROKEN_ZIP as error:
@@ -222,7 +221,7 @@ def _zstandard(info: zipfile.ZipInfo, path: Path) -> bytes:
         packed = raw.read(info.compress_size)
     try:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as content:
-            return unpacked(content, where, SAMPLE)
+            return unpacked(content, where, LARGE)
     except zstandard.ZstdError as error:
         raise UserError(f"it is damaged: {error}", where=where, hint=DAMAGED) from None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,10 @@ def _scores(line: _Line, values: dict[str, Any]) -> dict[str, Score]:
     scores = {}
     for metric in line.metrics:
         value = values.get(metric)
-        number = float(value) if isinstance(value, bool | int | float) else None
+        number = None
+        if isinstance(value, bool | int | float):
+            with suppress(OverflowError):  # JSON has integers that no float holds
+                number = float(value)
         scores[f"{metric},{line.filter}"] = Score(number, found, "" if number is not None else "not scored")
     return scores
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ponder.core import UserError
 from ponder.results.view.index import Index
-from ponder.store.file import connect, errors
+from ponder.store.file import DamagedStore, connect, errors
 
 if TYPE_CHECKING:
     import sqlite3
@@ -69,6 +69,8 @@ class ViewedStore:
                 db.execute("BEGIN")  # one moment, though a run may be writing
                 try:
                     self._index = known.refreshed(db)
+                except (ValueError, TypeError, OverflowError):  # a text where a number belongs, an unknown status
+                    raise DamagedStore(self.path, "an attempt or a problem can't be read") from None
                 finally:
                     db.execute("ROLLBACK")
                 self._indexed = version

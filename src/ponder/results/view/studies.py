@@ -17,6 +17,7 @@ from ponder.results.study import Study
 from ponder.results.view.index import FAILED, OPEN, Index, Whole
 from ponder.results.view.stores import ViewedStore
 from ponder.store.benchmark_digests import STORED_CELLS, hub_benchmarks, with_digests
+from ponder.store.file import DamagedStore
 from ponder.study.cell import StudyCell
 
 FAILURES = 5  # that the page shows
@@ -35,6 +36,7 @@ class Runs:
     cost: float
     held_tokens: int = 0  # reserved for calls in progress, or in progress when a run was killed
     held_cost: float = 0.0
+    damaged: bool = False  # whether what a run spent can't be read
 
 
 class ViewedStudy:
@@ -194,20 +196,27 @@ def recorded(store: ViewedStore) -> list[Runs]:
     """The studies of a store, the last run first."""
     if not store.path.is_file():
         return []
-    found: dict[str, Runs] = {}
-    for name, resolved, started, tokens, cost, lost, held_tokens, held_cost in store.rows(RUNS):
-        before = found.pop(str(name), None) or Runs(str(name), resolved, str(started), 0, 0, 0.0)
-        found[str(name)] = Runs(
+    studies: dict[str, Runs] = {}
+    for name, resolved, started, *amounts in store.rows(RUNS):
+        before = studies.pop(str(name), None) or Runs(str(name), resolved, str(started), 0, 0, 0.0)
+        damaged = not all(_is_amount(amount) for amount in amounts)
+        tokens, cost, lost, held_tokens, held_cost = [0] * 5 if damaged else [amount or 0 for amount in amounts]
+        studies[str(name)] = Runs(
             name=str(name),
             resolved=resolved,
             started=str(started),
             runs=before.runs + 1,
-            tokens=before.tokens + int(tokens or 0) + int(lost or 0),
-            cost=before.cost + float(cost or 0),
-            held_tokens=before.held_tokens + int(held_tokens or 0),
-            held_cost=before.held_cost + float(held_cost or 0),
+            tokens=before.tokens + tokens + lost,
+            cost=before.cost + cost,
+            held_tokens=before.held_tokens + held_tokens,
+            held_cost=before.held_cost + held_cost,
+            damaged=before.damaged or damaged,
         )
-    return list(reversed(found.values()))
+    return list(reversed(studies.values()))
+
+
+def _is_amount(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def latest(store: ViewedStore) -> str:
@@ -249,5 +258,8 @@ def _viewed(store: ViewedStore, runs: Runs, given: Sequence[Study]) -> ViewedStu
                 study = with_digests(study, store.rows(STORED_CELLS))
             except UserError as wrong:
                 study, error = None, str(wrong)
+        if runs.damaged:
+            damage = DamagedStore(store.path, "what a run has spent can't be read")
+            study, error = None, damage.in_terminal()
         known = store.known[runs.name] = ViewedStudy(store, runs, study, error)
     return known
