@@ -227,8 +227,9 @@ def test_a_method_that_fails_between_its_calls_counts_at_most(serve, write, pond
 
 
 CRASHING = """
+from ponder.core import ParsesAnswers
 from ponder.tasks.chain_sum import ChainSum
-class Crashing(ChainSum):
+class Crashing(ChainSum, ParsesAnswers):
     def parse(self, problem, answer):
         raise ZeroDivisionError("after the answer came")
 """

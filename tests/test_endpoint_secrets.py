@@ -21,7 +21,7 @@ from ponder.core.secrets import Secrets, check_body, check_headers, check_url
 from ponder.core.settings import build
 from ponder.models.endpoint import Endpoint
 from ponder.models.endpoint.reply import Malformed
-from ponder.study.study import Study
+from ponder.study.study import StudySpec
 
 KEY, PASSWORD = "sk-verysecret-0123456789", "p@ss/w:rd?&=ü"
 
@@ -546,5 +546,5 @@ def test_ordinary_text_is_not_redacted() -> None:
 @pytest.mark.parametrize("key", ["title", "question"])
 def test_a_literal_key_in_a_title_is_refused_and_not_repeated(key) -> None:
     with pytest.raises(UserError, match="looks like an API key") as error:
-        Study.from_table({"task": [{"name": "tents"}], "model": [{"name": "oracle"}], key: f"with {RANDOM_KEY}"})
+        StudySpec.from_table({"task": [{"name": "tents"}], "model": [{"name": "oracle"}], key: f"with {RANDOM_KEY}"})
     assert RANDOM_KEY not in error.value.in_terminal()

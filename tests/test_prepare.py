@@ -142,18 +142,18 @@ def test_what_making_cost_reaches_every_variant_made_from_it(tmp_path) -> None:
         asyncio.run(run(study, store, Tally()))
         outcomes = list(store.outcomes(study.cells))
     cost = {"training_tokens": 300.0, "seconds": 1.5}
-    made = {(o.model, o.size): dict(o.made) for o in outcomes}
+    made = {(tuple(m.plugin_name() for m in o.cell.methods), o.size): dict(o.made) for o in outcomes}
     assert made == {
-        **{("oracle", size): {} for size in (2, 4)},
-        **{("oracle + slow_training", size): cost for size in (2, 4)},
-        **{("oracle + slow_training + budget_force", size): cost for size in (2, 4)},
+        **{((), size): {} for size in (2, 4)},
+        **{(("slow_training",), size): cost for size in (2, 4)},
+        **{(("slow_training", "budget_force"), size): cost for size in (2, 4)},
     }
-    forced = next(o for o in outcomes if o.method("budget_force"))
-    assert forced.base == "oracle"
-    assert [use.name for use in forced.methods] == ["slow_training", "budget_force"]
-    assert forced.method("budget_force") == {"think": 50, "answer": 2048}
-    assert set(forced.method("slow_training") or {}) == {"folder", "seed", "steps"}  # not what is not in the key
-    assert forced.seeds == (1,)
+    forced = next(o.cell for o in outcomes if len(o.cell.methods) == 2)
+    trained, cut = forced.chain
+    assert (trained.name, cut.name) == ("slow_training", "budget_force")
+    assert cut.settings == {"think": 50, "answer": 2048}
+    assert set(trained.settings) == {"folder", "seed", "steps"}  # not what is not in the key
+    assert forced.training_seeds == (1,)
     assert not any("training_tokens" in o.details for o in outcomes)
 
 
