@@ -449,7 +449,7 @@ def test_padding_queries_have_no_part_in_scores() -> None:
             model(**inputs, position_ids=positions, past_key_values=together)
             model(inputs["input_ids"][2:3, 9:], past_key_values=alone)
         scores = [
-            policy.score(c._view(c.pruned_layers[1], slice(0, len(c.lengths)), c.quota.positions[0, :, :, :n], n))
+            policy.score(c._view(c.pruned_layers[1], slice(0, len(c.lengths)), c.positions[0, :, :, :n], n))
             for c, n in ((together, PROMPT), (alone, PROMPT - 9))
         ]
         expected = scores[1][0] * (5 / 12 if policy.queries else 1)  # of 12 queries, 5 are real
