@@ -1,4 +1,4 @@
-"""Ten megabytes of any text are read in linear time.
+"""Three megabytes of any text are read in linear time.
 
 Each reader gets every shape in a subprocess of limited CPU time, which no load on the machine can use up. In linear time
 a reader takes from one to five of its CPU seconds; in quadratic time, the first quadratic shape takes hours.
@@ -21,7 +21,7 @@ from ponder.traces import Trace
 from ponder.traces.contamination import EvaluationSet
 from ponder.traces.segments import sentences
 
-SIZE = 10_000_000
+SIZE = 3_000_000
 CPU_SECONDS = 300
 REPEATED = (
     "<answer>", "</answer>", "<think>", "</think>", "\\boxed{", "\\text{", "[[", "[[1],", "1", "1,", "{", "}", '{"',
@@ -37,7 +37,7 @@ LONG = {
     "dots and quotes": "." * (SIZE // 2) + '"' * (SIZE // 2),
     "blank after answer": "answer" + " " * SIZE + "x",
 }
-# These count every word or sentence, so ordinary text of ten megabytes takes them seconds.
+# These count every word or sentence, so ordinary text of megabytes takes them seconds.
 QUADRATIC_ONCE = {"dots and quotes": LONG["dots and quotes"]} | {c: c * (SIZE // len(c)) for c in (".", "\u0315\u0300")}
 
 
@@ -74,7 +74,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_ten_megabytes_take_linear_time(reader: str) -> None:
+def test_megabytes_take_linear_time(reader: str) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
 
