@@ -56,7 +56,7 @@ def asked(study: str, *settings: str) -> Counter[tuple[str, int]]:
     """By model and size, how many attempts the store has of the full plan."""
     with Store(Path("ponder.db")) as store:
         loaded = Study.load(study, settings)
-        return Counter((o.model, o.size) for o in store.outcomes(loaded.cells))
+        return Counter((o.label.model, o.size) for o in store.outcomes(loaded.cells))
 
 
 def ran(ponder, study: str, *options: str) -> dict:
@@ -126,7 +126,7 @@ def test_the_best_variant_is_asked_most_on_shared_problems(write, ponder) -> Non
     with Store(Path("ponder.db")) as store:
         problems: dict[str, list[str]] = {}
         for o in store.outcomes(Study.load("s.toml").cells):
-            problems.setdefault(o.model, []).append(o.problem)
+            problems.setdefault(o.label.model, []).append(o.problem)
     assert set(problems["oracle critical_size=12"]) < set(problems["oracle critical_size=50"])
 
 

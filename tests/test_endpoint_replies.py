@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ponder.core import Bill, Completion, ModelFailure, UserError
+from ponder.core import Bill, Completion, ModelFailure, Spend, UserError
 from ponder.models.endpoint import Endpoint, reply
 from ponder.models.endpoint.reply import Malformed, Said, bill, decode, load_tokenizer, read
 
@@ -146,7 +146,8 @@ def test_the_prompt_is_estimated_if_the_server_does_not_count_it(serve, tmp_path
     (answer,) = ask(Endpoint(id="m", url=serve(raw_file=str(tmp_path / "raw")).url, budget=99), 1)
     sent = {"model": "m", "messages": [asdict(m) for m in request().messages], "max_tokens": 99, "seed": 1}
     expected = len(json.dumps(sent, separators=(",", ":"))) // 3
-    assert replace(answer.bill, seconds=0.0) == Bill(expected, 0, 10, 0.0, "estimate")
+    assert replace(answer.bill, seconds=0.0, slack=Spend()) == Bill(expected, 0, 10, 0.0, "estimate")
+    assert answer.bill.answer_tokens + answer.bill.slack.completion_tokens == 40  # a cap counts a token per byte
     counted = {"completion_tokens": 12}
     assert bill(counted, Said("", "a", "end", ""), 0.0, sent=50) == Bill(50, 0, 12, 0.0, "estimate")
     assert bill(None, Said("t", "a", "end", ""), 0.0, len, 50) == Bill(50, 1, 1, 0.0, "estimate")

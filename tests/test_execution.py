@@ -8,7 +8,7 @@ from itertools import accumulate, islice
 
 import pytest
 
-from ponder.core import Memory, Problem
+from ponder.core import Problem
 from ponder.models.oracle import Oracle
 from ponder.study.cell import Cell
 from ponder.tasks.execution import Execution, dictionary, keys_in
@@ -117,8 +117,10 @@ def test_old_names_are_in_the_key() -> None:
 )
 def test_stored_attempts_of_one_step_or_all_steps_per_turn_stay_valid(settings, key, problem) -> None:
     """Keys and problems as they were before turn lengths shared their plans."""
-    cell = Cell(Execution(**settings), "e", 12, Oracle(), (), "o", "o", "o", 3, 1, 7, Memory())
-    assert (cell.key.hex(), next(cell.asked()).id) == (key, problem)
+    task = Execution(**settings)
+    cell = Cell(task, 12, Oracle(), seed=7)
+    assert cell.key.hex() == key
+    assert next(task.problems(12, 7)).id == problem
 
 
 def test_turn_lengths_share_plans_and_have_keys_of_their_own() -> None:

@@ -62,7 +62,7 @@ def outcomes(store: str) -> dict[tuple, tuple]:
     with Store(Path(store)) as opened:
         rows = [o._replace(attempt=0, seconds=0.0) for o in opened.outcomes(Study.load("s.toml").cells)]
     details = {id(o): {k: v for k, v in o.details.items() if k != "first_token_seconds"} for o in rows}
-    return {(o.task, o.model, o.size, o.problem, o.sample): (*o[5:13], details[id(o)]) for o in rows}
+    return {(o.label.task, o.label.model, o.size, o.problem, o.sample): (*o[4:11], details[id(o)]) for o in rows}
 
 
 def texts(store: str) -> dict[tuple, tuple]:

@@ -67,7 +67,7 @@ def test_every_variant_is_made_and_asked(tmp_path) -> None:
     found = outcomes(study, tmp_path)
     assert len(found) == 7 * 3 * 3 * CONTENT["samples"]
     assert {o.ended for o in found} <= {"right", "wrong", "unparsed", "truncated"}
-    cost = {o.model: o.made.get("rollout_tokens") for o in found}
+    cost = {o.label.model: o.made.get("rollout_tokens") for o in found}
     assert cost.pop("long") is None
     assert cost.pop("short") is None
     assert [model for model, tokens in cost.items() if not tokens] == [
@@ -106,6 +106,6 @@ def test_the_same_study_with_a_low_rank_change_of_smollm2(tmp_path) -> None:
         "model": [{**smollm2, "label": "long", "method": [brief(c, seed=1, lora=4, rate=1e-4) for c in chains]}],
     }
     found = outcomes(Study.from_table(content, folder=tmp_path), tmp_path)
-    assert [o.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
+    assert [o.label.model for o in found[::2]] == ["long", "long + merge + shortest", "long + dpo", "long + length_rl"]
     assert all(o.thinking_tokens + o.answer_tokens for o in found)
     assert all(o.made["training_tokens"] for o in found[2:])

@@ -137,7 +137,7 @@ def test_a_whole_study(models, ponder, write) -> None:
         with Store(Path("ponder.db")) as store:
             return list(store.outcomes(Study.load(study).cells))
 
-    by_model = {o.model: o for o in outcomes()}
+    by_model = {o.label.model: o for o in outcomes()}
     assert list(by_model) == [
         "pocket",
         "pocket + shortest seed=1",
@@ -148,7 +148,7 @@ def test_a_whole_study(models, ponder, write) -> None:
     for name, outcome in by_model.items():
         assert set(outcome.made) == ({"rollout_tokens", "training_tokens", "seconds"} if "+" in name else set())
         assert all(value > 0 for value in outcome.made.values())
-        assert outcome.seeds == ((int(name[-1]) if "=" in name else 1,) if "+" in name else ())
+        assert outcome.cell.training_seeds == ((int(name[-1]) if "=" in name else 1,) if "+" in name else ())
     again = json.loads(ponder("run", study, "--json").stdout)
     assert again["planned"] == 0
     wider = json.loads(ponder("run", study, "--json", "--set", "samples=2").stdout)
