@@ -108,6 +108,16 @@ def test_problems(path: Path, content: bytes) -> None:
         _asked(Jsonl(path))
 
 
+def test_a_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    for endless in (pipe, Path("/dev/zero")):
+        with pytest.raises(UserError, match="a pipe or a device"):
+            Jsonl(endless).fixed()
+        with pytest.raises(UserError, match="a pipe or a device"):
+            Jsonl(endless).identity()
+
+
 @given(content=a_file(ROW), suffix=st.sampled_from([".jsonl", ".csv"]))
 def test_benchmarks(path: Path, content: bytes, suffix: str) -> None:
     file = path.with_suffix(suffix)

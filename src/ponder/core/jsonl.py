@@ -20,10 +20,17 @@ NESTED = "lists or objects are nested too deeply"
 RELATIVE = "a path in a study file is relative to its folder; one after --set or in Python, to the current folder"
 
 
+def check_ends(path: Path) -> None:
+    """Raise `UserError` for a pipe or a device: a study in a stranger's store may name one, and reading it never ends."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path} is a pipe or a device, not a file", hint=RELATIVE)
+
+
 def lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line that isn't blank, as (place, line). A place is `path:number`. An empty file is an error."""
     empty = True
     try:
+        check_ends(path)
         with path.open("rb") as file:
             for number, raw in enumerate(raw_lines(file, str(path)), 1):
                 line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.core.errors import UserError
-from ponder.core.jsonl import RELATIVE
+from ponder.core.jsonl import RELATIVE, check_ends
 
 BLOCKS, BLOCK = 64, 2**16  # of each shard of large weights, this many blocks of so many bytes are hashed
 
@@ -28,6 +28,7 @@ def seed_from(*parts: Any) -> int:
 def fingerprint(path: Path) -> str:
     """A hash of a file's content, as 32 hexadecimal digits."""
     try:
+        check_ends(path)
         state = path.stat()
         return _fingerprint(path, state.st_mtime_ns, state.st_size)
     except OSError as error:
