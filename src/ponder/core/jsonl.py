@@ -21,7 +21,7 @@ RELATIVE = "a path in a study file is relative to its folder; one after --set or
 
 
 def check_ends(path: Path) -> None:
-    """Raise `UserError` for a pipe or a device: a study in a stranger's store may name one, and reading it never ends."""
+    """Raise `UserError` for a pipe or a device: a stranger's study may name one, and reading it never ends."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path} is a pipe or a device, not a file", hint=RELATIVE)
 
