@@ -19,7 +19,7 @@ from ponder.models.oracle import Oracle
 from ponder.models.pocket import Pocket
 from ponder.tasks.execution import Execution
 from ponder.tasks.tents import Tents
-from ponder.training.loop import TokenExample, epoch_batch
+from ponder.training.loop import TokenExample, epoch_batch, reply_tokens
 from ponder.training.made_models import MakingRecord, samples_file
 from ponder.training.rollouts import Rollouts, Sample, draw_problems
 
@@ -35,7 +35,7 @@ def test_shortest_learns_the_shortest_right_sample_of_each_problem() -> None:
     units = SMALL.units([right, wrong, [sample(6, True)], wrong], record)
     assert [unit.texts for unit in units] == [(best.text,), (sample(6, True).text,)]
     assert record.notes == {"problems without a right sample": 2}
-    assert SMALL.over(units) == 10  # a step's loss is the mean over tokens
+    assert reply_tokens(units) == 10  # a step's loss is the mean over tokens
 
 
 def test_dpo_prefers_the_shortest_right_sample_to_what_the_paper_rejects() -> None:

@@ -148,8 +148,8 @@ def test_measures_are_stored_and_survive_grading_again(write, ponder) -> None:
         found = list(store.outcomes(Study.load("s.toml").cells))
     assert len(found) == 6
     assert all(o.details["cache_bytes"] > 0 for o in found)
-    assert [o.method("compress")["policy"] for o in found] == ["full"] * 3 + ["random"] * 3
-    assert all(o.details["kl"] > 0 for o in found if o.method("compress")["policy"] == "random")
+    assert [o.cell.settings["compress.policy"] for o in found] == ["full"] * 3 + ["random"] * 3
+    assert all(o.details["kl"] > 0 for o in found if o.cell.settings["compress.policy"] == "random")
 
 
 def test_drift_read_in_chunks_is_drift_read_token_by_token() -> None:

@@ -92,7 +92,18 @@ def test_what_was_tried_is_not_asked_again_by_the_study(ponder, serve) -> None:
 
 
 def test_a_task_of_many_sizes_is_asked_at_its_smallest(ponder) -> None:
-    result = ponder("try", "chain_sum", "--model", "oracle", "--model", "oracle label=other", "-n", 2, "--samples", 2)
+    result = ponder(
+        "try",
+        "chain_sum",
+        "--model",
+        "oracle",
+        "--model",
+        "oracle label=other critical_size=99",
+        "-n",
+        2,
+        "--samples",
+        2,
+    )
     assert result.exit_code == 0
     assert result.stderr.startswith("problems of size 2; --size chooses another, such as ")
     assert "oracle, 2, sample 2  right" in result.stdout

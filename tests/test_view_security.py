@@ -26,7 +26,7 @@ from ponder import Study
 from ponder.core import UserError, plugins
 from ponder.core.settings import build
 from ponder.core.text import visible
-from ponder.models.oracle import Oracle
+from ponder.models.transformers import Transformers
 from ponder.results.view.stores import ViewedStore
 from ponder.results.view.studies import studies
 from ponder.store.store import Store
@@ -238,7 +238,7 @@ def tried(kind: str, table: dict[str, Any], folder: Path | None) -> str:
         made.title()
         made.identity()
         if kind == "methods":
-            made.apply(Oracle())
+            made.apply(Transformers(id="pocket"))
     except Exception as error:
         return str(error)
     return ""

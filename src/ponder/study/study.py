@@ -241,18 +241,19 @@ class StudySpec:
         """Raise `UserError` if the lists of values make too many cells, before any is built."""
         tasks = models = 0
         for i, table in enumerate(self.task):
-            where = f"{self.where}: task[{i}]"
+            where = Location(self.where, "task", i)
             settings = {k: v for k, v in table.items() if k not in TASK_KEYS}
             shared = [value for k, value in table.items() if k in TASK_KEYS and isinstance(value, list)]
             tasks += sweep_size("tasks", settings, where, self.folder) * math.prod(map(len, shared))
         for i, table in enumerate(self.model):
-            where = f"{self.where}: model[{i}]"
+            where = Location(self.where, "model", i)
             settings = {k: v for k, v in table.items() if k not in MODEL_KEYS}
             chains = 0
             for chain in _chains(table):
-                places = (f"{where}.method[{j}]" for j in range(len(chain)))
-                methods = zip(chain, places, strict=True)
-                chains += math.prod(sweep_size("methods", _own(m), place, self.folder) for m, place in methods)
+                combinations = 1
+                for j, method in enumerate(chain):
+                    combinations *= sweep_size("methods", _own(method), where / "method" / j, self.folder)
+                chains += combinations
             models += sweep_size("models", settings, where, self.folder) * chains
         if tasks * models > MAX_CELLS:
             what = f"it has {tasks * models:,} cells: {tasks:,} tasks and sizes × {models:,} models and methods"
