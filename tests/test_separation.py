@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.stats.separation import Picked, separation
+from ponder.stats.separation import ScoredSamples, separation
 
 
-def attempt(problem: int, totals, right, said=None, thinkings=2.0, in_answer=0.0) -> Picked:
+def attempt(problem: int, totals, right, said=None, thinkings=2.0, in_answer=0.0) -> ScoredSamples:
     wrong = float(sum(not r for r in right))
-    return Picked((8, f"p{problem}"), tuple(totals), tuple(said or totals), tuple(right), thinkings, wrong, in_answer)
+    return ScoredSamples(
+        (8, f"p{problem}"), tuple(totals), tuple(said or totals), tuple(right), thinkings, wrong, in_answer
+    )
 
 
 def test_pairs_are_counted_within_an_attempt_only() -> None:

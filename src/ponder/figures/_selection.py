@@ -59,8 +59,8 @@ class Student:
         rests = {"seeds": len(self.variant.seeds), "attempts": right.attempts, "problems": right.problems}
         return flat(**named, number=self.number, accuracy=right, **self.made, **rests, basis=self.basis)
 
-    def less(self, other: Student, panel: str) -> Row:
-        """This student less another, paired by problem; also with the interval over problems alone."""
+    def minus(self, other: Student, panel: str) -> Row:
+        """Return this student's results minus another's, paired by problem; also the interval over problems alone."""
         first, second = self.variant, other.variant
         alone = paired_difference(first.by_problem(first.correct), second.by_problem(second.correct))
         tokens = [s.made["selected_tokens"] for s in (self, other)]
@@ -105,9 +105,12 @@ class Panel:
 
 
 def students(
-    outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool: bool = False
+    outcomes: Sequence[Outcome], chosen: str, number: str, by: Literal["task", "size"], pool_seeds: bool = False
 ) -> Iterator[Panel]:
-    """One panel per student model, pool of traces, and task or size. Students under best-of-n are left out."""
+    """Yield one panel per student model, pool of traces, and task or size. Students under best-of-n are left out.
+
+    `chosen` and `number` are the names of the settings that say how traces were selected, and how many.
+    """
     single = [o for o in outcomes if not any(use.name == "best_of" for use in o.cell.chain)]
     trained = [o for o in single if setting(o, chosen) is not None and _number(o, chosen, number)]
     if not any(o.answered for o in trained):
@@ -137,7 +140,7 @@ def students(
         if bare:
             kinds[UNTRAINED] = {"line": UNTRAINED, "by": UNTRAINED, "reward": "", "rest": "", "number": 0, "made": {}}
             named[UNTRAINED] = bare
-        for panel in panels(named, by, pool=pool):
+        for panel in panels(named, by, pool=pool_seeds):
             shown = []
             for variant in panel.data.variants:
                 basis_of = basis(panel.outcomes[variant.name])
@@ -153,7 +156,7 @@ def students(
                     problems=panel.data.problems,
                     rests_on=panel.rests_on,
                     pooled=panel.pooled,
-                    seeds_pooled=seeds_pooled(panel.data) if pool else "",
+                    seeds_pooled=seeds_pooled(panel.data) if pool_seeds else "",
                     students=tuple(shown),
                     basis=basis(panel.attempts),
                 )

@@ -9,7 +9,7 @@ import altair as alt
 
 from ponder.core import Outcome, Records
 from ponder.figures import MUTED, basis, flat, span, values
-from ponder.stats.separation import Picked, separation
+from ponder.stats.separation import ScoredSamples, separation
 
 Row = dict[str, Any]
 SMALL = (250, 200)  # pixels of a panel
@@ -17,13 +17,13 @@ CHANCE = 0.5
 MOSTLY = 0.5  # fraction of the wrong samples from which on "mostly" is said
 
 
-def picked(outcome: Outcome) -> Picked | None:
+def picked(outcome: Outcome) -> ScoredSamples | None:
     """The samples of an attempt, as `best_of` recorded them; None if it didn't."""
     known = outcome.details
     if "distinct_thinkings" not in known:
         return None
     numbers = [n for n in range(int(outcome.cell.chain[-1].settings["n"])) if f"right_{n}" in known]
-    return Picked(
+    return ScoredSamples(
         problem=(outcome.size, outcome.problem),
         totals=tuple(known[f"total_{n}"] for n in numbers),
         probabilities=tuple(known[f"probability_{n}"] for n in numbers),
@@ -44,7 +44,7 @@ class Scored(NamedTuple):
 
 def separations(panel: str, scored: Sequence[Scored]) -> tuple[Records, Records]:
     """For each reward how well it separates samples, and its calibration; with the most samples that it was given."""
-    groups: dict[str, list[tuple[Outcome, Picked]]] = {}
+    groups: dict[str, list[tuple[Outcome, ScoredSamples]]] = {}
     pickers: dict[str, str] = {}
     for o, reward, picker in scored:
         if o.answered and (one := picked(o)):

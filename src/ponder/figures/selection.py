@@ -122,7 +122,7 @@ def _over_baselines(panel: Panel) -> Records:
     others = dict.fromkeys(s.by for s in panel.students if s.by != REWARD)
     rewarded = [s for s in panel.students if s.by == REWARD]
     pairs = [(s, panel.baseline(s, by)) for s in rewarded for by in others]
-    return [student.less(other, panel.title) for student, other in pairs if other]
+    return [student.minus(other, panel.title) for student, other in pairs if other]
 
 
 def _larger_over_smaller(panel: Panel) -> Iterator[Row]:
@@ -132,7 +132,7 @@ def _larger_over_smaller(panel: Panel) -> Iterator[Row]:
             next(s for s in panel.students if (s.line, s.number) == (r["line"], r["number"]))
             for r in (group[0], group[-1])
         )
-        yield largest.less(smallest, panel.title)
+        yield largest.minus(smallest, panel.title)
 
 
 def _by_size(own: Records) -> dict[tuple[float, str], Records]:

@@ -1,5 +1,6 @@
 """Measures whether a pruned cache is exact on a model.
 
+It is not used in runs: benchmarks and tests call it, and it made the list of tested architectures.
 Its logits are compared with a recompute in which the evicted tokens are masked. The recompute reads
 the whole text in one pass without a cache, with the model's own `eager` attention; only the mask is
 ours, made from what the cache held at each step. So it shares neither kernels nor buffers with the

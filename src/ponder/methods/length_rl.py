@@ -148,7 +148,7 @@ class LengthRl(TrainingSettings, WeightMethod):
             yield from self._build_trl(model, source, pool, folder, record)
             return
         make_room(source.device)
-        trainer = Trainer(load_anew(self.trained(source)), self, folder, self.temperature)
+        trainer = Trainer(load_anew(self.source_to_train(source)), self, folder, self.temperature)
 
         def write(into: Path) -> None:
             trainer.write(into)

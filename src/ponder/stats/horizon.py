@@ -125,7 +125,11 @@ def rollouts(outcomes: Sequence[Outcome]) -> Rollouts:
 
 
 def horizon(data: Rollouts, target: float = 0.5, level: float = 0.95, blur: float = 0.05) -> Horizon:
-    """Turns are averaged in groups, each `blur` times as long as all before it, to keep long rollouts readable."""
+    """Estimate how long rollouts stay right: survival of the first error, the horizon, and accuracy by turn.
+
+    `target` is the survival that defines the horizon. Turns are averaged in groups, each `blur` times as long as all
+    before it, to keep long rollouts readable.
+    """
     survival = _survival(data, level)
     step = _step_accuracy(data, level)
     after_right, after_wrong = _conditioned(data, level)
@@ -234,7 +238,10 @@ def _different(problem: Ints) -> int:
 
 
 def _crossing(data: Rollouts, survival: Curve, target: float) -> Estimate:
-    """The first step at which survival is below the target, and the first at which its band's low and high end are."""
+    """Return the last step of the first turn at which survival is below the target.
+
+    The interval's ends are where the band's low and high end fall below it.
+    """
     steps = np.array(survival.size)
 
     def first(values: Sequence[float]) -> float:

@@ -25,7 +25,7 @@ from ponder.stats.frontier import Variant
 from ponder.stats.seeds import spread
 
 POWER = 0.8
-DRAWS = 40  # of the variance between seeds
+QUANTILES = 40  # of the variance between seeds
 FEW = 5  # problems with the rarer outcome, or that the two answered differently
 MOST = 10_000_000  # problems; more count as never
 
@@ -63,7 +63,7 @@ class Components:
         return float(self.halves(problems, samples, seeds, level).mean())
 
     def halves(self, problems: float, samples: int, seeds: int = 1, level: float = 0.95) -> Floats:
-        """Half of the widths that intervals have, as often as each other: few seeds give widths that vary a lot."""
+        """Return equally likely half-widths of the interval: with few seeds they vary a lot."""
         upper = (1 + level) / 2
         over_problems = z_quantile(upper) * math.sqrt(self.of_problem(samples, seeds) / problems)
         if not self.trained:
@@ -81,7 +81,7 @@ class Components:
 
 def _chi_square_over_freedom(freedom: int) -> Floats:
     """Quantiles of equal probability (Wilson & Hilferty 1931)."""
-    z = np.array([z_quantile((i + 0.5) / DRAWS) for i in range(DRAWS)])
+    z = np.array([z_quantile((i + 0.5) / QUANTILES) for i in range(QUANTILES)])
     return np.asarray(np.maximum(0.0, 1 - 2 / (9 * freedom) + z * math.sqrt(2 / (9 * freedom))) ** 3)
 
 
@@ -143,7 +143,7 @@ def _within(variant: Variant) -> tuple[float, float] | None:
 def problems_for_margin(
     c: Components, margin: float, samples: int = 1, seeds: int = 1, *, difference: float = 0.0, power: float = POWER
 ) -> float:
-    """Problems to show in 80 % of runs that a model is not worse by more than the margin; infinite: never.
+    """Return the problems that show with this power that a model is not worse by more than the margin; infinite: never.
 
     `difference` is the true one. With a margin of 0 it is the number that shows a difference.
     """

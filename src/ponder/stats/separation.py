@@ -4,7 +4,7 @@ A reward that picks one of n samples need only order the samples of one problem.
 wrong sample of the same problem and attempt: the fraction of such pairs in which the right one scores higher, a tie
 counting half. It is 0.5 for a reward that can't tell, whatever it knows about which problems are hard. Calibration
 compares the probability that it gives with how often samples of that probability are right. Intervals are by bootstrap
-over problems.
+over problems, except that of the AUC, which is an interval of a rate clustered by problem.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ REPLICATES = 2000
 EDGES = (0.0, 0.1, 0.5, 0.9, 1.0)  # of the bins of probability: many samples are near 0 or 1
 
 
-class Picked(NamedTuple):
-    """The samples of one attempt: a score, a probability of being right, and whether each is right."""
+class ScoredSamples(NamedTuple):
+    """All samples of one attempt: a score, a probability of being right, and whether each is right."""
 
     problem: tuple[int, str]  # size and name
     totals: tuple[float, ...]
@@ -61,7 +61,7 @@ class Separation:
     bins: tuple[Bin, ...]
 
 
-def separation(attempts: Sequence[Picked], seed: int = 0) -> Separation:
+def separation(attempts: Sequence[ScoredSamples], seed: int = 0) -> Separation:
     """Statistics of all attempts that one reward has scored; their order doesn't matter."""
     rows = sorted(attempts)
     edges = [*EDGES[:-1], math.inf]
@@ -93,7 +93,7 @@ def separation(attempts: Sequence[Picked], seed: int = 0) -> Separation:
     )
 
 
-def _row(one: Picked, edges: Sequence[float]) -> list[float]:
+def _row(one: ScoredSamples, edges: Sequence[float]) -> list[float]:
     """What an attempt adds to each sum."""
     totals, said, right = np.array(one.totals), np.array(one.probabilities), np.array(one.right, bool)
     apart = totals[right][:, None] - totals[~right][None, :]

@@ -1,5 +1,7 @@
 """Tests whether accuracy depends on the number of steps per turn, and which numbers could be the best.
 
+The figure `tradeoff` uses it. A plan is a problem of the task `execution`.
+
 If every turn length was asked the same plans, they are compared plan by plan: a shuffle of turn lengths within each
 plan tests for any difference, flipped signs of each plan's slope test for a trend in log steps per turn, and the max-t
 test of `grid` gives the turn lengths that could be the best. Otherwise, and for published accuracies, problems are

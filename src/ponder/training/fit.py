@@ -88,7 +88,7 @@ def fit(
         training.bill(record)
         return
     make_room(source.device)
-    trainer = Trainer(load_anew(settings.trained(source)), settings, folder)
+    trainer = Trainer(load_anew(settings.source_to_train(source)), settings, folder)
     units, loss = objective(trainer, units)
     trainer.resume()
     batch = partial(epoch_batch, units, settings.batch, settings.seed)

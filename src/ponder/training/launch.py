@@ -58,7 +58,9 @@ class Launch:
         return launch
 
     def command(self, folder: Path, module: str, *arguments: str) -> list[str]:
-        """The command that runs a module in every process; what isn't in the user's config is written to a folder."""
+        """Return the command that runs a module in every process.
+
+        Without a config of the user, or on a CPU instead of it, one is written to the folder."""
         config = self.config
         if config is None or self.cpu:
             # On a CPU, several processes start only as MULTI_GPU; the environment then says that there is none.

@@ -1,8 +1,11 @@
-"""The training loop of every method that trains: AdamW, warm-up, cosine decay, gradient clipping and accumulation.
+"""The training loop of methods and rewards with `engine = "ponder"`.
+
+It has AdamW, warm-up, cosine decay, gradient clipping and accumulation.
 
 A step trains on units: one text, or a pair of a preferred and a rejected text. Units are sorted by length and split
 into micro-batches of at most `micro_tokens` tokens; the loss counts the reply alone. The same code runs on a CPU, on
-one GPU and, under `accelerate launch`, on n of them, each of which takes every n-th micro-batch.
+one GPU and, in a distributed environment of n processes, on n of them, each of which takes every n-th
+micro-batch. Ponder itself starts one process.
 
 A training can be interrupted at any time. It resumes from its last checkpoint and ends with the same weights, because a
 step's batch depends on its number and the seed alone.
@@ -99,8 +102,8 @@ class TrainingSettings:
     def training_seed(self) -> int:
         return self.seed
 
-    def trained(self, source: Source) -> Source:
-        """The weights as they are trained: in float32, in which small updates aren't lost, unless an adapter is."""
+    def source_to_train(self, source: Source) -> Source:
+        """Return the weights to train: in float32, in which small updates aren't lost, unless an adapter is trained."""
         return source if self.lora else source._replace(dtype="float32")
 
     def factor(self, step: int, steps: int) -> float:

@@ -122,7 +122,7 @@ def train(
     check_engine(settings, source.device)
     targets = settings.of(traces, quality or Oracle(of=reader.of))
     make_room(source.device)
-    loaded = load_anew(settings.trained(source)) if settings.engine == "ponder" else load_light(source)
+    loaded = load_anew(settings.source_to_train(source)) if settings.engine == "ponder" else load_light(source)
     window = reader.window or getattr(loaded.model.config, "max_position_embeddings", None) or WINDOW
     rows = units(reader, SafeTokenizer(loaded.tokenizer), traces, targets, window)
     if not rows:

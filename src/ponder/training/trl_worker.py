@@ -68,7 +68,9 @@ class Log(TrainerCallback):
         if loss is not None:
             config = self.job.launch.config or "an accelerate config"
             hint = f"under FSDP, set fsdp_cpu_ram_efficient_loading: false in {config}"
-            check_first_dpo_loss(loss, self.job.settings, self.job.settings.trained(self.job.source).dtype, hint)
+            check_first_dpo_loss(
+                loss, self.job.settings, self.job.settings.source_to_train(self.job.source).dtype, hint
+            )
 
 
 def arguments(job: Job) -> Any:
@@ -198,7 +200,7 @@ def run(job: Job) -> None:
     """Train, resuming if there is a checkpoint, and write the weights."""
     # Before the weights: only then are they loaded in parts for DeepSpeed, and for FSDP by one process for all.
     own = arguments(job)
-    loaded = load_anew(job.settings.trained(job.source)._replace(device="cpu"))  # the trainer moves it
+    loaded = load_anew(job.settings.source_to_train(job.source)._replace(device="cpu"))  # the trainer moves it
     made = trainer(job, loaded, own)
     if made.accelerator.num_processes != job.launch.processes:
         what = f"accelerate started {made.accelerator.num_processes} of {job.launch.processes} processes"
