@@ -1,7 +1,7 @@
 """Checks a store row by row, and copies what is whole into a new one: to repair a store, or to merge several.
 
-A row is whole if it is the one that its digest was made from; rows of stores before version 4 have no digest, nor have
-runs of a study before version 5, so they need only be readable. An attempt is whole if its row, its cell, its problem
+A row is whole if it is the one that its digest was made from; runs of a study before version 5 have no digest, nor have
+rows that were changed by hand, so they need only be readable. An attempt is whole if its row, its cell, its problem
 and all of its turns are. Pages that SQLite can't read are left to SQLite's `.recover`.
 
 An attempt is known by the key of its cell, the place of its problem and its sample. Where two stores hold the same
