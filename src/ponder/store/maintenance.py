@@ -197,7 +197,9 @@ def repair(path: Path, new: Path) -> Copied:
     """Copy the attempts of a store that are whole, without rows that have changed or lack others."""
     with Scan(path) as old:
         if old.unreadable:
-            hint = f"`{recover(path)}` (`.dump` if it has no `.recover`), then `ponder store repair recovered.db -o {new}`"
+            hint = (
+                f"`{recover(path)}` (`.dump` if it has no `.recover`), then `ponder store repair recovered.db -o {new}`"
+            )
             raise UserError(f"{path} has damaged pages: {old.unreadable}", hint=hint)
         with _NewStore(new) as store:
             store.copy(old)
