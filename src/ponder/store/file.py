@@ -72,11 +72,12 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     if not write:
         return _reader(path)
     db = _connection(path)
-    version = _version(db, path)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")  # only checkpoints wait for the disk; see `Store.sync`
-    if version < schema.VERSION:
-        db.executescript(schema.upgrade(version) if version else schema.create())
+    with _closed_on_error(db):
+        version = _version(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")  # only checkpoints wait for the disk; see `Store.sync`
+        if version < schema.VERSION:
+            db.executescript(schema.upgrade(version) if version else schema.create())
     return db
 
 
@@ -84,18 +85,29 @@ def _connection(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30, uri=uri)
 
 
+@contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
 def _reader(path: Path) -> sqlite3.Connection:
     db = _connection(path)
     try:
-        version = _version(db, path)
+        with _closed_on_error(db):
+            version = _version(db, path)
     except sqlite3.OperationalError as error:
-        db.close()
         if not getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
             raise
         db = _immutable(path)
-        version = _version(db, path)
-    db.executescript(schema.views(version))
-    db.execute("PRAGMA query_only = ON")
+        with _closed_on_error(db):
+            version = _version(db, path)
+    with _closed_on_error(db):
+        db.executescript(schema.views(version))
+        db.execute("PRAGMA query_only = ON")
     return db
 
 

@@ -106,7 +106,12 @@ class Store:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = self._acquire()
                 self._check_names()
-            self._db = connect(path, write=lock)
+            try:
+                self._db = connect(path, write=lock)
+            except BaseException:
+                if self._lock:
+                    self._lock.close()
+                raise
 
     def _acquire(self) -> sqlite3.Connection:
         if (lock := acquire(Path(f"{self._file}.lock"))) is None:
